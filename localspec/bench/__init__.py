@@ -1,0 +1,1 @@
+"""Paired measurements of speculation off against on."""

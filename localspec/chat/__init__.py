@@ -1,0 +1,1 @@
+"""Text around the engine: templates, detokenising, stop strings, the conversation."""

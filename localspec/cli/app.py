@@ -1,0 +1,78 @@
+"""The `localspec` command: its sub-commands by name, loaded only when one of them runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from localspec import __version__
+from localspec.errors import EXIT_INTERRUPTED, Cancelled, LocalspecError, exit_code
+
+# name -> (module, one line for `localspec --help`). The lines stand here so that the help
+# can be printed without importing what the commands need.
+COMMANDS = {
+    "chat": ("localspec.cli.chat", "Chat in the terminal."),
+    "run": ("localspec.cli.run", "Answer one prompt on standard output."),
+}
+
+
+class LateGroup(click.Group):
+    """A click group that imports a sub-command's module when it is called, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The command names in the order in which people meet them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the module behind `cmd_name` and return its command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the command list from the table above, so that nothing is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LateGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with `localspec chat`: a small pair of models ships with localspec.",
+)
+@click.version_option(__version__, prog_name="localspec")
+def cli() -> None:
+    """Local chat with speculative decoding: a draft guesses, the target checks, the text stays."""
+
+
+def main() -> NoReturn:
+    """Run the command line and leave with the exit code that the errors table gives."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (LocalspecError, Cancelled, KeyboardInterrupt) as error:
+        code = report(error)
+    except BrokenPipeError:
+        # The reader (head, less) has gone: nothing more to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def report(error: BaseException) -> int:
+    """Print `error` for a person on standard error; return its exit code."""
+    if isinstance(error, LocalspecError):
+        click.echo(f"error: {error.message}", err=True)
+        if error.remedy:
+            click.echo(f"  {error.remedy}", err=True)
+    return exit_code(error)

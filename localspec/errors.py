@@ -1,0 +1,137 @@
+"""Every error a user can meet, and the exit code each one ends in.
+
+::
+
+    LocalspecError                what went wrong, and what to do about it         exit 1
+     ├── UsageError               the command line or a setting makes no sense     exit 2
+     ├── ModelError               a model cannot be used
+     │    ├── ModelFileError      missing, unreadable, truncated, not a GGUF
+     │    ├── UnsupportedModel    loads, but cannot chat (an embedding model, ...)
+     │    └── ModelLoadError      llama.cpp refused it
+     ├── VocabularyMismatch       this draft cannot serve this target
+     ├── OutOfMemory              the models, caches or buffers do not fit
+     ├── PromptTooLong            the prompt leaves no room in the context
+     ├── SamplingError            impossible sampling parameters or logits
+     ├── EngineError              a decode or a cache operation failed
+     ├── ConversationError        a stored conversation cannot be read or written
+     └── HubError                 the Hub, the network or a download failed
+          ├── BadReference        the text names no model
+          ├── NotOnHub            no such repository, file, quant or revision
+          ├── AccessDenied        gated or private
+          ├── HubOffline          no connection, or offline mode
+          ├── HubUnavailable      the Hub answers with errors, or breaks off
+          ├── DownloadCorrupt     the bytes are not those that were promised
+          └── NotEnoughDisk       the download does not fit
+    Cancelled                     the user asked to stop                           exit 130
+
+``Cancelled`` stands outside the tree on purpose: it is a wish, not a failure.
+"""
+
+from __future__ import annotations
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class LocalspecError(Exception):
+    """What went wrong in one line, and what the user can do about it in another.
+
+    Args:
+        message: what is wrong, without a full stop, fit to follow ``error:``.
+        remedy: what to do, an imperative sentence; empty where nothing can be done.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+class UsageError(LocalspecError):
+    """The command line or a setting makes no sense."""
+
+
+class ModelError(LocalspecError):
+    """A model cannot be used."""
+
+
+class ModelFileError(ModelError):
+    """A model file is missing, unreadable, truncated or not a GGUF."""
+
+
+class UnsupportedModel(ModelError):
+    """A model that loads but cannot chat."""
+
+
+class ModelLoadError(ModelError):
+    """llama.cpp refused the model."""
+
+
+class VocabularyMismatch(LocalspecError):
+    """The draft's vocabulary does not fit the target's."""
+
+
+class OutOfMemory(LocalspecError):
+    """The models, their caches or their buffers do not fit in memory."""
+
+
+class PromptTooLong(LocalspecError):
+    """The prompt leaves no room in the context."""
+
+
+class SamplingError(LocalspecError):
+    """Impossible sampling parameters, or logits that are no distribution."""
+
+
+class EngineError(LocalspecError):
+    """A decode or a cache operation failed."""
+
+
+class ConversationError(LocalspecError):
+    """A stored conversation cannot be read or written."""
+
+
+class HubError(LocalspecError):
+    """The Hub, the network or a download failed."""
+
+
+class BadReference(HubError):
+    """The text names no model."""
+
+
+class NotOnHub(HubError):
+    """There is no such repository, file, quant or revision."""
+
+
+class AccessDenied(HubError):
+    """The repository is gated or private."""
+
+
+class HubOffline(HubError):
+    """There is no connection, or offline mode is on."""
+
+
+class HubUnavailable(HubError):
+    """The Hub answers with errors, or breaks off."""
+
+
+class DownloadCorrupt(HubError):
+    """The bytes that came are not those that were promised."""
+
+
+class NotEnoughDisk(HubError):
+    """The download does not fit on the disk."""
+
+
+class Cancelled(Exception):  # noqa: N818 - a wish, not an error
+    """The user asked to stop."""
+
+
+def exit_code(error: BaseException) -> int:
+    """The process's exit code for `error`."""
+    if isinstance(error, Cancelled | KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, UsageError):
+        return EXIT_USAGE
+    return EXIT_FAILED
