@@ -1,0 +1,61 @@
+"""What a turn of the conversation reports while it runs: plain frozen values, in order.
+
+A turn yields `PromptProgress` (any number), then `RoundText` (one a round), then one `TurnEnd`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from localspec.engine.stats import FinishReason, GenerationStats, Round
+
+
+class Origin(StrEnum):
+    """Who proposed a piece of the answer first."""
+
+    DRAFT = "draft"
+    TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of text of one origin."""
+
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """The prompt is being read: `done` of `total` new tokens, `cached` were known already."""
+
+    done: int
+    total: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundText:
+    """The text that one round released (it may be empty: half a character, half a stop string)."""
+
+    spans: tuple[Span, ...]
+    round: Round
+
+    @property
+    def text(self) -> str:
+        """The released text."""
+        return "".join(span.text for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """The turn is over; `text` is the whole answer as it was released."""
+
+    text: str
+    reason: FinishReason
+    stats: GenerationStats
+
+
+TurnEvent: TypeAlias = PromptProgress | RoundText | TurnEnd

@@ -1,0 +1,191 @@
+"""What a generation reports: one `Round` per verify pass, figures summed over rounds.
+
+A leaf: plain values, no models and no clock of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CONTEXT = "context"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: gamma tokens proposed, one target pass, some tokens emitted.
+
+    Attributes:
+        tokens: emitted ids in order, without an end-of-generation token. Fewer than
+            ``accepted + 1`` when the text ended inside the round.
+        gamma: draft length asked for.
+        drafted: draft length proposed and submitted (at most `gamma`).
+        accepted: drafted tokens that verification accepted, also those cut off after an end.
+        draft_s: seconds spent proposing, the draft's own prefill included.
+        verify_s: seconds in the target's decode.
+        total_s: seconds from the start of the round to its end.
+        draft_prefill: prompt and catch-up tokens the draft had to decode before proposing.
+        draft_cached: tokens that the draft's cache already held.
+        finish: set on the last round alone.
+    """
+
+    tokens: tuple[int, ...]
+    gamma: int
+    drafted: int
+    accepted: int
+    draft_s: float
+    verify_s: float
+    total_s: float
+    draft_prefill: int = 0
+    draft_cached: int = 0
+    finish: FinishReason | None = None
+
+    @property
+    def emitted(self) -> int:
+        """Tokens emitted."""
+        return len(self.tokens)
+
+    @property
+    def from_draft(self) -> int:
+        """How many of `tokens`, counted from the first, the draft proposed."""
+        return min(self.accepted, len(self.tokens))
+
+    @property
+    def recovered(self) -> int:
+        """1 if the last emitted token replaces a rejected one."""
+        return int(len(self.tokens) > self.accepted and self.accepted < self.drafted)
+
+    @property
+    def bonus(self) -> int:
+        """1 if the last emitted token came on top of a draft accepted whole."""
+        return int(len(self.tokens) > self.accepted and self.accepted == self.drafted > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """The target's prompt pass.
+
+    Attributes:
+        prompt_tokens: length of the prompt.
+        cached: prompt tokens that were already in the target's cache.
+        decoded: prompt tokens decoded now (the last prompt token belongs to the first round).
+        seconds: time spent.
+    """
+
+    prompt_tokens: int
+    cached: int
+    decoded: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class GenerationStats:
+    """Sums over the rounds of one generation. Times in seconds.
+
+    `time_to_first_token_s` runs from the start of the prefill to the end of the first round
+    that emitted something; loading is left out.
+    """
+
+    prompt_tokens: int = 0
+    prefill_cached: int = 0
+    prefill_decoded: int = 0
+    prefill_s: float = 0.0
+    draft_prefill: int = 0
+    draft_cached: int = 0
+    rounds: list[Round] = field(default_factory=list)
+    generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    recovered_tokens: int = 0
+    bonus_tokens: int = 0
+    tokens_from_draft: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    decode_s: float = 0.0
+    time_to_first_token_s: float | None = None
+    after_first_s: float = 0.0
+    tokens_in_first_round: int = 0
+    finish_reason: FinishReason | None = None
+
+    def add_prefill(self, prefill: Prefill) -> None:
+        """Count the prompt pass."""
+        self.prompt_tokens = prefill.prompt_tokens
+        self.prefill_cached = prefill.cached
+        self.prefill_decoded = prefill.decoded
+        self.prefill_s = prefill.seconds
+
+    def add(self, done: Round) -> None:
+        """Count one round."""
+        self.rounds.append(done)
+        self.generated_tokens += done.emitted
+        self.drafted_tokens += done.drafted
+        self.accepted_tokens += done.accepted
+        self.recovered_tokens += done.recovered
+        self.bonus_tokens += done.bonus
+        self.tokens_from_draft += done.from_draft
+        self.draft_s += done.draft_s
+        self.verify_s += done.verify_s
+        self.decode_s += done.total_s
+        self.draft_prefill += done.draft_prefill
+        self.draft_cached = max(self.draft_cached, done.draft_cached)
+        self.finish_reason = done.finish
+        if self.time_to_first_token_s is not None:
+            self.after_first_s += done.total_s
+        elif done.emitted:
+            self.time_to_first_token_s = self.prefill_s + self.decode_s
+            self.tokens_in_first_round = done.emitted
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Generated tokens after the first round's, over the time after it; None when unknown.
+
+        The first round is a plain one (see `generate`), so this is "after the first token".
+        """
+        later = self.generated_tokens - self.tokens_in_first_round
+        return later / self.after_first_s if later > 0 and self.after_first_s > 0 else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over drafted; None when nothing was drafted."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
+
+    @property
+    def mean_tokens_per_round(self) -> float | None:
+        """Emitted tokens per round; None before the first round."""
+        return self.generated_tokens / len(self.rounds) if self.rounds else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """One accelerator's memory in bytes."""
+
+    name: str
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Where the memory goes, in bytes.
+
+    `*_weights`, `*_cache` and `*_buffers` are what llama.cpp allocated on all devices together;
+    `process` is the resident size, which counts only the touched pages of mapped weights.
+    """
+
+    target_weights: int
+    draft_weights: int
+    target_cache: int
+    draft_cache: int
+    buffers: int
+    process: int
+    peak_process: int
+    machine_total: int
+    machine_available: int
+    devices: tuple[DeviceMemory, ...] = ()
