@@ -1,0 +1,14 @@
+"""llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
+
+from localspec.engine.llama.context import MAX_BATCH_OUTPUTS, Context, ContextOptions
+from localspec.engine.llama.devices import default_threads, devices
+from localspec.engine.llama.model import Model
+
+__all__ = [
+    "MAX_BATCH_OUTPUTS",
+    "Context",
+    "ContextOptions",
+    "Model",
+    "default_threads",
+    "devices",
+]

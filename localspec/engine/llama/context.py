@@ -1,0 +1,301 @@
+"""`Context`: one sequence's cache over a model, and the decodes that fill it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from llama_cpp import llama_cpp as lib
+from numpy.typing import NDArray
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama.devices import default_threads
+from localspec.engine.llama.log import LogSection, start_backend
+from localspec.engine.llama.model import Model
+from localspec.errors import Cancelled, EngineError, OutOfMemory, UnsupportedModel
+
+# Rows of logits that one decode may be asked for. It bounds gamma, and llama.cpp sizes its
+# compute buffer by it: rows for a whole prefill batch would take 300 MB at 152,000 tokens.
+MAX_BATCH_OUTPUTS = 64
+
+_DECODE_ABORTED = 2
+_NO_SLOT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextOptions:
+    """How a context is made.
+
+    Attributes:
+        n_ctx: tokens that it can hold.
+        n_batch: tokens decoded at once while reading a prompt.
+        threads: CPU threads, None for one per physical core.
+        flash_attention: True, False, or None to let llama.cpp decide.
+    """
+
+    n_ctx: int
+    n_batch: int = 512
+    threads: int | None = None
+    flash_attention: bool | None = None
+
+
+class Context:
+    """A cache of one sequence, always a prefix of what was decoded.
+
+    Attributes:
+        model: whose weights it uses.
+        n_ctx: how many tokens fit.
+        tokens: the ids in the cache, in order. Read it, never write it.
+        can_truncate: whether the last tokens can be taken out again, found by trying. Without
+            it (recurrent and hybrid architectures) a rejected draft could not be rolled back.
+        cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
+    """
+
+    def __init__(self, model: Model, options: ContextOptions, cancel: Cancel | None = None) -> None:
+        """Allocate the cache and decode two tokens once, to warm up and to learn what works.
+
+        Raises:
+            OutOfMemory: the cache or the compute buffers do not fit.
+            UnsupportedModel: the architecture keeps no sequence.
+            Cancelled: `cancel` was set meanwhile.
+        """
+        self.model = model
+        self.n_ctx = options.n_ctx
+        self.tokens: list[int] = []
+        self._n_batch = min(options.n_batch, options.n_ctx)
+        self._watched: Cancel | None = None
+        log = start_backend()
+        with log.section() as section:
+            self._handle = lib.llama_init_from_model(model.handle, _params(options))
+        if not self._handle:
+            raise _creation_failure(model, options, section)
+        self._memory = lib.llama_get_memory(self._handle)
+        self.cache_bytes, self.buffer_bytes = _sizes(section)
+        self._batch = _Batch(self._n_batch)
+        self._views: dict[tuple[int, int], NDArray[np.float32]] = {}
+        try:
+            if not self._memory:
+                raise UnsupportedModel(
+                    f"{model.path.name} keeps no sequence in memory: it writes no text",
+                    "Choose a chat model.",
+                )
+            self.watch(cancel)
+            self.can_truncate = self._probe_truncation()
+        except BaseException:
+            self.close()
+            raise
+
+    def watch(self, cancel: Cancel | None) -> None:
+        """Let `cancel` interrupt a running decode from now on (on the CPU; elsewhere it waits).
+
+        The callback is C's ``strlen`` on the flag: zero means go on. A Python callback would
+        be called at every graph node and wait for the interpreter's lock each time.
+        """
+        if cancel is self._watched:
+            return
+        self._watched = cancel  # keeps the flag's memory alive
+        if cancel is None:
+            callback, data = lib.ggml_abort_callback(), ctypes.c_void_p(0)
+        else:
+            callback, data = _strlen_callback(), ctypes.c_void_p(cancel.address)
+        lib.llama_set_abort_callback(self._handle, callback, data)
+
+    def decode(self, tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
+        """Append `tokens` to the cache; return the logits of the last `n_logits` of them.
+
+        Args:
+            tokens: ids, at most `n_batch` of them and at most `free`.
+            n_logits: 0 to `MAX_BATCH_OUTPUTS`.
+
+        Returns:
+            float32, shape (n_logits, n_vocab), read-only. A view of llama.cpp's own buffer:
+            it is overwritten by the next decode, so copy what must live longer.
+
+        Raises:
+            Cancelled: the watched flag was set; the cache is as before.
+            EngineError: llama.cpp could not decode; the cache is as before.
+        """
+        n = len(tokens)
+        if n == 0 or n > self.free or n_logits > min(n, MAX_BATCH_OUTPUTS):
+            raise EngineError(
+                f"cannot decode {n} tokens with {n_logits} rows of logits: {self.free} fit"
+            )
+        batch = self._batch.fill(tokens, len(self.tokens), n_logits)
+        code = lib.llama_decode(self._handle, batch)
+        if code != 0:
+            self._recover(code)
+        self.tokens.extend(tokens)
+        return self._logits(n, n_logits)
+
+    def _recover(self, code: int) -> None:
+        """Take out what a failed decode left behind, and raise what it means."""
+        kept = len(self.tokens)
+        if not lib.llama_memory_seq_rm(self._memory, 0, kept, -1):
+            self.clear()
+        if code == _DECODE_ABORTED:
+            raise Cancelled
+        if code == _NO_SLOT:
+            raise EngineError(
+                "the context is full", "Start a new conversation or raise --ctx-size."
+            )
+        raise EngineError(
+            f"llama.cpp failed to decode (code {code})", "Lower --ctx-size or --n-gpu-layers."
+        )
+
+    def _logits(self, n: int, n_logits: int) -> NDArray[np.float32]:
+        n_vocab = self.model.n_vocab
+        if n_logits == 0:
+            return np.empty((0, n_vocab), dtype=np.float32)
+        first = lib.llama_get_logits_ith(self._handle, n - n_logits)
+        address = ctypes.cast(first, ctypes.c_void_p).value
+        if address is None:
+            raise EngineError("llama.cpp returned no logits")
+        # Building an array over a pointer costs more than the small decodes it serves, and the
+        # buffer moves only when it grows: keep the views by address.
+        view = self._views.get((address, n_logits))
+        if view is None:
+            view = np.ctypeslib.as_array(first, shape=(n_logits, n_vocab))
+            view.flags.writeable = False
+            self._views[address, n_logits] = view
+        return view
+
+    @property
+    def n_batch(self) -> int:
+        """Tokens that one decode may take."""
+        return self._n_batch
+
+    @property
+    def free(self) -> int:
+        """Tokens that still fit."""
+        return self.n_ctx - len(self.tokens)
+
+    def truncate(self, n: int) -> None:
+        """Keep the first `n` tokens of the cache.
+
+        Raises:
+            EngineError: llama.cpp cannot remove the rest; the cache is then empty.
+        """
+        if n >= len(self.tokens):
+            return
+        if not lib.llama_memory_seq_rm(self._memory, 0, n, -1):
+            self.clear()
+            raise EngineError(
+                f"{self.model.name} cannot take back decoded tokens",
+                "Switch speculation off for this model with --draft none.",
+            )
+        del self.tokens[n:]
+
+    def keep_prefix(self, tokens: Sequence[int]) -> int:
+        """Keep what the cache has in common with `tokens` from the start; return its length.
+
+        Where a partial removal is impossible the cache is emptied: slower, never wrong.
+        """
+        n = common_prefix(self.tokens, tokens)
+        if n < len(self.tokens):
+            if lib.llama_memory_seq_rm(self._memory, 0, n, -1):
+                del self.tokens[n:]
+            else:
+                self.clear()
+        return len(self.tokens)
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        lib.llama_memory_clear(self._memory, True)  # noqa: FBT003 - llama.cpp's signature
+        self.tokens.clear()
+
+    def _probe_truncation(self) -> bool:
+        """Decode two tokens and try to take one back (llama.cpp's own test for it)."""
+        token = self.model.bos if self.model.bos is not None else 0
+        self.decode([token, token], 1)
+        possible = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
+        self.clear()
+        return possible
+
+    def close(self) -> None:
+        """Free the cache."""
+        if self._handle:
+            lib.llama_free(self._handle)
+            self._handle = None
+            self._batch.close()
+            self._views.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Batch:
+    """llama.cpp's batch struct for one sequence, its arrays filled through numpy."""
+
+    def __init__(self, size: int) -> None:
+        self._batch = lib.llama_batch_init(size, 0, 1)
+        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=(size,))
+        self._positions = np.ctypeslib.as_array(self._batch.pos, shape=(size,))
+        self._wanted = np.ctypeslib.as_array(self._batch.logits, shape=(size,))
+        for i in range(size):
+            self._batch.n_seq_id[i] = 1
+            self._batch.seq_id[i][0] = 0
+        self._range = np.arange(size, dtype=np.int32)
+
+    def fill(self, tokens: Sequence[int], position: int, n_logits: int) -> lib.llama_batch:
+        """The batch of `tokens` from `position` on, logits wanted for the last `n_logits`."""
+        n = len(tokens)
+        self._batch.n_tokens = n
+        self._tokens[:n] = tokens
+        np.add(self._range[:n], position, out=self._positions[:n])
+        self._wanted[: n - n_logits] = 0
+        self._wanted[n - n_logits : n] = 1
+        return self._batch
+
+    def close(self) -> None:
+        lib.llama_batch_free(self._batch)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common beginning of `a` and `b`."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
+def _params(options: ContextOptions) -> lib.llama_context_params:
+    params = lib.llama_context_default_params()
+    threads = options.threads or default_threads()
+    params.n_ctx = options.n_ctx
+    params.n_batch = params.n_ubatch = min(options.n_batch, options.n_ctx)
+    params.n_seq_max = 1
+    params.n_outputs_max = min(MAX_BATCH_OUTPUTS, params.n_batch)
+    params.n_threads = params.n_threads_batch = threads
+    params.no_perf = True
+    if options.flash_attention is not None:
+        params.flash_attn_type = int(options.flash_attention)
+    return params
+
+
+def _sizes(section: LogSection) -> tuple[int, int]:
+    buffers = section.buffers()
+    cache = sum(b.n_bytes for b in buffers if b.kind in ("KV", "RS"))
+    return cache, sum(b.n_bytes for b in buffers if b.kind in ("compute", "output"))
+
+
+def _creation_failure(model: Model, options: ContextOptions, section: LogSection) -> Exception:
+    reason = section.reason() or "llama.cpp gives no reason"
+    if "alloc" in reason or "memory" in reason:
+        return OutOfMemory(
+            f"no memory for a context of {options.n_ctx} tokens of {model.name} ({reason})",
+            "Lower --ctx-size, close other programs, or choose a smaller pair.",
+        )
+    return EngineError(f"llama.cpp made no context for {model.name}: {reason}")
+
+
+def _strlen_callback() -> object:
+    runtime = ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)
+    address = ctypes.cast(runtime.strlen, ctypes.c_void_p).value
+    return lib.ggml_abort_callback(address)

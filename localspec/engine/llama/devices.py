@@ -1,0 +1,72 @@
+"""The machine as llama.cpp sees it: accelerators and their memory, and how many threads to use."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+import llama_cpp
+import psutil
+from llama_cpp._ctypes_extensions import load_shared_library
+
+from localspec.engine.llama.log import start_backend
+from localspec.engine.stats import DeviceMemory
+
+_GPU, _INTEGRATED_GPU = 1, 2  # enum ggml_backend_dev_type
+
+
+@cache
+def _ggml() -> ctypes.CDLL:
+    """The ggml registry, from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured)."""
+    start_backend()
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib"
+    ggml = load_shared_library("ggml", Path(folder))
+    base = load_shared_library("ggml-base", Path(folder))
+    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
+    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    ggml.device_type = base.ggml_backend_dev_type
+    ggml.device_type.argtypes = [ctypes.c_void_p]
+    ggml.device_description = base.ggml_backend_dev_description
+    ggml.device_description.argtypes = [ctypes.c_void_p]
+    ggml.device_description.restype = ctypes.c_char_p
+    ggml.device_memory = base.ggml_backend_dev_memory
+    size_p = ctypes.POINTER(ctypes.c_size_t)
+    ggml.device_memory.argtypes = [ctypes.c_void_p, size_p, size_p]
+    ggml.device_memory.restype = None
+    return ggml
+
+
+@cache
+def _accelerators() -> tuple[tuple[int, str], ...]:
+    """(handle, description) of every GPU; a CPU-only build has none."""
+    ggml = _ggml()
+    handles = [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
+    return tuple(
+        (handle, ggml.device_description(handle).decode("utf-8", "replace"))
+        for handle in handles
+        if ggml.device_type(handle) in (_GPU, _INTEGRATED_GPU)
+    )
+
+
+def devices() -> tuple[DeviceMemory, ...]:
+    """Every accelerator with its free and total memory now, in bytes."""
+    found = []
+    for handle, description in _accelerators():
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        _ggml().device_memory(handle, ctypes.byref(free), ctypes.byref(total))
+        found.append(DeviceMemory(description, free.value, total.value))
+    return tuple(found)
+
+
+def default_threads() -> int:
+    """Physical cores that this process may use, at least 1.
+
+    A second thread on a core adds nothing to a decode that waits for memory, and costs when
+    the operating system parks it.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    return max(1, min(physical, allowed or physical))

@@ -1,0 +1,215 @@
+"""`Model`: the weights and the vocabulary of one GGUF file."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from llama_cpp import llama_cpp as lib
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama.log import LogSection, start_backend
+from localspec.errors import Cancelled, ModelFileError, ModelLoadError, UnsupportedModel
+
+ALL_LAYERS = -1
+
+
+class Model:
+    """A loaded model; free it with `close` or a ``with`` block, after its contexts.
+
+    Attributes:
+        path: the file it came from.
+        n_vocab: vocabulary size.
+        n_ctx_train: trained context length in tokens.
+        n_params: parameter count.
+        weights_bytes: bytes of all weight buffers, mapped or copied, on all devices.
+        metadata: the GGUF's scalar metadata as text.
+    """
+
+    def __init__(self, path: Path, handle: lib.llama_model_p, weights_bytes: int) -> None:
+        self.path = path
+        self.handle = handle
+        self._vocab = lib.llama_model_get_vocab(handle)
+        self.n_vocab = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_ctx_train = lib.llama_model_n_ctx_train(handle)
+        self.n_params = lib.llama_model_n_params(handle)
+        self.weights_bytes = weights_bytes or lib.llama_model_size(handle)
+        self.metadata: Mapping[str, str] = _metadata(handle)
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        *,
+        n_gpu_layers: int = ALL_LAYERS,
+        progress: Callable[[float], None] | None = None,
+        cancel: Cancel | None = None,
+    ) -> Self:
+        """Load the GGUF at `path`; `progress` gets the share loaded, 0 to 1.
+
+        Raises:
+            ModelFileError: there is no such file.
+            ModelLoadError: llama.cpp refuses it; the message carries llama.cpp's reason.
+            UnsupportedModel: it loads but generates no text.
+            Cancelled: `cancel` was set while loading.
+        """
+        if not path.is_file():
+            raise ModelFileError(f"there is no file {path}", "Check the path for typing errors.")
+        log = start_backend()
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = n_gpu_layers
+        callback = _progress_callback(progress, cancel)
+        params.progress_callback = callback
+        with log.section() as section:
+            handle = lib.llama_model_load_from_file(str(path).encode(), params)
+        if not handle:
+            raise _load_failure(path, section, cancel)
+        weights = sum(b.n_bytes for b in section.buffers() if b.kind == "model")
+        model = cls(path, handle, weights)
+        try:
+            model._require_text_generation()
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    def _require_text_generation(self) -> None:
+        architecture = self.metadata.get("general.architecture", "?")
+        pooling = self.metadata.get(f"{architecture}.pooling_type", "0")
+        if not lib.llama_model_has_decoder(self.handle) or pooling not in ("0", "-1"):
+            raise UnsupportedModel(
+                f"{self.path.name} is an embedding model ({architecture}): it writes no text",
+                "Choose a chat model.",
+            )
+        if lib.llama_model_has_encoder(self.handle) or lib.llama_model_is_diffusion(self.handle):
+            raise UnsupportedModel(
+                f"{self.path.name} does not write token by token ({architecture})",
+                "Choose a chat model.",
+            )
+
+    @property
+    def name(self) -> str:
+        """The model's own name, else its file's."""
+        return self.metadata.get("general.name") or self.path.stem
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja chat template from the GGUF, None where there is none."""
+        text = lib.llama_model_chat_template(self.handle, None)
+        return text.decode("utf-8", "replace") if text else None
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether tokenising with `add_special` puts the BOS token in front."""
+        return lib.llama_vocab_get_add_bos(self._vocab)
+
+    @property
+    def bos(self) -> int | None:
+        """The beginning-of-text token."""
+        return _token_or_none(lib.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos(self) -> int | None:
+        """The end-of-text token."""
+        return _token_or_none(lib.llama_vocab_eos(self._vocab))
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Every id that ends generation (end of text, end of turn, ...)."""
+        vocab = self._vocab
+        return frozenset(t for t in range(self.n_vocab) if lib.llama_vocab_is_eog(vocab, t))
+
+    def is_end(self, token: int) -> bool:
+        """Whether `token` ends generation."""
+        return token in self.end_tokens
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """`text` as token ids.
+
+        Args:
+            text: any text; lone surrogates are replaced.
+            add_special: add BOS (and EOS) where the model asks for it.
+            parse_special: let the text of control tokens stand for those tokens.
+        """
+        raw = text.encode("utf-8", "replace")
+        size = len(raw) + 8
+        while True:
+            ids = (lib.llama_token * size)()
+            n = lib.llama_tokenize(
+                self._vocab, raw, len(raw), ids, size, add_special, parse_special
+            )
+            if n >= 0:
+                return ids[:n]
+            size = -n
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes that `token` stands for; control tokens are empty unless `special`."""
+        key = (token, special)
+        known = self._pieces.get(key)
+        if known is None:
+            known = self._pieces[key] = self._read_piece(token, special=special)
+        return known
+
+    def _read_piece(self, token: int, *, special: bool) -> bytes:
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    def close(self) -> None:
+        """Free the weights. Contexts of this model must be closed before."""
+        if self.handle:
+            lib.llama_model_free(self.handle)
+            self.handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _token_or_none(token: int) -> int | None:
+    return token if token >= 0 else None
+
+
+def _metadata(handle: lib.llama_model_p) -> dict[str, str]:
+    def read(reader: Callable[..., int], index: int) -> str:
+        size = 256
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = reader(handle, index, buffer, size)
+            if n < size:
+                return buffer.value.decode("utf-8", "replace")
+            size = n + 1
+
+    return {
+        read(lib.llama_model_meta_key_by_index, i): read(lib.llama_model_meta_val_str_by_index, i)
+        for i in range(lib.llama_model_meta_count(handle))
+    }
+
+
+def _progress_callback(progress: Callable[[float], None] | None, cancel: Cancel | None) -> object:
+    def report(share: float, _data: object) -> bool:
+        if progress is not None:
+            progress(share)
+        return cancel is None or not cancel.is_set()
+
+    return lib.llama_progress_callback(report)
+
+
+def _load_failure(path: Path, section: LogSection, cancel: Cancel | None) -> Exception:
+    if cancel is not None and cancel.is_set():
+        return Cancelled()
+    reason = section.reason() or "llama.cpp gives no reason"
+    return ModelLoadError(
+        f"llama.cpp cannot load {path.name}: {reason}",
+        "Check that the download is complete and that llama-cpp-python knows this architecture.",
+    )
