@@ -1,0 +1,108 @@
+"""The randomness of one generation: one object for all of it, never reseeded inside."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from localspec.engine.sampling import Dist
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Noise(Protocol):
+    """Where the acceptance rules get their chance from."""
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability: a uniform number below it (strictly)."""
+        ...
+
+    def pick(self, dist: Dist, position: int) -> int:
+        """A token drawn from `dist`; `position` is its absolute index in the sequence."""
+        ...
+
+
+class StreamNoise:
+    """Independent draws from one PCG64 stream: for the match, token and block rules.
+
+    Args:
+        seed: fixes the stream; None draws a fresh one. `seed` holds the one in force.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = secrets.randbits(63) if seed is None else seed
+        self._random = np.random.Generator(np.random.PCG64(self.seed))
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+        return self._random.random()
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self._random.random() < probability
+
+    def pick(self, dist: Dist, position: int) -> int:  # noqa: ARG002 - a stream has its own place
+        """Draw a token by inverting the cumulative distribution."""
+        if len(dist.ids) == 1:
+            return int(dist.ids[0])
+        reached = dist.probs.cumsum()
+        index = int(reached.searchsorted(self._random.random() * reached[-1], side="right"))
+        return int(dist.ids[min(index, len(reached) - 1)])
+
+
+class CounterNoise:
+    """One Gumbel variable for every (seed, position, token id): for the coupled rule.
+
+    The draw is a function of the distribution, the position and the seed, not of what was drawn
+    before (drafter-invariant speculative decoding, 2408.07978). Only the ids that survived the
+    filters are hashed.
+
+    Args:
+        seed: fixes every variable; None draws a fresh one. `seed` holds the one in force.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = secrets.randbits(63) if seed is None else seed
+        self._stream = StreamNoise(self.seed)
+
+    def uniform(self) -> float:
+        """A number in [0, 1) from an ordinary stream; the coupled rule never asks."""
+        return self._stream.uniform()
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability, from an ordinary stream; the coupled rule never asks."""
+        return self._stream.chance(probability)
+
+    def pick(self, dist: Dist, position: int) -> int:
+        """The id with the largest ``log p + G``, G a Gumbel variable.
+
+        With G = -log(E), E exponential, that is the largest p / E.
+        """
+        if len(dist.ids) == 1:
+            return int(dist.ids[0])
+        return int(dist.ids[(dist.probs / self.exponentials(dist.ids, position)).argmax()])
+
+    def exponentials(self, ids: NDArray[np.int64], position: int) -> NDArray[np.float64]:
+        """Standard exponential variables (k,) for `ids` (k,) at `position`."""
+        key = _mix(_mix(self.seed + _GOLDEN) ^ (position * _GOLDEN & _MASK))
+        # SplitMix64's output function (Steele, Lea, Flood 2014) on a counter of our own.
+        z = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+        uniform = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        return -np.log(uniform)
+
+
+def _mix(z: int) -> int:
+    """SplitMix64's output function on one number."""
+    z &= _MASK
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
+    return z ^ (z >> 31)

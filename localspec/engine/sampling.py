@@ -1,0 +1,384 @@
+"""From logits to the distribution that a token is drawn from: llama.cpp's sampler chain, in numpy.
+
+The order is llama.cpp's: grammar, logit bias, penalties, top-k, typical-p, top-p, min-p and last
+the temperature. Filters and temperature are computed in 32-bit floats, as llama.cpp does, so that
+both keep the same tokens; only the last exponential and its sum are in 64 bits.
+
+Nothing here sorts or exponentiates a whole vocabulary unless the settings leave no other way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from localspec.errors import SamplingError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from localspec.engine.grammar import Constraint
+
+    Ids = NDArray[np.int64]
+    Logits = NDArray[np.float32]
+
+_BLOCKS = 64  # column maxima taken over this many rows bound the k-th largest logit from below
+_TOP_P_GUESS = 256  # top-p without top-k: sort this many first, everything only if they fall short
+
+
+@dataclass(frozen=True, slots=True)
+class Dist:
+    """One position's distribution after the whole chain, sparse.
+
+    Args:
+        ids: (k,) surviving token ids. The first is the most probable; where a filter was on, all
+            are in descending order of probability.
+        probs: (k,) their probabilities, each above 0, summing to 1.
+    """
+
+    ids: NDArray[np.int64]
+    probs: NDArray[np.float64]
+
+    def prob(self, token: int) -> float:
+        """The probability of `token`, 0 if it did not survive."""
+        where = np.flatnonzero(self.ids == token)
+        return float(self.probs[where[0]]) if where.size else 0.0
+
+    def on(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The probabilities of `ids` (k,), 0 for those that did not survive."""
+        if len(self.ids) * len(ids) <= 1 << 14:
+            same: NDArray[np.float64] = (ids[:, None] == self.ids) @ self.probs
+            return same
+        dense = np.zeros(1 + max(int(self.ids.max()), int(ids.max())))
+        dense[self.ids] = self.probs
+        return dense[ids]
+
+    @staticmethod
+    def point(token: int) -> Dist:
+        """All probability on one token."""
+        return Dist(np.array([token], np.int64), np.ones(1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """llama.cpp's sampling settings, under its names and with its defaults.
+
+    Args:
+        temperature: divides the logits; 0 is greedy: the most probable token that survives.
+        top_k: keep the k largest logits; 0 or less keeps all.
+        top_p: keep the most probable tokens up to and including the one that reaches this mass.
+        min_p: keep tokens with at least this share of the largest probability; 0 keeps all.
+        typical_p: keep the tokens closest to the entropy until their mass exceeds this.
+        repeat_penalty: divides positive and multiplies negative logits of recent tokens.
+        presence_penalty: subtracted from the logit of every recent token.
+        frequency_penalty: subtracted once for every time that the token is among the recent ones.
+        repeat_last_n: how many tokens are recent; 0 switches the penalties off.
+        logit_bias: added to the logits of these ids; minus infinity forbids one.
+        seed: of the random draws; None draws one.
+
+    Raises:
+        SamplingError: a value that makes no distribution. Nothing is clamped.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_last_n: int = 64
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, (holds, wanted) in _LIMITS.items():
+            value = getattr(self, name)
+            if not holds(value):
+                raise _bad(name, value, wanted)
+        for token, bias in self.logit_bias.items():
+            if token < 0 or math.isnan(bias) or bias == math.inf:
+                raise _bad("logit_bias", f"{token}:{bias}", "token ids with finite numbers or -inf")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every distribution has a single token."""
+        return self.temperature == 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the logits depend on the tokens before."""
+        return self.repeat_last_n > 0 and (
+            self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        )
+
+
+_LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (
+        lambda x: x == 0 or 1e-6 <= x < math.inf,
+        "0 (greedy) or a number from 0.000001 up",
+    ),
+    "top_p": (lambda x: 0 < x <= 1, "a number above 0, up to 1 (off)"),
+    "min_p": (lambda x: 0 <= x <= 1, "a number from 0 (off) to 1"),
+    "typical_p": (lambda x: 0 < x <= 1, "a number above 0, up to 1 (off)"),
+    "repeat_penalty": (lambda x: 1e-6 <= x <= 1e6, "a number above 0; 1 is off"),
+    "presence_penalty": (math.isfinite, "a finite number; 0 is off"),
+    "frequency_penalty": (math.isfinite, "a finite number; 0 is off"),
+    "repeat_last_n": (lambda x: x >= 0, "0 (off) or a number of tokens"),
+    "seed": (lambda x: x is None or x >= 0, "0 or a positive whole number"),
+}
+
+
+def _bad(name: str, value: object, wanted: str) -> SamplingError:
+    shown = name.replace("_", "-")
+    return SamplingError(f"{shown} cannot be {value}", f"Give {shown} {wanted}.")
+
+
+class Sampler:
+    """The chain for one generation. Logits go in, `Dist` comes out.
+
+    Args:
+        params: the settings.
+        constraint: what the output must conform to, in its state before the first token.
+    """
+
+    def __init__(self, params: SamplingParams, constraint: Constraint | None = None) -> None:
+        self.params = params
+        self._constraint = constraint
+        # With typical-p even the most probable token may fall, so greedy needs the chain.
+        self._argmax = params.greedy and params.typical_p >= 1
+        bias = sorted(params.logit_bias.items())
+        self._bias_ids = np.array([token for token, _ in bias], np.int64)
+        self._bias = np.array([value for _, value in bias], np.float32)
+
+    def row(self, logits: Logits, history: Sequence[int]) -> Dist:
+        """The distribution of the token after `history`.
+
+        Args:
+            logits: (n_vocab,), a view that is neither modified nor kept.
+            history: every token so far, the prompt included; penalties read its end.
+
+        Raises:
+            SamplingError: NaN or plus infinity among the logits, or no token left.
+        """
+        return self._row(logits, history, self._constraint)
+
+    def rows(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> Rows:
+        """The distributions along a draft: row i is conditioned on `history + drafted[:i]`.
+
+        Args:
+            logits: (len(drafted) + 1, n_vocab), read as the rows are asked for.
+            history: every token before the draft.
+            drafted: the drafted tokens.
+        """
+        return Rows(self, logits, history, drafted)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Take note of what was emitted: the constraint advances."""
+        if self._constraint is not None:
+            for token in tokens:
+                self._constraint.advance(token)
+
+    def _row(self, logits: Logits, history: Sequence[int], constraint: Constraint | None) -> Dist:
+        x = self._adjusted(logits, history)
+        if constraint is not None:
+            raise NotImplementedError
+        if self._argmax:
+            best = int(x.argmax())
+            _check(float(x[best]))
+            return Dist.point(best)
+        return self._tempered(*self._filtered(x))
+
+    def _adjusted(self, logits: Logits, history: Sequence[int]) -> Logits:
+        """Logit bias and penalties: a copy where there are any, else the logits themselves."""
+        p = self.params
+        if not (p.logit_bias or p.penalised):
+            return logits
+        x = logits.copy()
+        if p.logit_bias:
+            known = self._bias_ids < len(x)
+            x[self._bias_ids[known]] += self._bias[known]
+        if p.penalised:
+            counted = Counter(history[-p.repeat_last_n :])
+            ids = np.fromiter(counted.keys(), np.int64, len(counted))
+            count = np.fromiter(counted.values(), np.float32, len(counted))
+            x[ids] = _penalised(x[ids], count, p)
+        return x
+
+    def _filtered(self, x: Logits) -> tuple[Ids, Logits]:
+        """The ids that top-k, typical-p, top-p and min-p leave, and their logits."""
+        p = self.params
+        if p.top_k > 0:
+            ids = _largest(x, p.top_k)
+        elif p.typical_p < 1:
+            ids = _largest(x, len(x))
+        elif p.top_p < 1:
+            ids = _nucleus(x, p.top_p)
+        elif p.min_p > 0:
+            ids = np.flatnonzero(x >= _floor(x.max(), p.min_p))
+            ids = ids[_descending(x[ids])]
+        else:
+            ids = _most_probable_first(x)
+        x = x[ids]
+        _check(float(x[0]) if len(x) else math.nan)
+        if p.typical_p < 1:
+            kept = _typical(x, p.typical_p)
+            ids, x = ids[kept], x[kept]
+        if p.top_p < 1 and (p.top_k > 0 or p.typical_p < 1):
+            size = _mass_cut(x, p.top_p)
+            ids, x = ids[:size], x[:size]
+        if p.min_p > 0:
+            size = int(np.count_nonzero(x >= _floor(x[0], p.min_p)))
+            ids, x = ids[:size], x[:size]
+        return ids, x
+
+    def _tempered(self, ids: Ids, x: Logits) -> Dist:
+        """Divide by the temperature and normalise."""
+        if self.params.greedy:
+            return Dist.point(int(ids[0]))
+        x = x / np.float32(self.params.temperature)
+        _check(float(x[0]))
+        weights = np.exp((x - x[0]).astype(np.float64))
+        if weights[-1] == 0 or len(weights) > _TOP_P_GUESS:
+            alive = weights > 0
+            ids, weights = ids[alive], weights[alive]
+        return Dist(ids, weights / weights.sum())
+
+
+class Rows(Sequence[Dist]):
+    """The target's distributions along a draft, each computed when first asked for."""
+
+    def __init__(
+        self, sampler: Sampler, logits: Logits, history: Sequence[int], drafted: Sequence[int]
+    ) -> None:
+        self._sampler = sampler
+        self._logits = logits
+        self._history = history
+        self._drafted = drafted
+        self._rows: list[Dist | None] = [None] * (len(drafted) + 1)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Dist: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Dist]: ...
+    def __getitem__(self, index: int | slice) -> Dist | Sequence[Dist]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        dist = self._rows[index]
+        if dist is None:
+            dist = self._rows[index] = self._compute(index)
+        return dist
+
+    def _compute(self, index: int) -> Dist:
+        history = self._history
+        if index and self._sampler.params.penalised:
+            recent = self._sampler.params.repeat_last_n
+            history = [*history[-recent:], *self._drafted[:index]]
+        return self._sampler.row(self._logits[index], history)
+
+
+def _check(largest: float) -> None:
+    """Refuse logits whose largest value is not finite (NaN survives every maximum)."""
+    if math.isfinite(largest):
+        return
+    if largest == -math.inf:
+        raise SamplingError(
+            "no token is left to choose from", "Loosen the grammar or the logit bias."
+        )
+    raise SamplingError(
+        f"the model's logits contain {largest}",
+        "Check the model file, or try a higher temperature if it is very low.",
+    )
+
+
+def _penalised(x: Logits, count: Logits, p: SamplingParams) -> Logits:
+    """Logits (k,) of tokens seen `count` (k,) times (CTRL 1909.05858, in llama.cpp's form)."""
+    penalty = np.float32(p.repeat_penalty)
+    x = np.where(x <= 0, x * penalty, x / penalty)
+    return x - (count * np.float32(p.frequency_penalty) + np.float32(p.presence_penalty))
+
+
+def _descending(x: Logits) -> Ids:
+    """Indices of x (k,) from the largest to the smallest, ties in their order."""
+    return np.argsort(-x, kind="stable")
+
+
+def _largest(x: Logits, k: int) -> Ids:
+    """Indices of the k largest of x (n,), descending; all of them where k reaches n.
+
+    The k-th largest of the column maxima is a bound that at least k values reach, and few more
+    than k do: one pass for the maxima, one for the comparison, and a sort of what is left.
+    """
+    n = len(x)
+    columns = n // _BLOCKS
+    if 2 * k <= columns:
+        maxima = x[: columns * _BLOCKS].reshape(_BLOCKS, columns).max(axis=0)
+        bound = np.partition(maxima, columns - k)[columns - k]
+        ids = np.flatnonzero(x >= bound)
+        return ids[_descending(x[ids])[:k]]
+    if k < n:
+        bound = np.partition(x, n - k)[n - k]
+        ids = np.flatnonzero(x >= bound)
+        return ids[_descending(x[ids])[:k]]
+    return _descending(x)
+
+
+def _nucleus(x: Logits, p: float) -> Ids:
+    """Top-p over a whole vocabulary (1904.09751): indices into x (n,), descending."""
+    largest = x.max()
+    _check(float(largest))
+    mass = np.exp(x - largest)
+    total = mass.sum(dtype=np.float64)
+    for size in (_TOP_P_GUESS, len(x)):
+        ids = _largest(x, size)
+        reached = np.cumsum(mass[ids], dtype=np.float64) / total
+        if reached[-1] >= p:
+            break
+    return ids[: 1 + int(np.searchsorted(reached, p))]
+
+
+def _softmax(x: Logits) -> Logits:
+    """Softmax of x (k,), descending, in 32 bits as llama.cpp sums it."""
+    mass: Logits = np.exp(x - x[0])
+    mass /= np.cumsum(mass)[-1]
+    return mass
+
+
+def _mass_cut(x: Logits, p: float) -> int:
+    """Top-p (1904.09751): how many of x (k,), descending, reach the mass p."""
+    return 1 + int(np.searchsorted(np.cumsum(_softmax(x)), np.float32(p)))
+
+
+def _floor(largest: np.float32, min_p: float) -> np.float32:
+    """Min-p (2407.01082): the least logit whose probability is min_p of the largest one."""
+    return np.float32(largest + np.log(np.float32(min_p)))
+
+
+def _typical(x: Logits, p: float) -> Ids:
+    """Locally typical sampling (2202.00666): which of x (k,), descending, to keep, in order."""
+    probs = _softmax(x)
+    alive = probs > 0
+    probs = probs[alive]
+    surprise = -np.log(probs)
+    distance = np.abs(surprise - np.cumsum(probs * surprise)[-1])
+    order = np.argsort(distance, kind="stable")
+    size = 1 + int(np.searchsorted(np.cumsum(probs[order]), np.float32(p), side="right"))
+    return np.sort(order[:size])
+
+
+def _most_probable_first(x: Logits) -> Ids:
+    """Every index of x (n,), unsorted but for the first, which is the largest."""
+    best = int(x.argmax())
+    ids = np.arange(len(x))
+    ids[0], ids[best] = best, 0
+    return ids
