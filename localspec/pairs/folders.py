@@ -1,0 +1,26 @@
+"""Where localspec keeps its own files, and where it finds those that it came with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def data_folder() -> Path:
+    """Give the folder of localspec's own records; ``LOCALSPEC_DATA`` overrides the platform's."""
+    override = os.environ.get("LOCALSPEC_DATA")
+    if override:
+        return Path(override).expanduser()
+    import platformdirs  # noqa: PLC0415 - only when it is needed
+
+    return platformdirs.user_data_path("localspec", appauthor=False)
+
+
+def shipped(name: str) -> Path:
+    """Give the path of the file or folder `name` that localspec ships; it may not exist.
+
+    An installed package has it in ``localspec/data``, a checkout in ``models``.
+    """
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "data" / name
+    return installed if installed.exists() else package.parent / "models" / name

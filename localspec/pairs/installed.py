@@ -1,0 +1,214 @@
+"""The pairs on this machine: a name, and the files that it stands for.
+
+One JSON file per pair, written aside and moved into place, so that a reader never sees half
+of one and two processes never mix theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from localspec.errors import LocalspecError, UsageError
+from localspec.pairs import folders
+
+FORMAT: Final = 1
+DEMO: Final = "demo"
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+_RESERVED: Final = frozenset({DEMO, "none"})
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledModel:
+    """One model of an installed pair.
+
+    Attributes:
+        paths: its files in order, absolute; the first is what llama.cpp is given.
+        reference: where it came from, as a pinned Hub reference; empty for a local file.
+        repo: ``user/name``, empty for a local file.
+        commit: the snapshot it came from, empty for a local file.
+        files: the files' names in the repository.
+        sha256: the files' hashes in the same order, empty for local files.
+        n_bytes: size of all files.
+    """
+
+    paths: tuple[str, ...]
+    reference: str = ""
+    repo: str = ""
+    commit: str = ""
+    files: tuple[str, ...] = ()
+    sha256: tuple[str, ...] = ()
+    n_bytes: int = 0
+
+    @property
+    def path(self) -> Path:
+        """The first file."""
+        return Path(self.paths[0])
+
+    @property
+    def complete(self) -> bool:
+        """Whether all files are still there."""
+        return all(Path(path).is_file() for path in self.paths)
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPair:
+    """A name, its target and its draft (None for a pair that goes without)."""
+
+    name: str
+    target: InstalledModel
+    draft: InstalledModel | None
+    licence: str = ""
+
+    @property
+    def models(self) -> tuple[InstalledModel, ...]:
+        """The target, and the draft where there is one."""
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all files are still there."""
+        return all(model.complete for model in self.models)
+
+
+def folder() -> Path:
+    """Give the folder of the records."""
+    return folders.data_folder() / "pairs"
+
+
+def check_name(name: str) -> str:
+    """Return `name` as pairs are filed: in lower case.
+
+    Raises:
+        UsageError: it cannot be a pair's name.
+    """
+    lowered = name.lower()
+    if not _NAME.fullmatch(lowered) or lowered in _RESERVED:
+        raise UsageError(
+            f"{name!r} cannot be a pair's name",
+            "Use letters, digits, dots, dashes and underscores; demo and none are taken.",
+        )
+    return lowered
+
+
+def find(name: str) -> InstalledPair | None:
+    """Find the installed pair `name`, in whatever case it is written; None if there is none.
+
+    Raises:
+        LocalspecError: its record is there and damaged.
+    """
+    lowered = name.lower()
+    if not _NAME.fullmatch(lowered):
+        return None
+    path = folder() / f"{lowered}.json"
+    try:
+        return _decode(lowered, json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LocalspecError(
+            f"the record of {lowered} is damaged: {path} ({error})",
+            f"Run `localspec rm {lowered}`, then pull the pair again; files are kept.",
+        ) from None
+
+
+def all_pairs() -> list[InstalledPair]:
+    """List the installed pairs by name; damaged records are left out."""
+    found = []
+    for path in sorted(folder().glob("*.json")):
+        with contextlib.suppress(LocalspecError):
+            pair = find(path.stem)
+            if pair is not None:
+                found.append(pair)
+    return found
+
+
+def damaged() -> list[str]:
+    """List the names whose records cannot be read."""
+    return [name for name, broken in _records() if broken]
+
+
+def save(pair: InstalledPair) -> None:
+    """Write the record of `pair`, in place of an older one.
+
+    Raises:
+        LocalspecError: the folder cannot be written.
+    """
+    name = check_name(pair.name)
+    data = {"format": FORMAT, **asdict(pair), "name": name}
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        write_atomically(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
+    except OSError as error:
+        raise LocalspecError(
+            f"the pair {name} cannot be recorded in {folder()}: {error.strerror}",
+            "Check the folder's permissions and the space on its disk.",
+        ) from None
+
+
+def forget(name: str) -> None:
+    """Delete the record of `name`; no model file is touched.
+
+    Raises:
+        LocalspecError: it cannot be deleted.
+    """
+    try:
+        (folder() / f"{check_name(name)}.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise LocalspecError(f"the record of {name} cannot be deleted: {error.strerror}") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader sees the old file or the new one, whole."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _records() -> Iterator[tuple[str, bool]]:
+    for path in sorted(folder().glob("*.json")):
+        try:
+            yield path.stem, find(path.stem) is None
+        except LocalspecError:
+            yield path.stem, True
+
+
+def _decode(name: str, data: dict[str, Any]) -> InstalledPair:
+    if data["format"] != FORMAT:
+        raise ValueError(f"format {data['format']!r} is unknown")
+    draft = data["draft"]
+    return InstalledPair(
+        name=name,
+        target=_decode_model(data["target"]),
+        draft=None if draft is None else _decode_model(draft),
+        licence=str(data.get("licence", "")),
+    )
+
+
+def _decode_model(data: dict[str, Any]) -> InstalledModel:
+    paths = tuple(str(path) for path in data["paths"])
+    if not paths:
+        raise ValueError("a model has no files")
+    return InstalledModel(
+        paths=paths,
+        reference=str(data["reference"]),
+        repo=str(data["repo"]),
+        commit=str(data["commit"]),
+        files=tuple(str(name) for name in data["files"]),
+        sha256=tuple(str(digest) for digest in data["sha256"]),
+        n_bytes=int(data["n_bytes"]),
+    )

@@ -1,0 +1,130 @@
+"""Hub references as people write them: ``user/repo[:QUANT|:file.gguf][@revision]`` and URLs."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from localspec.errors import BadReference
+
+_REPO: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
+_QUANT: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,39}", re.ASCII)
+_REVISION: Final = re.compile(r"[A-Za-z0-9][\w./+-]{0,127}", re.ASCII)
+_HUB_HOSTS: Final = ("hf.co", "www.hf.co", "huggingface.co", "www.huggingface.co")
+_IN_URLS: Final = ("blob", "resolve", "raw", "tree")
+_FORMS: Final = (
+    "Write user/repo, user/repo:QUANT or user/repo:file.gguf, with @revision after it if need be."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A model on the Hub: a repository and, if said, a file or a quant and a revision."""
+
+    repo: str
+    file: str = ""
+    quant: str = ""
+    revision: str = ""
+
+    def __str__(self) -> str:
+        which = f":{self.file or self.quant}" if self.file or self.quant else ""
+        return f"{self.repo}{which}" + (f"@{self.revision}" if self.revision else "")
+
+
+def looks_like_path(text: str) -> bool:
+    """Tell whether `text` is meant as a local file: it starts or ends as one does."""
+    if "://" in text:
+        return False
+    if text.startswith(("/", "./", "../", "~", ".\\", "..\\")) or re.match(r"[A-Za-z]:[\\/]", text):
+        return True
+    host = text.split("/", 1)[0].lower()
+    return text.lower().endswith(".gguf") and ":" not in text and host not in _HUB_HOSTS
+
+
+def looks_like_reference(text: str) -> bool:
+    """Tell whether `text` is meant as a Hub reference rather than as a short name."""
+    return "/" in text or ":" in text or "@" in text
+
+
+def parse(text: str) -> Reference:
+    """Parse a Hub reference in any of the forms that users know.
+
+    Raises:
+        BadReference: it names no repository, or something unsafe in it.
+    """
+    text = text.strip()
+    host = text.split("/", 1)[0].lower()
+    if "://" in text or host in _HUB_HOSTS:
+        return _parse_url(text)
+    body, revision = _cut_revision(text)
+    repo, _, which = body.partition(":")
+    if not which and repo.count("/") > 1 and repo.lower().endswith(".gguf"):
+        owner, name, which = repo.split("/", 2)
+        repo = f"{owner}/{name}"
+    elif body.endswith(":"):
+        raise BadReference(f"{text!r} ends with a colon and names no quant or file", _FORMS)
+    if which.lower().endswith(".gguf"):
+        return _checked(text, Reference(repo, file=which, revision=revision))
+    return _checked(text, Reference(repo, quant=which, revision=revision))
+
+
+def safe_file(name: str) -> bool:
+    """Tell whether `name`, a file's path in a repository, stays inside a folder it is put into."""
+    if not name or name != name.strip() or "\\" in name or ":" in name or not name.isprintable():
+        return False
+    path = PurePosixPath(name)
+    return not path.is_absolute() and path.as_posix() == name and ".." not in path.parts
+
+
+def _cut_revision(text: str) -> tuple[str, str]:
+    """Take ``@revision`` off, wherever it stands: at the end, or before ``:QUANT``."""
+    body, at, revision = text.partition("@")
+    if not at:
+        return body, ""
+    revision, colon, which = revision.partition(":")
+    if revision.lower().endswith(".gguf") and not which:  # hf://user/repo@revision/file.gguf
+        revision, _, which = revision.partition("/")
+        colon = ":"
+    if not revision:
+        raise BadReference(f"{text!r} has an @ and no revision after it", _FORMS)
+    return body + colon + which, revision
+
+
+def _parse_url(text: str) -> Reference:
+    scheme, _, rest = text.rpartition("://")
+    url = urlsplit(text if scheme else f"https://{text}")
+    path = f"{url.netloc}{url.path}" if scheme == "hf" else url.path
+    if scheme not in ("", "http", "https", "hf") or not rest:
+        raise BadReference(f"{text!r} is no Hub address", _FORMS)
+    if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, _endpoint_host()):
+        raise BadReference(f"{url.netloc} is not the Hub", "Set HF_ENDPOINT to use another Hub.")
+    path = unquote(path).strip("/").removeprefix("models/")
+    parts = path.split("/")
+    if len(parts) >= 4 and parts[2] in _IN_URLS:
+        revision, file = parts[3], "/".join(parts[4:])
+        if parts[3] == "refs" and len(parts) >= 6:  # refs/pr/3
+            revision, file = "/".join(parts[3:6]), "/".join(parts[6:])
+        file = file if file.lower().endswith(".gguf") else ""
+        return _checked(text, Reference("/".join(parts[:2]), file=file, revision=revision))
+    return parse(path) if len(parts) > 1 else _checked(text, Reference(path))
+
+
+def _endpoint_host() -> str:
+    return urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
+
+
+def _checked(text: str, reference: Reference) -> Reference:
+    if not _REPO.fullmatch(reference.repo) or "--" in reference.repo or ".." in reference.repo:
+        raise BadReference(f"{text!r} names no repository", _FORMS)
+    if reference.file and not safe_file(reference.file):
+        raise BadReference(f"{reference.file!r} is no file name that can be trusted", _FORMS)
+    if reference.quant and not _QUANT.fullmatch(reference.quant):
+        raise BadReference(f"{reference.quant!r} in {text!r} is no quant", _FORMS)
+    revision = reference.revision
+    if revision and (not _REVISION.fullmatch(revision) or ".." in revision):
+        raise BadReference(f"{revision!r} in {text!r} is no revision", _FORMS)
+    return reference

@@ -1,0 +1,25 @@
+"""Sizes and durations as people read them."""
+
+from __future__ import annotations
+
+
+def size(n_bytes: int) -> str:
+    """`n_bytes` in decimal units, as disks and the Hub count: ``4.68 GB``, ``512 bytes``."""
+    if n_bytes < 1000:
+        return f"{n_bytes} bytes"
+    value = float(n_bytes)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+    return f"{value / 1000:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """`seconds` as ``45 s``, ``3 min 20 s`` or ``2 h 05 min``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

@@ -1,0 +1,210 @@
+"""Whether a draft speaks the target's vocabulary: llama.cpp's five rules, on two headers.
+
+The rules are those of `common_speculative_are_compatible` (llama.cpp, common/speculative.cpp),
+and the values that a file leaves out are those that llama.cpp would use (llama-vocab.cpp).
+llama.cpp only says *that* a rule failed; here it is said which, and where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from localspec.errors import VocabularyMismatch
+
+if TYPE_CHECKING:
+    from localspec.pairs.gguf import GgufHeader, StringArray
+
+MAX_SIZE_DIFFERENCE: Final = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
+FIRST_CHECKED_ID: Final = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
+
+# tokenizer.ggml.model -> (type, BOS id, EOS id, BOS is added, EOS is added) by default.
+_KINDS: Final = {
+    "no_vocab": ("none", None, None, False, False),
+    "none": ("none", None, None, False, False),
+    "llama": ("SPM", 1, 2, True, False),
+    "bert": ("WPM", 101, None, True, False),
+    "gpt2": ("BPE", 11, 11, False, False),
+    "hybriddna": ("BPE", 11, 11, False, False),
+    "whitespace": ("BPE", 11, 11, False, False),
+    "gemma4": ("BPE", None, None, True, False),
+    "t5": ("UGM", None, 1, False, True),
+    "rwkv": ("RWKV", None, None, False, False),
+    "test": ("TEST", None, None, False, False),
+    "plamo2": ("PLAMO2", 1, 2, False, False),
+}
+# BPE pre-tokenizers that add BOS unless the file says otherwise.
+_ADD_BOS_PRE: Final = frozenset(
+    {
+        *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0"),
+        *("lfm2", "jina-v5-nano", "tekken", "chameleon"),
+    }
+)
+_ALWAYS_BOS_PRE: Final = frozenset({"gemma4", "granite-embed-multi-311m"})
+_NO_BOS_ID_PRE: Final = frozenset({"chatglm-bpe", "glm4", "glm5"})
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A model's vocabulary as llama.cpp would see it; ids are None where there is none."""
+
+    kind: str
+    size: int
+    add_bos: bool
+    bos: int | None
+    add_eos: bool
+    eos: int | None
+    tokens: StringArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyReport:
+    """The outcome of comparing a target's vocabulary with a draft's.
+
+    Attributes:
+        compatible: whether llama.cpp would take the draft.
+        rule: the rule that failed (``type``, ``bos``, ``eos``, ``size`` or ``text``), else empty.
+        reason: one line for people: what differs, or that nothing does.
+        token: the first id whose texts differ, where that is what failed.
+        target_size: number of tokens of the target.
+        draft_size: number of tokens of the draft.
+    """
+
+    compatible: bool
+    rule: str
+    reason: str
+    token: int | None
+    target_size: int
+    draft_size: int
+
+
+def check(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
+    """Compare both vocabularies and insist that the draft can serve the target.
+
+    Raises:
+        VocabularyMismatch: it cannot; the message names the rule and the first difference.
+    """
+    report = compare(target, draft)
+    if not report.compatible:
+        raise VocabularyMismatch(
+            f"this draft cannot serve this target: {report.reason}",
+            "Choose a draft of the same model family, or go without one (`--draft none`).",
+        )
+    return report
+
+
+def compare(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
+    """Compare both vocabularies without raising."""
+    ours, theirs = vocabulary(target), vocabulary(draft)
+    rule, reason, token = _first_failure(ours, theirs)
+    if not rule:
+        reason = _describe_match(ours.size, theirs.size)
+    return VocabularyReport(not rule, rule, reason, token, ours.size, theirs.size)
+
+
+def vocabulary(header: GgufHeader) -> Vocabulary:
+    """Work out the vocabulary settings of `header`, with llama.cpp's defaults."""
+    model = header.text("tokenizer.ggml.model")
+    pre = "gemma4" if model == "gemma4" else header.text("tokenizer.ggml.pre")
+    kind, bos, eos, add_bos, add_eos = _KINDS.get(
+        model, (f"unknown tokenizer {model[:40]!r}", None, None, False, False)
+    )
+    tokens = header.tokens
+    if kind == "none":
+        dummies = header.integer(header.arch_key("vocab_size"))
+        return Vocabulary(
+            kind, dummies, add_bos=False, bos=None, add_eos=False, eos=None, tokens=None
+        )
+    if kind == "BPE":
+        add_bos = add_bos or pre in _ADD_BOS_PRE
+        bos = None if pre in _NO_BOS_ID_PRE else bos
+    size = len(tokens) if tokens is not None else 0
+    return Vocabulary(
+        kind=kind,
+        size=size,
+        add_bos=_flag(header, "tokenizer.ggml.add_bos_token", add_bos)
+        or (kind == "BPE" and pre in _ALWAYS_BOS_PRE),
+        bos=_special(header, "tokenizer.ggml.bos_token_id", bos, size),
+        add_eos=_flag(header, "tokenizer.ggml.add_eos_token", add_eos),
+        eos=_special(header, "tokenizer.ggml.eos_token_id", eos, size),
+        tokens=tokens,
+    )
+
+
+def printable(text: bytes) -> str:
+    """Render a token's text so that it fits into a message: quoted, escaped, not too long."""
+    shown = repr(text.decode("utf-8", "backslashreplace"))
+    return shown if len(shown) <= 60 else shown[:56] + "...'"
+
+
+def _flag(header: GgufHeader, key: str, default: bool) -> bool:
+    value = header.metadata.get(key)
+    return value if isinstance(value, bool) else default
+
+
+def _special(header: GgufHeader, key: str, default: int | None, size: int) -> int | None:
+    """Find a special token's id: the file's if it is in range, else the default if that is."""
+    value = header.metadata.get(key)
+    if isinstance(value, int) and 0 <= value < size:
+        return value
+    return default if default is not None and default < size else None
+
+
+def _first_failure(target: Vocabulary, draft: Vocabulary) -> tuple[str, str, int | None]:
+    """Name the first rule that fails, the reason and the token; ``("", "", None)`` if none."""
+    if target.kind != draft.kind:
+        return "type", f"its tokenizer is of type {draft.kind}, the target's {target.kind}", None
+    for rule, ours, theirs in (
+        ("bos", (target.add_bos, target.bos), (draft.add_bos, draft.bos)),
+        ("eos", (target.add_eos, target.eos), (draft.add_eos, draft.eos)),
+    ):
+        if ours[0] != theirs[0] or (ours[0] and ours[1] != theirs[1]):
+            reason = (
+                f"it {_habit(draft, theirs)} where a text {'begins' if rule == 'bos' else 'ends'},"
+                f" the target {_habit(target, ours)}"
+            )
+            return rule, reason, None
+    if abs(target.size - draft.size) > MAX_SIZE_DIFFERENCE:
+        reason = (
+            f"it has {draft.size:,} tokens and the target {target.size:,}:"
+            f" they may differ by {MAX_SIZE_DIFFERENCE} at most"
+        )
+        _, first, token = _compare_texts(target, draft)
+        return "size", f"{reason}; {first}" if first else reason, token
+    return _compare_texts(target, draft)
+
+
+def _habit(model: Vocabulary, special: tuple[bool, int | None]) -> str:
+    added, token = special
+    if not added:
+        return "adds no token"
+    text = ""
+    if token is not None and model.tokens is not None:
+        text = f" ({printable(_text(model.tokens, token))})"
+    return f"adds token {token}{text}"
+
+
+def _compare_texts(target: Vocabulary, draft: Vocabulary) -> tuple[str, str, int | None]:
+    if target.tokens is None or draft.tokens is None:
+        missing = "target" if target.tokens is None else "draft"
+        return "text", f"the {missing}'s file holds no vocabulary", None
+    end = min(target.size, draft.size)
+    if target.tokens.same(draft.tokens, FIRST_CHECKED_ID, end):
+        return "", "", None
+    for token in range(FIRST_CHECKED_ID, end):
+        ours, theirs = _text(target.tokens, token), _text(draft.tokens, token)
+        if ours != theirs:
+            reason = f"token {token} is {printable(theirs)}, in the target {printable(ours)}"
+            return "text", reason, token
+    return "", "", None
+
+
+def _text(tokens: StringArray, token: int) -> bytes:
+    """Give a token's text as llama.cpp compares it: up to the first NUL, never empty."""
+    return (tokens[token] or b"[EMPTY_%d]" % token).split(b"\0", 1)[0]
+
+
+def _describe_match(target_size: int, draft_size: int) -> str:
+    if target_size == draft_size:
+        return f"the same {target_size:,} tokens"
+    return f"the same tokens where both have them (target {target_size:,}, draft {draft_size:,})"
