@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_STEP = np.uint64(_GOLDEN)
+_FACTOR_1, _FACTOR_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 class Noise(Protocol):
@@ -70,6 +73,7 @@ class CounterNoise:
     def __init__(self, seed: int | None = None) -> None:
         self.seed = secrets.randbits(63) if seed is None else seed
         self._stream = StreamNoise(self.seed)
+        self._key = _mix(self.seed + _GOLDEN)
 
     def uniform(self) -> float:
         """A number in [0, 1) from an ordinary stream; the coupled rule never asks."""
@@ -90,19 +94,25 @@ class CounterNoise:
 
     def exponentials(self, ids: NDArray[np.int64], position: int) -> NDArray[np.float64]:
         """Standard exponential variables (k,) for `ids` (k,) at `position`."""
-        key = _mix(_mix(self.seed + _GOLDEN) ^ (position * _GOLDEN & _MASK))
+        key = np.uint64(_mix(self._key ^ (position * _GOLDEN & _MASK)))
         # SplitMix64's output function (Steele, Lea, Flood 2014) on a counter of our own.
-        z = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-        uniform = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        return -np.log(uniform)
+        z = ids.view(np.uint64) * _STEP
+        z += key
+        z ^= z >> _S30
+        z *= _FACTOR_1
+        z ^= z >> _S27
+        z *= _FACTOR_2
+        z ^= z >> _S31
+        uniform = (z >> _S11).astype(np.float64)
+        uniform += 0.5
+        uniform *= 2.0**-53
+        drawn: NDArray[np.float64] = np.log(uniform, out=uniform)
+        return np.negative(drawn, out=drawn)
 
 
 def _mix(z: int) -> int:
     """SplitMix64's output function on one number."""
     z &= _MASK
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
+    z = (z ^ (z >> 30)) * int(_FACTOR_1) & _MASK
+    z = (z ^ (z >> 27)) * int(_FACTOR_2) & _MASK
     return z ^ (z >> 31)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
     Logits = NDArray[np.float32]
 
-_BLOCKS = 64  # column maxima taken over this many rows bound the k-th largest logit from below
-_TOP_P_GUESS = 256  # top-p without top-k: sort this many first, everything only if they fall short
+_LEAST = np.finfo(np.float32).min
+_GUESSES = (256, 2048, 16384)  # how many to sort first where the number needed is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,18 @@ class Sampler:
         self._constraint = constraint
         # With typical-p even the most probable token may fall, so greedy needs the chain.
         self._argmax = params.greedy and params.typical_p >= 1
+        self._temperature = np.float32(params.temperature)
+        self._top_p = np.float32(params.top_p)
+        self._log_min_p = np.log(np.float32(params.min_p)) if params.min_p > 0 else None
         bias = sorted(params.logit_bias.items())
         self._bias_ids = np.array([token for token, _ in bias], np.int64)
         self._bias = np.array([value for _, value in bias], np.float32)
+
+    def fork(self) -> Sampler:
+        """A sampler with the same settings and a copy of the constraint's state."""
+        if self._constraint is None:
+            return self
+        return Sampler(self.params, self._constraint.clone())
 
     def row(self, logits: Logits, history: Sequence[int]) -> Dist:
         """The distribution of the token after `history`.
@@ -167,7 +176,7 @@ class Sampler:
         Raises:
             SamplingError: NaN or plus infinity among the logits, or no token left.
         """
-        return self._row(logits, history, self._constraint)
+        return self.conditioned(logits, history, self._constraint)
 
     def rows(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> Rows:
         """The distributions along a draft: row i is conditioned on `history + drafted[:i]`.
@@ -177,7 +186,20 @@ class Sampler:
             history: every token before the draft.
             drafted: the drafted tokens.
         """
-        return Rows(self, logits, history, drafted)
+        return Rows(self, logits, history, drafted, self._constraint)
+
+    def conditioned(
+        self, logits: Logits, history: Sequence[int], constraint: Constraint | None
+    ) -> Dist:
+        """`row` under another state of the constraint than the sampler's own."""
+        x = self._adjusted(logits, history)
+        best = _most_probable(x)
+        if constraint is not None:
+            x = _constrained(x, constraint, self._wanted(len(x)))
+            best = _most_probable(x)
+        if self._argmax:
+            return Dist.point(best)
+        return self._tempered(*self._filtered(x, best))
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Take note of what was emitted: the constraint advances."""
@@ -185,15 +207,11 @@ class Sampler:
             for token in tokens:
                 self._constraint.advance(token)
 
-    def _row(self, logits: Logits, history: Sequence[int], constraint: Constraint | None) -> Dist:
-        x = self._adjusted(logits, history)
-        if constraint is not None:
-            raise NotImplementedError
+    def _wanted(self, n_vocab: int) -> int:
+        """How many of the largest logits the chain may look at."""
         if self._argmax:
-            best = int(x.argmax())
-            _check(float(x[best]))
-            return Dist.point(best)
-        return self._tempered(*self._filtered(x))
+            return 1
+        return min(self.params.top_k, n_vocab) if self.params.top_k > 0 else n_vocab
 
     def _adjusted(self, logits: Logits, history: Sequence[int]) -> Logits:
         """Logit bias and penalties: a copy where there are any, else the logits themselves."""
@@ -211,41 +229,46 @@ class Sampler:
             x[ids] = _penalised(x[ids], count, p)
         return x
 
-    def _filtered(self, x: Logits) -> tuple[Ids, Logits]:
+    def _filtered(self, x: Logits, best: int) -> tuple[Ids, Logits]:
         """The ids that top-k, typical-p, top-p and min-p leave, and their logits."""
         p = self.params
-        if p.top_k > 0:
-            ids = _largest(x, p.top_k)
-        elif p.typical_p < 1:
-            ids = _largest(x, len(x))
-        elif p.top_p < 1:
-            ids = _nucleus(x, p.top_p)
-        elif p.min_p > 0:
-            ids = np.flatnonzero(x >= _floor(x.max(), p.min_p))
-            ids = ids[_descending(x[ids])]
-        else:
-            ids = _most_probable_first(x)
+        ids = self._candidates(x, best)
         x = x[ids]
-        _check(float(x[0]) if len(x) else math.nan)
         if p.typical_p < 1:
             kept = _typical(x, p.typical_p)
             ids, x = ids[kept], x[kept]
+        size = len(x)
         if p.top_p < 1 and (p.top_k > 0 or p.typical_p < 1):
-            size = _mass_cut(x, p.top_p)
-            ids, x = ids[:size], x[:size]
-        if p.min_p > 0:
-            size = int(np.count_nonzero(x >= _floor(x[0], p.min_p)))
-            ids, x = ids[:size], x[:size]
-        return ids, x
+            size = 1 + int(_softmax(x).cumsum().searchsorted(self._top_p))
+        if self._log_min_p is not None:
+            size = min(size, np.count_nonzero(x >= x[0] + self._log_min_p))
+        return ids[:size], x[:size]
+
+    def _candidates(self, x: Logits, best: int) -> Ids:
+        """The ids that the first filter leaves, descending, without a sort of all if possible."""
+        p = self.params
+        if p.top_k > 0:
+            return _largest(x, p.top_k)
+        if p.typical_p < 1:
+            return _largest(x, len(x))
+        if p.top_p < 1:
+            return _nucleus(x, x[best], p.top_p)
+        if self._log_min_p is not None:
+            ids = (x >= x[best] + self._log_min_p).nonzero()[0]
+            return ids[_descending(x[ids])]
+        ids = np.arange(len(x))
+        ids[0], ids[best] = best, 0
+        return ids
 
     def _tempered(self, ids: Ids, x: Logits) -> Dist:
         """Divide by the temperature and normalise."""
         if self.params.greedy:
             return Dist.point(int(ids[0]))
-        x = x / np.float32(self.params.temperature)
-        _check(float(x[0]))
+        x = x / self._temperature
+        if not math.isfinite(x[0]):
+            raise SamplingError("the temperature is too low for these logits", "Use 0 (greedy).")
         weights = np.exp((x - x[0]).astype(np.float64))
-        if weights[-1] == 0 or len(weights) > _TOP_P_GUESS:
+        if self._log_min_p is None or weights[-1] == 0:
             alive = weights > 0
             ids, weights = ids[alive], weights[alive]
         return Dist(ids, weights / weights.sum())
@@ -255,13 +278,19 @@ class Rows(Sequence[Dist]):
     """The target's distributions along a draft, each computed when first asked for."""
 
     def __init__(
-        self, sampler: Sampler, logits: Logits, history: Sequence[int], drafted: Sequence[int]
+        self,
+        sampler: Sampler,
+        logits: Logits,
+        history: Sequence[int],
+        drafted: Sequence[int],
+        constraint: Constraint | None,
     ) -> None:
         self._sampler = sampler
         self._logits = logits
         self._history = history
         self._drafted = drafted
         self._rows: list[Dist | None] = [None] * (len(drafted) + 1)
+        self._constraints = [constraint]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -281,24 +310,57 @@ class Rows(Sequence[Dist]):
 
     def _compute(self, index: int) -> Dist:
         history = self._history
+        recent = self._sampler.params.repeat_last_n
         if index and self._sampler.params.penalised:
-            recent = self._sampler.params.repeat_last_n
             history = [*history[-recent:], *self._drafted[:index]]
-        return self._sampler.row(self._logits[index], history)
+        constraint = self._constraint(index)
+        return self._sampler.conditioned(self._logits[index], history, constraint)
+
+    def _constraint(self, index: int) -> Constraint | None:
+        """The constraint's state after the first `index` drafted tokens."""
+        states = self._constraints
+        while len(states) <= index:
+            state = states[-1]
+            if state is not None:
+                state = state.clone()
+                state.advance(self._drafted[len(states) - 1])
+            states.append(state)
+        return states[index]
 
 
-def _check(largest: float) -> None:
-    """Refuse logits whose largest value is not finite (NaN survives every maximum)."""
+def _constrained(x: Logits, constraint: Constraint, wanted: int) -> Logits:
+    """Logits (n,) with minus infinity for all but the `wanted` largest that are allowed.
+
+    Asking a grammar about a token is slow, so the most probable ones are asked first.
+    """
+    n = len(x)
+    for size in (*_GUESSES, n):
+        if size < n and size < 2 * wanted:
+            continue
+        ids = np.arange(n) if size >= n else _largest(x, size)
+        ids = ids[constraint.allowed(ids)]
+        if len(ids) >= wanted or size >= n:
+            break
+    masked = np.full(n, -np.inf, np.float32)
+    masked[ids] = x[ids]
+    return masked
+
+
+def _most_probable(x: Logits) -> int:
+    """The index of the largest of x (n,), which a NaN anywhere would be.
+
+    Raises:
+        SamplingError: the logits are no distribution.
+    """
+    best = int(x.argmax())
+    largest = float(x[best])
     if math.isfinite(largest):
-        return
+        return best
     if largest == -math.inf:
         raise SamplingError(
             "no token is left to choose from", "Loosen the grammar or the logit bias."
         )
-    raise SamplingError(
-        f"the model's logits contain {largest}",
-        "Check the model file, or try a higher temperature if it is very low.",
-    )
+    raise SamplingError(f"the model's logits contain {largest}", "Check the model file.")
 
 
 def _penalised(x: Logits, count: Logits, p: SamplingParams) -> Logits:
@@ -310,58 +372,44 @@ def _penalised(x: Logits, count: Logits, p: SamplingParams) -> Logits:
 
 def _descending(x: Logits) -> Ids:
     """Indices of x (k,) from the largest to the smallest, ties in their order."""
-    return np.argsort(-x, kind="stable")
+    return (-x).argsort(kind="stable")
 
 
 def _largest(x: Logits, k: int) -> Ids:
     """Indices of the k largest of x (n,), descending; all of them where k reaches n.
 
-    The k-th largest of the column maxima is a bound that at least k values reach, and few more
-    than k do: one pass for the maxima, one for the comparison, and a sort of what is left.
+    At least k values reach the k-th largest of the column maxima, and few more than k do: one
+    pass for the maxima, one for the comparison, and a sort of what is left. Of values that are
+    minus infinity there may be fewer.
     """
     n = len(x)
-    columns = n // _BLOCKS
-    if 2 * k <= columns:
-        maxima = x[: columns * _BLOCKS].reshape(_BLOCKS, columns).max(axis=0)
-        bound = np.partition(maxima, columns - k)[columns - k]
-        ids = np.flatnonzero(x >= bound)
-        return ids[_descending(x[ids])[:k]]
-    if k < n:
-        bound = np.partition(x, n - k)[n - k]
-        ids = np.flatnonzero(x >= bound)
-        return ids[_descending(x[ids])[:k]]
-    return _descending(x)
+    if k >= n:
+        return _descending(x)
+    rows = next((rows for rows in (64, 32, 16, 8) if n // rows >= 6 * k), 1)
+    columns = n // rows
+    maxima = x if rows == 1 else x[: columns * rows].reshape(rows, columns).max(axis=0)
+    bound = np.partition(maxima, columns - k)[columns - k]
+    ids = (x >= max(bound, _LEAST)).nonzero()[0]
+    return ids[_descending(x[ids])[:k]]
 
 
-def _nucleus(x: Logits, p: float) -> Ids:
+def _nucleus(x: Logits, largest: np.float32, p: float) -> Ids:
     """Top-p over a whole vocabulary (1904.09751): indices into x (n,), descending."""
-    largest = x.max()
-    _check(float(largest))
     mass = np.exp(x - largest)
     total = mass.sum(dtype=np.float64)
-    for size in (_TOP_P_GUESS, len(x)):
+    for size in (*_GUESSES, len(x)):
         ids = _largest(x, size)
-        reached = np.cumsum(mass[ids], dtype=np.float64) / total
+        reached = mass[ids].cumsum(dtype=np.float64) / total
         if reached[-1] >= p:
             break
-    return ids[: 1 + int(np.searchsorted(reached, p))]
+    return ids[: 1 + int(reached.searchsorted(p))]
 
 
 def _softmax(x: Logits) -> Logits:
-    """Softmax of x (k,), descending, in 32 bits as llama.cpp sums it."""
+    """Softmax of x (k,), descending, in 32 bits and summed in order, as llama.cpp does."""
     mass: Logits = np.exp(x - x[0])
-    mass /= np.cumsum(mass)[-1]
+    mass /= mass.cumsum()[-1]
     return mass
-
-
-def _mass_cut(x: Logits, p: float) -> int:
-    """Top-p (1904.09751): how many of x (k,), descending, reach the mass p."""
-    return 1 + int(np.searchsorted(np.cumsum(_softmax(x)), np.float32(p)))
-
-
-def _floor(largest: np.float32, min_p: float) -> np.float32:
-    """Min-p (2407.01082): the least logit whose probability is min_p of the largest one."""
-    return np.float32(largest + np.log(np.float32(min_p)))
 
 
 def _typical(x: Logits, p: float) -> Ids:
@@ -370,15 +418,7 @@ def _typical(x: Logits, p: float) -> Ids:
     alive = probs > 0
     probs = probs[alive]
     surprise = -np.log(probs)
-    distance = np.abs(surprise - np.cumsum(probs * surprise)[-1])
+    distance = np.abs(surprise - (probs * surprise).cumsum()[-1])
     order = np.argsort(distance, kind="stable")
-    size = 1 + int(np.searchsorted(np.cumsum(probs[order]), np.float32(p), side="right"))
+    size = 1 + int(probs[order].cumsum().searchsorted(np.float32(p), side="right"))
     return np.sort(order[:size])
-
-
-def _most_probable_first(x: Logits) -> Ids:
-    """Every index of x (n,), unsorted but for the first, which is the largest."""
-    best = int(x.argmax())
-    ids = np.arange(len(x))
-    ids[0], ids[best] = best, 0
-    return ids
