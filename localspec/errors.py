@@ -124,7 +124,7 @@ class NotEnoughDisk(HubError):
     """The download does not fit on the disk."""
 
 
-class Cancelled(Exception):  # noqa: N818 - a wish, not an error
+class Cancelled(Exception):
     """The user asked to stop."""
 
 

@@ -1,1 +1,1 @@
-"""Tokens in, tokens out: models, sampling, drafting, verification. Knows no text, files or screens."""
+"""Tokens in, tokens out: models, sampling, drafts, verification. Knows no text or screen."""

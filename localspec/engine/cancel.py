@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from localspec.errors import Cancelled
+
 
 class Cancel:
     """Set from any thread; polled by the loop, and by llama.cpp through `address`.
@@ -29,6 +31,11 @@ class Cancel:
     def is_set(self) -> bool:
         """Whether somebody asked to stop."""
         return bool(self._flag[0])
+
+    def check(self) -> None:
+        """Raise Cancelled if somebody asked to stop."""
+        if self._flag[0]:
+            raise Cancelled
 
     @property
     def address(self) -> int:

@@ -31,8 +31,8 @@ class Round:
         draft_s: seconds spent proposing, the draft's own prefill included.
         verify_s: seconds in the target's decode.
         total_s: seconds from the start of the round to its end.
-        draft_prefill: prompt and catch-up tokens the draft had to decode before proposing.
-        draft_cached: tokens that the draft's cache already held.
+        draft_prefill: tokens that the draft had to decode before it could propose.
+        draft_cached: tokens that the draft's cache held already.
         finish: set on the last round alone.
     """
 
@@ -90,7 +90,8 @@ class GenerationStats:
     """Sums over the rounds of one generation. Times in seconds.
 
     `time_to_first_token_s` runs from the start of the prefill to the end of the first round
-    that emitted something; loading is left out.
+    that emitted something; loading is left out. `draft_prefill` and `draft_cached` are those of
+    the first round that drafted: the prompt, and the token or two generated before it.
     """
 
     prompt_tokens: int = 0
@@ -133,8 +134,8 @@ class GenerationStats:
         self.draft_s += done.draft_s
         self.verify_s += done.verify_s
         self.decode_s += done.total_s
-        self.draft_prefill += done.draft_prefill
-        self.draft_cached = max(self.draft_cached, done.draft_cached)
+        if done.drafted and self.drafted_tokens == done.drafted:  # the first that drafted
+            self.draft_prefill, self.draft_cached = done.draft_prefill, done.draft_cached
         self.finish_reason = done.finish
         if self.time_to_first_token_s is not None:
             self.after_first_s += done.total_s

@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
@@ -98,6 +98,7 @@ class Context:
         if cancel is self._watched:
             return
         self._watched = cancel  # keeps the flag's memory alive
+        callback: Any
         if cancel is None:
             callback, data = lib.ggml_abort_callback(), ctypes.c_void_p(0)
         else:
@@ -204,7 +205,7 @@ class Context:
 
     def clear(self) -> None:
         """Empty the cache."""
-        lib.llama_memory_clear(self._memory, True)  # noqa: FBT003 - llama.cpp's signature
+        lib.llama_memory_clear(self._memory, True)
         self.tokens.clear()
 
     def _probe_truncation(self) -> bool:
@@ -243,7 +244,7 @@ class _Batch:
             self._batch.seq_id[i][0] = 0
         self._range = np.arange(size, dtype=np.int32)
 
-    def fill(self, tokens: Sequence[int], position: int, n_logits: int) -> lib.llama_batch:
+    def fill(self, tokens: Sequence[int], position: int, n_logits: int) -> Any:
         """The batch of `tokens` from `position` on, logits wanted for the last `n_logits`."""
         n = len(tokens)
         self._batch.n_tokens = n
@@ -265,7 +266,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next(i for i in range(n) if a[i] != b[i])
 
 
-def _params(options: ContextOptions) -> lib.llama_context_params:
+def _params(options: ContextOptions) -> Any:
     params = lib.llama_context_default_params()
     threads = options.threads or default_threads()
     params.n_ctx = options.n_ctx
@@ -295,7 +296,7 @@ def _creation_failure(model: Model, options: ContextOptions, section: LogSection
     return EngineError(f"llama.cpp made no context for {model.name}: {reason}")
 
 
-def _strlen_callback() -> object:
-    runtime = ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)
-    address = ctypes.cast(runtime.strlen, ctypes.c_void_p).value
+def _strlen_callback() -> Any:
+    runtime = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+    address = ctypes.cast(runtime.strlen, ctypes.c_void_p).value or 0
     return lib.ggml_abort_callback(address)

@@ -6,6 +6,7 @@ import ctypes
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import psutil
@@ -18,7 +19,7 @@ _GPU, _INTEGRATED_GPU = 1, 2  # enum ggml_backend_dev_type
 
 
 @cache
-def _ggml() -> ctypes.CDLL:
+def _ggml() -> Any:
     """The ggml registry, from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured)."""
     start_backend()
     folder = os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib"

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from llama_cpp import llama_cpp as lib
 
@@ -31,7 +31,7 @@ class Model:
 
     def __init__(self, path: Path, handle: lib.llama_model_p, weights_bytes: int) -> None:
         self.path = path
-        self.handle = handle
+        self.handle: lib.llama_model_p | None = handle
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self._vocab)
         self.n_ctx_train = lib.llama_model_n_ctx_train(handle)
@@ -105,7 +105,7 @@ class Model:
     @property
     def add_bos(self) -> bool:
         """Whether tokenising with `add_special` puts the BOS token in front."""
-        return lib.llama_vocab_get_add_bos(self._vocab)
+        return bool(lib.llama_vocab_get_add_bos(self._vocab))
 
     @property
     def bos(self) -> int | None:
@@ -196,7 +196,7 @@ def _metadata(handle: lib.llama_model_p) -> dict[str, str]:
     }
 
 
-def _progress_callback(progress: Callable[[float], None] | None, cancel: Cancel | None) -> object:
+def _progress_callback(progress: Callable[[float], None] | None, cancel: Cancel | None) -> Any:
     def report(share: float, _data: object) -> bool:
         if progress is not None:
             progress(share)

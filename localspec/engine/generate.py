@@ -1,0 +1,205 @@
+"""The round: propose, decode, verify, roll back, observe. Plain decoding is an empty draft.
+
+The invariant everywhere: the last token of the sequence is not in the target's cache yet. Each
+round decodes it together with the draft, so one target pass gives the logits of every drafted
+position and one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from localspec.engine.acceptance import Accept, Drawing, drawing
+from localspec.engine.cancel import Cancel
+from localspec.engine.draft import CatchUp, Drafter
+from localspec.engine.gamma import GammaPolicy
+from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context
+from localspec.engine.sampling import Sampler, SamplingParams
+from localspec.engine.stats import FinishReason, Prefill, Round
+from localspec.engine.verify import Draft, Verdict
+from localspec.errors import Cancelled, PromptTooLong
+
+UNLIMITED = -1
+EMPTY = Draft(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateSettings:
+    """How one generation runs.
+
+    Attributes:
+        sampling: the target's sampler chain.
+        accept: the acceptance rule.
+        n_predict: tokens to generate at most; -1 for as many as the context holds.
+    """
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    accept: Accept = Accept.TOKEN
+    n_predict: int = UNLIMITED
+
+
+@dataclass(slots=True)
+class _Generation:
+    """What one generation carries from round to round."""
+
+    tokens: list[int]
+    sampler: Sampler
+    drawing: Drawing
+    remaining: int
+    first: bool = True
+
+
+class Engine:
+    """A target and, perhaps, a drafter: tokens in, rounds out. One thread at a time.
+
+    Attributes:
+        target: the context that decides every token.
+        drafter: proposes; None for the target alone.
+    """
+
+    def __init__(self, target: Context, drafter: Drafter | None = None) -> None:
+        self.target = target
+        self.drafter = drafter if target.can_truncate else None
+
+    def prefill(
+        self, prompt: Sequence[int], cancel: Cancel
+    ) -> Generator[tuple[int, int], None, Prefill]:
+        """Read all but the last token of `prompt` into the target's cache, reusing what is there.
+
+        Yields:
+            (tokens read, tokens to read), after every batch.
+
+        Returns:
+            The `Prefill` figures (as the generator's return value).
+
+        Raises:
+            PromptTooLong: the prompt does not fit in the context.
+            Cancelled: `cancel` was set; what was read stays in the cache.
+        """
+        started = perf_counter()
+        if len(prompt) > self.target.n_ctx:
+            raise PromptTooLong(
+                f"the prompt has {len(prompt)} tokens, the context holds {self.target.n_ctx}",
+                "Shorten the prompt or raise --ctx-size.",
+            )
+        self.target.watch(cancel)
+        end = len(prompt) - 1
+        cached = self.target.keep_prefix(prompt[:end])
+        for start in range(cached, end, self.target.n_batch):
+            cancel.check()
+            self.target.decode(prompt[start : min(start + self.target.n_batch, end)], 0)
+            yield len(self.target.tokens) - cached, end - cached
+        return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        settings: GenerateSettings,
+        policy: GammaPolicy,
+        cancel: Cancel,
+    ) -> Iterator[Round]:
+        """Continue `prompt`, whose `prefill` has run, until it ends; the last round has `finish`.
+
+        The first round drafts nothing, so that the first token never waits for the draft to read
+        the prompt. The iterator may be closed between any two rounds.
+
+        Yields:
+            One `Round` for every target pass.
+        """
+        generation = self._begin(prompt, settings, cancel)
+        if generation.remaining == 0:
+            yield _nothing(FinishReason.LENGTH)
+            return
+        finish = None
+        while finish is None:
+            try:
+                cancel.check()
+                done = self._round(generation, policy)
+            except Cancelled:
+                done = _nothing(FinishReason.CANCELLED)
+            policy.observe(done)
+            yield done
+            finish = done.finish
+
+    def _begin(
+        self, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
+    ) -> _Generation:
+        sampling = settings.sampling
+        drawn = drawing(settings.accept, sampling, Sampler(sampling))
+        if self.drafter is not None:
+            self.drafter.begin(prompt, drawn.pick, cancel)
+        remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
+        return _Generation(list(prompt), Sampler(sampling), drawn, remaining)
+
+    def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
+        tokens, draw = generation.tokens, generation.drawing
+        started = perf_counter()
+        gamma = self._gamma(generation, policy)
+        draft = self._propose(tokens, gamma)
+        drafted = perf_counter()
+        logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
+        verified = perf_counter()
+        p = generation.sampler.rows(logits, tokens, draft.tokens)
+        verdict = draw.rule(draft, p, draw.noise, len(tokens))
+        emitted, finish = self._commit(generation, draft, verdict)
+        self.target.truncate(len(tokens) - 1)
+        catch_up = self._observe(tokens, draft, verdict)
+        return Round(
+            tokens=emitted,
+            gamma=gamma,
+            drafted=len(draft.tokens),
+            accepted=verdict.accepted,
+            draft_s=drafted - started,
+            verify_s=verified - drafted,
+            total_s=perf_counter() - started,
+            draft_prefill=catch_up.decoded,
+            draft_cached=catch_up.cached,
+            finish=finish,
+        )
+
+    def _gamma(self, generation: _Generation, policy: GammaPolicy) -> int:
+        """The policy's choice, within what the batch, the context and `n_predict` leave room for.
+
+        A round emits one token more than it drafts.
+        """
+        if self.drafter is None or generation.first:
+            generation.first = False
+            return 0
+        room = min(generation.remaining, self.target.free, self.target.n_batch, MAX_BATCH_OUTPUTS)
+        return max(0, min(policy.choose(), room - 1))
+
+    def _propose(self, tokens: Sequence[int], gamma: int) -> Draft:
+        if gamma == 0 or self.drafter is None:
+            return EMPTY
+        return self.drafter.propose(tokens, gamma)
+
+    def _commit(
+        self, generation: _Generation, draft: Draft, verdict: Verdict
+    ) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Append what the verdict emits, up to an end of generation; say whether that is all."""
+        emitted = (*draft.tokens[: verdict.accepted], verdict.token)
+        is_end = self.target.model.is_end
+        ended = next((i for i, token in enumerate(emitted) if is_end(token)), None)
+        tokens = emitted[:ended]
+        generation.tokens.extend(tokens)
+        generation.remaining -= len(tokens)
+        generation.sampler.accept(tokens)
+        if ended is not None:
+            return tokens, FinishReason.STOP
+        if generation.remaining <= 0:
+            return tokens, FinishReason.LENGTH
+        full = len(generation.tokens) > self.target.n_ctx
+        return tokens, FinishReason.CONTEXT if full else None
+
+    def _observe(self, tokens: Sequence[int], draft: Draft, verdict: Verdict) -> CatchUp:
+        if self.drafter is None or not draft.tokens:
+            return CatchUp(0, 0)
+        self.drafter.observe(tokens, verdict.accepted)
+        return self.drafter.catch_up
+
+
+def _nothing(finish: FinishReason) -> Round:
+    """A last round that emits nothing."""
+    return Round((), 0, 0, 0, 0.0, 0.0, 0.0, finish=finish)
