@@ -1,0 +1,443 @@
+"""Tiny GGUF models with random weights, written where a test needs them.
+
+Every function writes one file, gives back its path, and writes the same bytes for the same
+arguments. Widths are small multiples of 32, so that everything can be Q8_0. The vocabulary comes
+from another GGUF file (`like`, the demo target unless told otherwise), so that such a model can be
+paired with the demo's.
+
+    write_random_llama         a draft that guesses badly
+    write_other_vocabulary     a Llama whose tokens are not the demo's
+    write_embedding_model      BERT: has no next token to give
+    write_random_qwen3         grouped-query attention with normed queries and keys
+    write_random_moe           the same with experts
+    write_random_gemma3        sliding-window attention
+    write_random_mamba         recurrent: its state can't be rolled back
+    write_random_lfm2          hybrid: short convolutions and attention
+    write_random_qwen35        hybrid: gated delta net and attention, rolled back by snapshots
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+DEMO_TARGET = Path(__file__).parents[2] / "models" / "demo" / "target-Q8_0.gguf"
+KINDS = {"f32": Kind.F32, "f16": Kind.F16, "q8_0": Kind.Q8_0, "q4_0": Kind.Q4_0}
+BLOCK = 32
+EPSILON = 1e-5
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a GGUF file says about its tokens."""
+
+    tokens: tuple[str, ...]
+    types: tuple[int, ...]
+    merges: tuple[str, ...]
+    pre: str
+    bos: int
+    eos: int
+    add_bos: bool = True
+    template: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The shape of a tiny model."""
+
+    n_layer: int = 2
+    n_embd: int = 64
+    n_head: int = 2
+    n_head_kv: int = 2
+    n_ff: int = 128
+    n_ctx: int = 2048
+
+    @property
+    def head(self) -> int:
+        """Width of one attention head."""
+        return self.n_embd // self.n_head
+
+
+@lru_cache(maxsize=4)
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Read the vocabulary of a byte-level BPE model."""
+    fields = gguf.GGUFReader(path).fields
+
+    def value(key: str, default: object = None) -> object:
+        return fields[key].contents() if key in fields else default
+
+    return Vocabulary(
+        tokens=tuple(value("tokenizer.ggml.tokens")),
+        types=tuple(value("tokenizer.ggml.token_type")),
+        merges=tuple(value("tokenizer.ggml.merges")),
+        pre=value("tokenizer.ggml.pre"),
+        bos=value("tokenizer.ggml.bos_token_id"),
+        eos=value("tokenizer.ggml.eos_token_id"),
+        add_bos=value("tokenizer.ggml.add_bos_token", default=True),
+        template=value("tokenizer.chat_template"),
+    )
+
+
+def byte_alphabet() -> list[str]:
+    """List the 256 characters that stand for the bytes in byte-level BPE (GPT-2's table)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte if byte in plain else next(others)) for byte in range(256)]
+
+
+def other_vocabulary(merged: int = 64) -> Vocabulary:
+    """Make a byte vocabulary with a few merges; ids and special tokens are not the demo's."""
+    letters = byte_alphabet()
+    lower = [chr(number) for number in range(ord("a"), ord("z") + 1)]
+    pairs = [(a, b) for a in lower for b in lower][:merged]
+    words = [a + b for a, b in pairs]
+    specials = ["<s>", "</s>"]
+    count = len(letters) + len(words)
+    return Vocabulary(
+        tokens=(*letters, *words, *specials),
+        types=(gguf.TokenType.NORMAL,) * count + (gguf.TokenType.CONTROL,) * len(specials),
+        merges=tuple(f"{a} {b}" for a, b in pairs),
+        pre="gpt-2",
+        bos=count,
+        eos=count + 1,
+        template=TEMPLATE,
+    )
+
+
+class Weights:
+    """Random tensors by name, and the file that they go to."""
+
+    def __init__(self, path: Path, arch: str, vocabulary: Vocabulary, seed: int, kind: str) -> None:
+        self.path = path
+        self.vocabulary = vocabulary
+        self.random = np.random.default_rng(seed)
+        self.kind = KINDS[kind]
+        self.writer = gguf.GGUFWriter(path, arch)
+        self.writer.add_name(f"random {arch}")
+
+    def sizes(self, sizes: Sizes, *, head_count_kv: int | Sequence[int] | None = None) -> None:
+        """Write the keys that most architectures share."""
+        writer = self.writer
+        writer.add_context_length(sizes.n_ctx)
+        writer.add_embedding_length(sizes.n_embd)
+        writer.add_block_count(sizes.n_layer)
+        writer.add_feed_forward_length(sizes.n_ff)
+        writer.add_head_count(sizes.n_head)
+        writer.add_head_count_kv(sizes.n_head_kv if head_count_kv is None else head_count_kv)
+        writer.add_layer_norm_rms_eps(EPSILON)
+        writer.add_vocab_size(len(self.vocabulary.tokens))
+
+    def matrix(self, name: str, *shape: int, std: float | None = None) -> None:
+        """Add a random matrix, quantised where its rows allow it; `shape` as in NumPy."""
+        std = shape[-1] ** -0.5 if std is None else std
+        array = self.random.normal(0, std, shape).astype(np.float32)
+        kind = Kind.F32 if shape[-1] % BLOCK else self.kind
+        self.writer.add_tensor(f"{name}.weight", gguf.quantize(array, kind), raw_dtype=kind)
+
+    def vector(self, name: str, *shape: int, value: float = 1.0) -> None:
+        """Add a constant in F32: a norm, a bias or a state matrix, under its whole name."""
+        self.writer.add_tensor(name, np.full(shape, value, dtype=np.float32))
+
+    def ends(self, n_embd: int) -> None:
+        """Add what comes before and after the layers.
+
+        The output is not the embedding: a random model with tied ones repeats its last token.
+        """
+        count = len(self.vocabulary.tokens)
+        self.matrix("token_embd", count, n_embd, std=1.0)
+        self.matrix("output", count, n_embd, std=2 * n_embd**-0.5)
+        self.vector("output_norm.weight", n_embd)
+
+    def feed_forward(self, layer: str, sizes: Sizes) -> None:
+        """Add a gated feed-forward part with its norm."""
+        self.vector(f"{layer}.ffn_norm.weight", sizes.n_embd)
+        self.matrix(f"{layer}.ffn_gate", sizes.n_ff, sizes.n_embd)
+        self.matrix(f"{layer}.ffn_up", sizes.n_ff, sizes.n_embd)
+        self.matrix(f"{layer}.ffn_down", sizes.n_embd, sizes.n_ff)
+
+    def attention(self, layer: str, sizes: Sizes, *, normed: bool, gated: bool = False) -> None:
+        """Add the four attention matrices, and norms of queries and keys where `normed`."""
+        inner, inner_kv = sizes.n_head * sizes.head, sizes.n_head_kv * sizes.head
+        self.matrix(f"{layer}.attn_q", inner * (2 if gated else 1), sizes.n_embd)
+        self.matrix(f"{layer}.attn_k", inner_kv, sizes.n_embd)
+        self.matrix(f"{layer}.attn_v", inner_kv, sizes.n_embd)
+        self.matrix(f"{layer}.attn_output", sizes.n_embd, inner)
+        if normed:
+            self.vector(f"{layer}.attn_q_norm.weight", sizes.head)
+            self.vector(f"{layer}.attn_k_norm.weight", sizes.head)
+
+    def write_vocabulary(self) -> None:
+        """Write tokens, merges, special ids and template."""
+        v, writer = self.vocabulary, self.writer
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(v.pre)
+        writer.add_token_list(list(v.tokens))
+        writer.add_token_types(list(v.types))
+        writer.add_token_merges(list(v.merges))
+        writer.add_bos_token_id(v.bos)
+        writer.add_eos_token_id(v.eos)
+        writer.add_add_bos_token(v.add_bos)
+        if v.template is not None:
+            writer.add_chat_template(v.template)
+
+    def save(self) -> Path:
+        """Write the file."""
+        self.write_vocabulary()
+        self.writer.write_header_to_file()
+        self.writer.write_kv_data_to_file()
+        self.writer.write_tensors_to_file()
+        self.writer.close()
+        return self.path
+
+
+def write_llama(path: Path, vocabulary: Vocabulary, sizes: Sizes, *, seed: int, type: str) -> Path:  # noqa: A002
+    """Write a Llama model with random weights and the vocabulary given."""
+    weights = Weights(path, "llama", vocabulary, seed, type)
+    weights.sizes(sizes)
+    weights.writer.add_rope_dimension_count(sizes.head)
+    weights.ends(sizes.n_embd)
+    for number in range(sizes.n_layer):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", sizes.n_embd)
+        weights.attention(layer, sizes, normed=False)
+        weights.feed_forward(layer, sizes)
+    return weights.save()
+
+
+def write_random_llama(
+    path: Path,
+    *,
+    like: Path = DEMO_TARGET,
+    n_layer: int = 2,
+    n_embd: int = 64,
+    n_ctx: int = 2048,
+    seed: int = 0,
+    type: str = "q8_0",  # noqa: A002 (the word of GGUF and llama.cpp)
+) -> Path:
+    """Write a Llama draft with random weights and another model's vocabulary."""
+    sizes = Sizes(n_layer=n_layer, n_embd=n_embd, n_ff=2 * n_embd, n_ctx=n_ctx)
+    return write_llama(path, read_vocabulary(like), sizes, seed=seed, type=type)
+
+
+def write_longer_vocabulary(
+    path: Path, *, like: Path = DEMO_TARGET, extra: int = 8, seed: int = 0
+) -> Path:
+    """Write a Llama whose vocabulary goes on after another model's: ids that one does not have."""
+    known = read_vocabulary(like)
+    vocabulary = replace(
+        known,
+        tokens=(*known.tokens, *(f"<|extra_{number}|>" for number in range(extra))),
+        types=known.types + (gguf.TokenType.USER_DEFINED,) * extra,
+    )
+    return write_llama(path, vocabulary, Sizes(), seed=seed, type="q8_0")
+
+
+def write_other_vocabulary(path: Path, *, seed: int = 0, template: bool = True) -> Path:
+    """Write a Llama with 322 tokens of its own, byte-level BPE, with or without a template."""
+    vocabulary = other_vocabulary()
+    if not template:
+        vocabulary = replace(vocabulary, template=None)
+    return write_llama(path, vocabulary, Sizes(), seed=seed, type="q8_0")
+
+
+def write_embedding_model(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+    """Write a BERT encoder with mean pooling: it loads, and can't generate."""
+    sizes = Sizes(n_ctx=512)
+    weights = Weights(path, "bert", read_vocabulary(like), seed, "q8_0")
+    weights.sizes(sizes)
+    writer = weights.writer
+    writer.add_layer_norm_eps(EPSILON)
+    writer.add_causal_attention(False)  # noqa: FBT003 (gguf's signature)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_token_type_count(1)
+    weights.matrix("token_embd", len(weights.vocabulary.tokens), sizes.n_embd, std=1.0)
+    weights.vector("token_types.weight", 1, sizes.n_embd, value=0.0)
+    weights.vector("position_embd.weight", sizes.n_ctx, sizes.n_embd, value=0.0)
+    for name in ("token_embd_norm", "blk.{}.attn_output_norm", "blk.{}.layer_output_norm"):
+        for full in dict.fromkeys(name.format(number) for number in range(sizes.n_layer)):
+            weights.vector(f"{full}.weight", sizes.n_embd)
+            weights.vector(f"{full}.bias", sizes.n_embd, value=0.0)
+    for number in range(sizes.n_layer):
+        layer = f"blk.{number}"
+        weights.attention(layer, sizes, normed=False)
+        weights.matrix(f"{layer}.ffn_up", sizes.n_ff, sizes.n_embd)
+        weights.matrix(f"{layer}.ffn_down", sizes.n_embd, sizes.n_ff)
+    return weights.save()
+
+
+def write_random_qwen3(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+    """Write a Qwen3: two query heads share one key and value head."""
+    sizes = Sizes(n_head_kv=1)
+    weights = Weights(path, "qwen3", read_vocabulary(like), seed, "q8_0")
+    weights.sizes(sizes)
+    weights.ends(sizes.n_embd)
+    for number in range(sizes.n_layer):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", sizes.n_embd)
+        weights.attention(layer, sizes, normed=True)
+        weights.feed_forward(layer, sizes)
+    return weights.save()
+
+
+def write_random_moe(
+    path: Path, *, like: Path = DEMO_TARGET, n_expert: int = 4, n_used: int = 2, seed: int = 0
+) -> Path:
+    """Write a Qwen3 mixture of experts."""
+    sizes = Sizes(n_head_kv=1)
+    weights = Weights(path, "qwen3moe", read_vocabulary(like), seed, "q8_0")
+    weights.sizes(sizes)
+    weights.writer.add_expert_count(n_expert)
+    weights.writer.add_expert_used_count(n_used)
+    weights.writer.add_expert_feed_forward_length(sizes.n_ff)
+    weights.ends(sizes.n_embd)
+    for number in range(sizes.n_layer):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", sizes.n_embd)
+        weights.attention(layer, sizes, normed=True)
+        weights.vector(f"{layer}.ffn_norm.weight", sizes.n_embd)
+        weights.matrix(f"{layer}.ffn_gate_inp", n_expert, sizes.n_embd)
+        weights.matrix(f"{layer}.ffn_gate_exps", n_expert, sizes.n_ff, sizes.n_embd)
+        weights.matrix(f"{layer}.ffn_up_exps", n_expert, sizes.n_ff, sizes.n_embd)
+        weights.matrix(f"{layer}.ffn_down_exps", n_expert, sizes.n_embd, sizes.n_ff)
+    return weights.save()
+
+
+def write_random_gemma3(
+    path: Path, *, like: Path = DEMO_TARGET, window: int = 32, seed: int = 0
+) -> Path:
+    """Write a Gemma 3 whose layers, all but the sixth, see the last `window` positions only."""
+    sizes = Sizes(n_layer=6, n_head_kv=1)
+    weights = Weights(path, "gemma3", read_vocabulary(like), seed, "q8_0")
+    weights.sizes(sizes)
+    weights.writer.add_sliding_window(window)
+    weights.writer.add_key_length(sizes.head)
+    weights.writer.add_value_length(sizes.head)
+    weights.ends(sizes.n_embd)
+    for number in range(sizes.n_layer):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", sizes.n_embd)
+        weights.attention(layer, sizes, normed=True)
+        weights.vector(f"{layer}.post_attention_norm.weight", sizes.n_embd)
+        weights.feed_forward(layer, sizes)
+        weights.vector(f"{layer}.post_ffw_norm.weight", sizes.n_embd)
+    return weights.save()
+
+
+def write_random_mamba(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+    """Write a Mamba: purely recurrent."""
+    width, inner, state, kernel, rank, layers = 64, 128, 16, 4, 32, 2
+    weights = Weights(path, "mamba", read_vocabulary(like), seed, "q8_0")
+    weights.sizes(
+        Sizes(n_layer=layers, n_embd=width, n_head=0, n_head_kv=0, n_ff=0), head_count_kv=0
+    )
+    writer = weights.writer
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    weights.ends(width)
+    for number in range(layers):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", width)
+        weights.matrix(f"{layer}.ssm_in", 2 * inner, width)
+        weights.matrix(f"{layer}.ssm_conv1d", inner, kernel)
+        weights.vector(f"{layer}.ssm_conv1d.bias", inner, value=0.0)
+        weights.matrix(f"{layer}.ssm_x", rank + 2 * state, inner)
+        weights.matrix(f"{layer}.ssm_dt", inner, rank)
+        weights.vector(f"{layer}.ssm_dt.bias", inner, value=0.0)
+        weights.vector(f"{layer}.ssm_a", inner, state, value=-1.0)
+        weights.vector(f"{layer}.ssm_d", inner)
+        weights.matrix(f"{layer}.ssm_out", width, inner)
+    return weights.save()
+
+
+def write_random_lfm2(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+    """Write an LFM2: two layers with short convolutions, then one with attention."""
+    kernel, kv = 3, (0, 0, 1)
+    sizes = Sizes(n_layer=len(kv))
+    weights = Weights(path, "lfm2", read_vocabulary(like), seed, "q8_0")
+    weights.sizes(sizes, head_count_kv=kv)
+    weights.writer.add_shortconv_l_cache(kernel)
+    count = len(weights.vocabulary.tokens)
+    weights.matrix("token_embd", count, sizes.n_embd, std=1.0)
+    weights.matrix("output", count, sizes.n_embd, std=2 * sizes.n_embd**-0.5)
+    weights.vector("token_embd_norm.weight", sizes.n_embd)
+    for number, heads in enumerate(kv):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", sizes.n_embd)
+        if heads:
+            weights.attention(layer, replace(sizes, n_head_kv=heads), normed=True)
+        else:
+            weights.matrix(f"{layer}.shortconv.conv", sizes.n_embd, kernel)
+            weights.matrix(f"{layer}.shortconv.in_proj", 3 * sizes.n_embd, sizes.n_embd)
+            weights.matrix(f"{layer}.shortconv.out_proj", sizes.n_embd, sizes.n_embd)
+        weights.feed_forward(layer, sizes)
+    return weights.save()
+
+
+def write_random_qwen35(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+    """Write a Qwen3.5: three layers of gated delta net, then one with gated attention."""
+    state, groups, values, kernel = 32, 2, 2, 4
+    key_width, value_width = state * groups, state * values
+    sizes = Sizes(n_layer=4, n_head_kv=1)
+    weights = Weights(path, "qwen35", read_vocabulary(like), seed, "q8_0")
+    weights.sizes(sizes)
+    writer = weights.writer
+    writer.add_key_length(sizes.head)
+    writer.add_value_length(sizes.head)
+    writer.add_rope_dimension_count(sizes.head)
+    writer.add_rope_dimension_sections([4, 4, 4, 4])
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(value_width)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(values)
+    writer.add_ssm_group_count(groups)
+    writer.add_full_attention_interval(sizes.n_layer)
+    weights.ends(sizes.n_embd)
+    for number in range(sizes.n_layer):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", sizes.n_embd)
+        weights.vector(f"{layer}.post_attention_norm.weight", sizes.n_embd)
+        if number == sizes.n_layer - 1:
+            weights.attention(layer, sizes, normed=True, gated=True)
+        else:
+            weights.matrix(f"{layer}.attn_qkv", 2 * key_width + value_width, sizes.n_embd)
+            weights.matrix(f"{layer}.attn_gate", value_width, sizes.n_embd)
+            weights.matrix(f"{layer}.ssm_conv1d", 2 * key_width + value_width, kernel)
+            weights.vector(f"{layer}.ssm_dt.bias", values, value=0.0)
+            weights.vector(f"{layer}.ssm_a", values, value=-1.0)
+            weights.matrix(f"{layer}.ssm_beta", values, sizes.n_embd)
+            weights.matrix(f"{layer}.ssm_alpha", values, sizes.n_embd)
+            weights.vector(f"{layer}.ssm_norm.weight", state)
+            weights.matrix(f"{layer}.ssm_out", sizes.n_embd, value_width)
+        weights.matrix(f"{layer}.ffn_gate", sizes.n_ff, sizes.n_embd)
+        weights.matrix(f"{layer}.ffn_up", sizes.n_ff, sizes.n_embd)
+        weights.matrix(f"{layer}.ffn_down", sizes.n_embd, sizes.n_ff)
+    return weights.save()
+
+
+GENERATORS: Mapping[str, Callable[..., Path]] = {
+    "llama": write_random_llama,
+    "longer_vocabulary": write_longer_vocabulary,
+    "other_vocabulary": write_other_vocabulary,
+    "qwen3": write_random_qwen3,
+    "moe": write_random_moe,
+    "gemma3": write_random_gemma3,
+    "mamba": write_random_mamba,
+    "lfm2": write_random_lfm2,
+    "qwen35": write_random_qwen35,
+}
+"""Every kind of model here that can generate."""
