@@ -1,0 +1,53 @@
+"""Fixtures shared by all tests: the demo pair's files and the models loaded from them once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec.engine.llama import Context, ContextOptions, Model
+
+DEMO = Path(__file__).parent.parent / "models" / "demo"
+
+
+@pytest.fixture(scope="session")
+def demo_target() -> Path:
+    """The demo pair's target file."""
+    return next(DEMO.glob("target-*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def demo_draft() -> Path:
+    """The demo pair's draft file."""
+    return next(DEMO.glob("draft-*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def target_model(demo_target: Path) -> Iterator[Model]:
+    """The demo target, loaded once."""
+    with Model.load(demo_target) as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def draft_model(demo_draft: Path) -> Iterator[Model]:
+    """The demo draft, loaded once."""
+    with Model.load(demo_draft) as model:
+        yield model
+
+
+@pytest.fixture
+def target_context(target_model: Model) -> Iterator[Context]:
+    """A fresh context of the demo target: one thread, so that batch sizes do not change a bit."""
+    options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
+    with Context(target_model, options) as context:
+        yield context
+
+
+@pytest.fixture
+def draft_context(draft_model: Model) -> Iterator[Context]:
+    """A fresh context of the demo draft."""
+    with Context(draft_model, ContextOptions(n_ctx=1024, threads=1)) as context:
+        yield context

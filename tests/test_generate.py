@@ -1,0 +1,285 @@
+"""The round, with scripted models: exact logits, every edge case, no llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from localspec.engine.acceptance import Accept
+from localspec.engine.cancel import Cancel
+from localspec.engine.draft import ModelDrafter
+from localspec.engine.gamma import FixedGamma
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
+from localspec.errors import Cancelled, PromptTooLong
+
+from .support.stub_context import StubContext, StubModel, near, random_script
+
+VOCAB = 24
+GREEDY = SamplingParams(temperature=0)
+PROMPT = (1, 2, 3)
+
+
+def pair(
+    *,
+    noise: float = 0.8,
+    ends: frozenset[int] = frozenset(),
+    n_ctx: int = 256,
+    draft_vocab: int = VOCAB,
+    seed: int = 5,
+) -> Engine:
+    """An engine of two scripted models; the draft sees the target's logits with noise on them."""
+    script = random_script(VOCAB, seed)
+    target = StubContext(script, StubModel(VOCAB, ends), n_ctx)
+
+    def draft_script(tokens: tuple[int, ...]) -> NDArray[np.float32]:
+        row = near(script, noise, seed + 1)(tokens)
+        # Ids beyond the target's vocabulary are the draft's favourites, to see that none comes.
+        return np.concatenate([row, np.full(draft_vocab - VOCAB, 99, np.float32)])
+
+    draft = StubContext(draft_script, StubModel(draft_vocab, ends), n_ctx)
+    return Engine(target, ModelDrafter(draft, VOCAB))  # type: ignore[arg-type]
+
+
+def run(
+    engine: Engine,
+    gamma: int,
+    *,
+    prompt: Sequence[int] = PROMPT,
+    sampling: SamplingParams = GREEDY,
+    accept: Accept = Accept.TOKEN,
+    n_predict: int = 60,
+    cancel: Cancel | None = None,
+) -> tuple[list[int], list[Round]]:
+    """Generate after `prompt`; return the tokens and the rounds."""
+    cancel = cancel or Cancel()
+    list(engine.prefill(prompt, cancel))
+    settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=n_predict)
+    rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
+    return [token for done in rounds for token in done.tokens], rounds
+
+
+def read(engine: Engine, prompt: Sequence[int]) -> Prefill:
+    """Run the whole prefill; return its figures."""
+    steps = engine.prefill(prompt, Cancel())
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("Prefill", end.value)
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3, 4, 6, 8, 31])
+@pytest.mark.parametrize("noise", [0.0, 0.8, 50.0])
+def test_greedy_tokens_do_not_depend_on_gamma_or_draft(gamma: int, noise: float) -> None:
+    plain, _ = run(pair(noise=noise), 0)
+    tokens, rounds = run(pair(noise=noise), gamma)
+    assert tokens == plain
+    assert len(plain) == 60
+    assert all(done.drafted <= gamma for done in rounds)
+    accepted = sum(done.accepted for done in rounds) / sum(done.drafted for done in rounds)
+    assert accepted == 1 if noise == 0 else 0 < accepted < 1 if noise < 1 else accepted < 0.3
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+def test_the_same_seed_gives_the_same_tokens(accept: Accept) -> None:
+    sampling = SamplingParams(temperature=0.8, seed=7)
+    first, _ = run(pair(), 4, sampling=sampling, accept=accept)
+    again, _ = run(pair(), 4, sampling=sampling, accept=accept)
+    other, _ = run(pair(), 4, sampling=SamplingParams(temperature=0.8, seed=8), accept=accept)
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
+def test_coupled_text_depends_on_the_seed_alone(temperature: float) -> None:
+    sampling = SamplingParams(temperature=temperature, seed=3)
+    texts = {
+        tuple(run(pair(noise=noise), gamma, sampling=sampling, accept=Accept.COUPLED)[0])
+        for noise in (0.3, 5.0)
+        for gamma in (0, 1, 4, 8)
+    }
+    assert len(texts) == 1
+
+
+def test_the_first_round_drafts_nothing() -> None:
+    _, rounds = run(pair(), 4)
+    assert rounds[0].drafted == 0
+    assert rounds[1].drafted == 4
+
+
+def test_full_acceptance_leaves_the_draft_one_token_behind() -> None:
+    engine = pair(noise=0.0)
+    _, rounds = run(engine, 3, n_predict=9)
+    drafter = engine.drafter
+    assert isinstance(drafter, ModelDrafter)
+    # 1 plain, then 4 and 4: the second drafting round first reads the two tokens that it lacks.
+    assert [done.emitted for done in rounds] == [1, 4, 4]
+    assert (
+        [batch for batch in drafter.context.batches if len(batch) > 1][1:]
+        == [  # type: ignore[attr-defined]
+            list(rounds[1].tokens[-2:])
+        ]
+    )
+
+
+def test_an_end_inside_an_accepted_run_ends_the_text() -> None:
+    plain, _ = run(pair(noise=0.0), 0)
+    end = plain[7]
+    want = plain[: plain.index(end)]
+    for gamma in (0, 1, 3, 5):
+        engine = pair(noise=0.0, ends=frozenset({end}))
+        tokens, rounds = run(engine, gamma)
+        assert tokens == want
+        assert rounds[-1].finish is FinishReason.STOP
+        assert all(done.finish is None for done in rounds[:-1])
+        # What follows the end must not stay in the cache.
+        assert engine.target.tokens == [*PROMPT, *want][: len(engine.target.tokens)]
+
+
+@pytest.mark.parametrize("n_predict", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+def test_n_predict_is_met_inside_a_round(n_predict: int) -> None:
+    plain, _ = run(pair(noise=0.0), 0)
+    tokens, rounds = run(pair(noise=0.0), 4, n_predict=n_predict)
+    assert tokens == plain[:n_predict]
+    assert rounds[-1].finish is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("n_ctx", [4, 5, 8, 11, 16, 17, 18])
+def test_the_context_fills_inside_a_round(n_ctx: int) -> None:
+    plain, plain_rounds = run(pair(n_ctx=n_ctx), 0, n_predict=-1)
+    tokens, rounds = run(pair(n_ctx=n_ctx), 4, n_predict=-1)
+    assert tokens == plain
+    assert len(tokens) == n_ctx - len(PROMPT) + 1
+    assert plain_rounds[-1].finish is FinishReason.CONTEXT
+    assert rounds[-1].finish is FinishReason.CONTEXT
+
+
+def test_a_prompt_longer_than_the_context_is_refused() -> None:
+    engine = pair(n_ctx=8)
+    with pytest.raises(PromptTooLong, match="9 tokens, the context holds 8"):
+        list(engine.prefill(range(9), Cancel()))
+    assert len(run(engine, 2, prompt=range(8), n_predict=-1)[0]) == 1
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+def test_ids_that_the_target_lacks_are_never_drafted(accept: Accept) -> None:
+    sampling = SamplingParams(temperature=0.9, seed=1)
+    _, rounds = run(pair(draft_vocab=VOCAB + 4), 3, sampling=sampling, accept=accept)
+    assert sum(done.accepted for done in rounds) > 0
+
+
+def test_a_consumer_may_stop_between_rounds() -> None:
+    engine = pair()
+    cancel = Cancel()
+    list(engine.prefill(PROMPT, cancel))
+    rounds = engine.generate(PROMPT, GenerateSettings(sampling=GREEDY), FixedGamma(4), cancel)
+    got = [*next(rounds).tokens, *next(rounds).tokens]
+    rounds.close()  # type: ignore[attr-defined]
+    held = [*PROMPT, *got]
+    assert engine.target.tokens == held[:-1]
+    plain, _ = run(pair(), 0)
+    assert run(engine, 4)[0] == plain
+
+
+def test_cancelling_inside_a_decode_emits_nothing_more_and_keeps_the_caches_right() -> None:
+    engine = pair()
+    plain, _ = run(pair(), 0)
+    cancel = Cancel()
+    calls = iter(range(100))
+    engine.target.on_decode = lambda: cancel.set() if next(calls) == 4 else None  # type: ignore[attr-defined]
+    tokens, rounds = run(engine, 4, cancel=cancel)
+    assert rounds[-1].finish is FinishReason.CANCELLED
+    assert rounds[-1].tokens == ()
+    assert tokens == plain[: len(tokens)]
+    engine.target.on_decode = lambda: None  # type: ignore[attr-defined]
+    assert run(engine, 4)[0] == plain
+
+
+def test_cancelling_inside_the_draft_does_the_same() -> None:
+    engine = pair()
+    plain, _ = run(pair(), 0)
+    assert isinstance(engine.drafter, ModelDrafter)
+    cancel = Cancel()
+    calls = iter(range(100))
+    context = engine.drafter.context
+    context.on_decode = lambda: cancel.set() if next(calls) == 6 else None  # type: ignore[attr-defined]
+    _, rounds = run(engine, 4, cancel=cancel)
+    assert rounds[-1].finish is FinishReason.CANCELLED
+    context.on_decode = lambda: None  # type: ignore[attr-defined]
+    assert run(engine, 4)[0] == plain
+
+
+def test_cancelling_during_the_prefill() -> None:
+    engine = pair()
+    cancel = Cancel()
+    steps = engine.prefill([1] * 100, cancel)
+    assert next(steps) == (32, 99)
+    cancel.set()
+    with pytest.raises(Cancelled):
+        next(steps)
+    assert engine.target.tokens == [1] * 32
+
+
+def test_switching_speculation_off_and_on_in_the_middle() -> None:
+    engine = pair(noise=0.3)
+    plain, _ = run(pair(), 0)
+    cancel = Cancel()
+    policy = FixedGamma(3)
+    list(engine.prefill(PROMPT, cancel))
+    settings = GenerateSettings(sampling=GREEDY, n_predict=60)
+    tokens: list[int] = []
+    for i, done in enumerate(engine.generate(PROMPT, settings, policy, cancel)):
+        tokens.extend(done.tokens)
+        policy.gamma = 0 if 3 <= i < 9 else 3
+        assert done.drafted == 0 if 4 <= i < 10 else True
+    assert tokens == plain
+
+
+def test_a_second_turn_reads_only_what_is_new() -> None:
+    engine = pair(noise=0.3)
+    answer, _ = run(engine, 4, n_predict=20)
+    stats = GenerationStats()
+    prompt = [*PROMPT, *answer, 4, 5, 6]
+    stats.add_prefill(read(engine, prompt))
+    settings = GenerateSettings(sampling=GREEDY, n_predict=20)
+    for done in engine.generate(prompt, settings, FixedGamma(4), Cancel()):
+        stats.add(done)
+    # The last token of the answer had not been decoded; the prompt's last belongs to the round.
+    assert (stats.prefill_cached, stats.prefill_decoded) == (22, 3)
+    assert stats.draft_cached >= 18
+    assert stats.draft_cached + stats.draft_prefill == len(prompt) + 1
+
+
+def test_a_target_that_cannot_roll_back_is_never_speculated_on() -> None:
+    engine = pair()
+    target = engine.target
+    target.can_truncate = False
+    alone = Engine(target, engine.drafter)
+    assert alone.drafter is None
+    assert all(done.drafted == 0 for done in run(alone, 4)[1])
+
+
+def test_the_figures_add_up() -> None:
+    _, rounds = run(pair(noise=1.5), 4, n_predict=200)
+    stats = GenerationStats()
+    for done in rounds:
+        stats.add(done)
+    assert stats.generated_tokens == 200 == sum(done.emitted for done in rounds)
+    assert stats.accepted_tokens <= stats.drafted_tokens
+    assert (
+        stats.tokens_from_draft
+        + stats.recovered_tokens
+        + stats.bonus_tokens
+        + sum(1 for done in rounds if done.drafted == 0)
+        == 200
+    )
+    assert stats.acceptance_rate is not None
+    assert 0 < stats.acceptance_rate < 1
+    assert stats.mean_tokens_per_round == pytest.approx(200 / len(rounds))
+    assert stats.decode_s >= stats.draft_s + stats.verify_s
