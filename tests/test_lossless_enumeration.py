@@ -1,0 +1,581 @@
+"""Every rule under every stopping policy emits the target's distribution, exactly.
+
+A world of three tokens is small enough to walk through every chance event: the production sampler,
+rules and rows run once per branch, with a noise that follows the branch and knows its probability.
+Each output is completed to gamma + 1 tokens from the target, and the joint distribution of all
+outputs must equal the target's to 1e-12. Mutants must not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from localspec.engine import verify
+from localspec.engine.noise import CounterNoise, Noise
+from localspec.engine.sampling import Dist, Sampler, SamplingParams
+from localspec.engine.verify import Draft, Rule, Verdict, block_rule, match_rule, token_rule
+
+V = 3
+PROMPT = (0, 2)
+EXACT = 1e-12
+CAUGHT = 1e-3
+
+Tokens = tuple[int, ...]
+Joint = dict[Tokens, float]
+
+
+# ---------------------------------------------------------------- the world
+
+
+class NoRepeat:
+    """A grammar of the world: a token never follows itself, and 2 never comes first."""
+
+    def __init__(self, last: int = 2) -> None:
+        self._last = last
+
+    def allowed(self, ids: np.ndarray) -> np.ndarray:
+        return ids != self._last
+
+    def advance(self, token: int) -> None:
+        assert token != self._last, "a row was asked for after a token that breaks the grammar"
+        self._last = token
+
+    def clone(self) -> NoRepeat:
+        return NoRepeat(self._last)
+
+
+@dataclass
+class World:
+    """Random logits for every prefix, one set of sampler settings, a grammar or none."""
+
+    seed: int
+    gamma: int
+    params: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=1.0))
+    draft_params: SamplingParams = field(
+        default_factory=lambda: SamplingParams(temperature=1.0, top_p=1.0, min_p=0.0)
+    )
+    grammar: bool = False
+    mask_draft: bool = True
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self.prefixes = [
+            prefix
+            for n in range(self.gamma + 1)
+            for prefix in itertools.product(range(V), repeat=n)
+        ]
+        self.target, self.draft = (
+            {prefix: rng.normal(scale=1.2, size=V).astype(np.float32) for prefix in self.prefixes}
+            for _ in range(2)
+        )
+        self._p: dict[Tokens, Dist] = {}
+        self._q: dict[Tokens, Dist] = {}
+
+    def sampler(self) -> Sampler:
+        return Sampler(self.params, NoRepeat() if self.grammar else None)
+
+    def p(self, prefix: Tokens) -> Dist:
+        if prefix not in self._p:
+            sampler = self.sampler()
+            sampler.accept(prefix)
+            self._p[prefix] = sampler.row(self.target[prefix], PROMPT + prefix)
+        return self._p[prefix]
+
+    def q(self, prefix: Tokens) -> Dist:
+        if prefix not in self._q:
+            masked = self.grammar and self.mask_draft
+            sampler = Sampler(self.draft_params, NoRepeat() if masked else None)
+            sampler.accept(prefix)
+            self._q[prefix] = sampler.row(self.draft[prefix], PROMPT + prefix)
+        return self._q[prefix]
+
+    def rows(self, draft: Draft) -> Sequence[Dist]:
+        along = [draft.tokens[:i] for i in range(len(draft.tokens) + 1)]
+        logits = np.stack([self.target[prefix] for prefix in along])
+        return self.sampler().rows(logits, PROMPT, draft.tokens)
+
+    def truth(self) -> Joint:
+        joint: Joint = {(): 1.0}
+        for _ in range(self.gamma + 1):
+            joint = {
+                (*prefix, int(token)): weight * float(prob)
+                for prefix, weight in joint.items()
+                for token, prob in zip(self.p(prefix).ids, self.p(prefix).probs, strict=True)
+            }
+        return joint
+
+
+# ---------------------------------------------------------------- chance, branch by branch
+
+
+class Branching:
+    """A noise that follows a script of choices, then takes the first; it knows its probability."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        self._script = script
+        self.weight = 1.0
+        self.taken: list[int] = []
+        self.open: list[tuple[int, ...]] = []
+
+    def branch(self, weights: Sequence[float]) -> int:
+        at = len(self.taken)
+        possible = [i for i, weight in enumerate(weights) if weight > 0]
+        if at < len(self._script):
+            choice = self._script[at]
+        else:
+            choice = possible[0]
+            self.open += [(*self.taken, other) for other in possible[1:]]
+        self.taken.append(choice)
+        self.weight *= weights[choice]
+        return choice
+
+    def chance(self, probability: float) -> bool:
+        h = min(1.0, probability)
+        assert h >= 0
+        return self.branch([h, 1 - h]) == 0
+
+    def pick(self, dist: Dist, position: int) -> int:
+        assert position >= len(PROMPT)
+        # A vector that does not sum to 1 is what a draw by inversion makes of it: the last token
+        # takes what is missing.
+        weights = [float(prob) for prob in dist.probs]
+        weights[-1] = 1 - sum(weights[:-1])
+        return int(dist.ids[self.branch(weights)])
+
+
+class CoupledBranching(Branching):
+    """Picks of the draft and the target at one position share their Gumbel variables."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        super().__init__(script)
+        self._picked: dict[int, tuple[np.ndarray, int]] = {}
+
+    def pick(self, dist: Dist, position: int) -> int:
+        dense = dist.on(np.arange(V))
+        if position not in self._picked:
+            token = self.branch(dense.tolist())
+            self._picked[position] = dense, token
+            return token
+        earlier, given = self._picked[position]
+        column = coupled_joint(dense, earlier)[:, given]
+        return self.branch((column / column.sum()).tolist())
+
+
+def coupled_joint(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """P(argmax p/E = i, argmax q/E = j) (n, n) for independent standard exponentials E (n,).
+
+    With E_i = s and E_j = r s every other E_k exceeds max(s p_k/p_i, r s q_k/q_j); the integral
+    over s is 1/C(r)^2 with C piecewise linear in r, from p_j/p_i to q_j/q_i.
+    """
+    n = len(p)
+    joint = np.zeros((n, n))
+    for i, j in itertools.product(np.flatnonzero(p), np.flatnonzero(q)):
+        if i == j:
+            joint[i, i] = 1 / np.maximum(p / p[i], q / q[i]).sum()
+            continue
+        low, high = p[j] / p[i], q[j] / q[i] if q[i] > 0 else np.inf
+        others = [k for k in range(n) if k not in (i, j)]
+        bends = [
+            p[k] / p[i] * q[j] / q[k] if q[k] > 0 else np.inf for k in others
+        ]  # where r q_k/q_j overtakes p_k/p_i
+        edges = [low, *sorted(b for b in bends if low < b < high), high]
+        for a, b in itertools.pairwise(edges):
+            if not a < b:
+                continue
+            middle = (a + b) / 2 if b < np.inf else a + 1
+            late = [k for k, bend in zip(others, bends, strict=True) if bend < middle]
+            slope = 1 + sum(q[k] / q[j] for k in late)
+            level = 1 + sum(p[k] / p[i] for k in others if k not in late)
+            upper = 1 / (level + slope * b) if b < np.inf else 0.0
+            joint[i, j] += (1 / (level + slope * a) - upper) / slope
+    return joint
+
+
+def branches(
+    program: Callable[[Noise], Tokens], noise: type[Branching]
+) -> Iterator[tuple[Tokens, float]]:
+    """Run `program` once for every way that chance can go: (output, probability)."""
+    waiting: list[Tokens] = [()]
+    while waiting:
+        walk = noise(waiting.pop())
+        yield program(walk), walk.weight
+        waiting += walk.open
+
+
+# ---------------------------------------------------------------- drafts
+
+
+Policy = Callable[[World, Noise], Draft]
+
+
+def _sampled(
+    world: World,
+    noise: Noise,
+    *,
+    before: Callable[[Dist], bool] = lambda q: False,
+    after: Callable[[float], bool] = lambda prob: False,
+    discard: Callable[[float], bool] = lambda prob: False,
+) -> Draft:
+    """Sample a draft; stop before a row, after a token, or throw the token away (a mutant)."""
+    tokens: Tokens = ()
+    rows: tuple[Dist, ...] = ()
+    while len(tokens) < world.gamma:
+        q = world.q(tokens)
+        if before(q):
+            break
+        token = noise.pick(q, len(PROMPT) + len(tokens))
+        if discard(q.prob(token)):
+            break
+        tokens, rows = (*tokens, token), (*rows, q)
+        if after(q.prob(token)):
+            break
+    return Draft(tokens, rows)
+
+
+def fixed(world: World, noise: Noise) -> Draft:
+    return _sampled(world, noise)
+
+
+def stop_before(world: World, noise: Noise) -> Draft:
+    return _sampled(world, noise, before=lambda q: q.probs.max() < 0.55)
+
+
+def stop_after(world: World, noise: Noise) -> Draft:
+    return _sampled(world, noise, after=lambda prob: prob < 0.45)
+
+
+def stop_by_coin(world: World, noise: Noise) -> Draft:
+    return _sampled(world, noise, before=lambda q: noise.chance(0.4))
+
+
+def stop_by_value(world: World, noise: Noise) -> Draft:
+    """Like the stopping rule on a cost curve: the chance that all before was accepted decays."""
+    chain = [1.0]
+
+    def before(q: Dist) -> bool:
+        chain[0] *= float(q.probs.max())
+        return chain[0] < 0.3
+
+    return _sampled(world, noise, before=before)
+
+
+def nothing(world: World, noise: Noise) -> Draft:
+    return Draft((), ())
+
+
+def argmax(world: World, noise: Noise) -> Draft:
+    tokens: Tokens = ()
+    while len(tokens) < world.gamma:
+        tokens = (*tokens, int(world.q(tokens).ids[0]))
+    return Draft(tokens)
+
+
+def argmax_best_prefix(world: World, noise: Noise) -> Draft:
+    """Cut where the draft becomes unsure, its last token thrown away: safe without sampling."""
+    tokens = argmax(world, noise).tokens
+    sure = [world.q(tokens[:i]).probs.max() >= 0.5 for i in range(len(tokens))]
+    return Draft(tokens[: (*sure, False).index(False)])
+
+
+def discarding(world: World, noise: Noise) -> Draft:
+    """Sample, look at the token's own probability, discard it: biased under token and block."""
+    return _sampled(world, noise, discard=lambda prob: prob < 0.45)
+
+
+def cut_at_grammar(world: World, noise: Noise) -> Draft:
+    """Cut a draft sampled without the grammar where it breaks it: biased in the same way."""
+    draft = fixed(world, noise)
+    last, kept = PROMPT[-1], 0
+    for token in draft.tokens:
+        if token == last:
+            break
+        last, kept = token, kept + 1
+    return Draft(draft.tokens[:kept], draft.q and draft.q[:kept])
+
+
+def argmax_with_q(world: World, noise: Noise) -> Draft:
+    """An argmax draft that claims to have been sampled: biased under token and block."""
+    tokens = argmax(world, noise).tokens
+    return Draft(tokens, tuple(world.q(tokens[:i]) for i in range(len(tokens))))
+
+
+def drawn_from_another_q(world: World, noise: Noise) -> Draft:
+    """Sampled under one temperature, reported under another: biased under token and block."""
+    draft = fixed(world, noise)
+    assert draft.q is not None
+    return Draft(draft.tokens, tuple(Dist(q.ids, q.probs**2 / (q.probs**2).sum()) for q in draft.q))
+
+
+SAMPLED = (fixed, stop_before, stop_after, stop_by_coin, stop_by_value, nothing)
+POINTS = (argmax, argmax_best_prefix)
+RULES: dict[str, tuple[Rule, type[Branching]]] = {
+    "match": (match_rule, Branching),
+    "coupled": (match_rule, CoupledBranching),
+    "token": (token_rule, Branching),
+    "block": (block_rule, Branching),
+}
+CHAINS = {
+    "plain": World(1, 3, SamplingParams(temperature=1.0, top_p=1.0, min_p=0.0)),
+    "hot": World(2, 3, SamplingParams(temperature=1.5, top_p=1.0, min_p=0.0)),
+    "filtered": World(3, 3, SamplingParams(temperature=0.8, top_k=2, top_p=0.95, min_p=0.1)),
+    "all filtered": World(
+        4, 3, SamplingParams(temperature=0.9, typical_p=0.9, top_p=0.9, min_p=0.2)
+    ),
+    "penalties": World(
+        5,
+        3,
+        SamplingParams(
+            temperature=1.0,
+            top_p=0.97,
+            repeat_penalty=1.6,
+            presence_penalty=0.4,
+            frequency_penalty=0.3,
+            repeat_last_n=3,
+        ),
+    ),
+    "bias": World(6, 3, SamplingParams(temperature=1.0, logit_bias={0: -np.inf, 1: 0.5})),
+    "grammar, q masked": World(7, 3, SamplingParams(temperature=1.0), grammar=True),
+    "grammar, p zero": World(8, 3, SamplingParams(temperature=1.0), grammar=True, mask_draft=False),
+    "greedy": World(9, 3, SamplingParams(temperature=0.0)),
+    "other supports": World(
+        10,
+        3,
+        SamplingParams(temperature=1.0, top_k=2, top_p=1.0, min_p=0.0),
+        SamplingParams(temperature=0.7, top_k=2, top_p=1.0, min_p=0.0),
+    ),
+}
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def output(
+    world: World, policy: Policy, rule: Rule, rows: Callable[[World, Draft], Sequence[Dist]]
+) -> Callable[[Noise], Tokens]:
+    """One round, then the rest from p through the same noise where that is coupled."""
+
+    def program(noise: Noise) -> Tokens:
+        draft = policy(world, noise)
+        verdict = rule(draft, rows(world, draft), noise, len(PROMPT))
+        emitted = (*draft.tokens[: verdict.accepted], verdict.token)
+        while isinstance(noise, CoupledBranching) and len(emitted) <= world.gamma:
+            if emitted not in world.target:
+                break
+            emitted = (*emitted, noise.pick(world.p(emitted), len(PROMPT) + len(emitted)))
+        return emitted
+
+    return program
+
+
+def distance(
+    world: World,
+    policy: Policy,
+    rule: Rule,
+    noise: type[Branching] = Branching,
+    rows: Callable[[World, Draft], Sequence[Dist]] = World.rows,
+) -> float:
+    """The largest difference between the joint distribution of the outputs and the target's."""
+    joint: defaultdict[Tokens, float] = defaultdict(float)
+    for emitted, weight in branches(output(world, policy, rule, rows), noise):
+        joint[emitted] += weight
+    for length in range(1, world.gamma + 1):
+        for emitted in [tokens for tokens in joint if len(tokens) == length]:
+            weight = joint.pop(emitted)
+            p = _possible(world, emitted)
+            for token, prob in zip(p.ids, p.probs, strict=True):
+                joint[*emitted, int(token)] += weight * float(prob)
+    truth = world.truth()
+    assert abs(sum(joint.values()) - 1) < EXACT
+    assert abs(sum(truth.values()) - 1) < EXACT
+    return max(abs(joint.get(key, 0.0) - truth.get(key, 0.0)) for key in {*joint, *truth})
+
+
+def _possible(world: World, emitted: Tokens) -> Dist:
+    """p after `emitted`; a mutant may have emitted what the grammar forbids."""
+    try:
+        return world.p(emitted)
+    except AssertionError:
+        return Dist.point(0)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_every_policy_is_lossless(chain: str, rule: str) -> None:
+    function, noise = RULES[rule]
+    policies: tuple[Policy, ...] = SAMPLED + POINTS
+    if rule in ("match", "coupled"):
+        policies += (discarding, cut_at_grammar, argmax_with_q, drawn_from_another_q)
+    for policy in policies:
+        off = distance(CHAINS[chain], policy, function, noise)
+        assert off < EXACT, (policy.__name__, off)
+
+
+@pytest.mark.parametrize("gamma", [1, 2])
+@pytest.mark.parametrize("rule", RULES)
+def test_shorter_drafts_are_lossless(gamma: int, rule: str) -> None:
+    function, noise = RULES[rule]
+    for seed in range(20, 30):
+        world = World(seed, gamma)
+        assert distance(world, fixed, function, noise) < EXACT
+        assert distance(world, stop_after, function, noise) < EXACT
+
+
+# ---------------------------------------------------------------- mutants
+
+
+def break_at_first_failure(draft: Draft, p: Sequence[Dist], noise: Noise, at: int) -> Verdict:
+    """The block rule's tests, taken one after the other until one fails."""
+    assert draft.q is not None
+    weights = verify._block_weights(draft.tokens, draft.q, p)
+    i = 0
+    while i + 1 < len(weights) and noise.chance(
+        verify._block_chance(i + 1, weights[i + 1], draft.q, p)
+    ):
+        i += 1
+    last = p[i] if i == len(draft.q) else verify._residual(p[i], draft.q[i], weights[i])
+    return Verdict(i, noise.pick(last, at + i))
+
+
+def unfiltered_rows(world: World, draft: Draft) -> Sequence[Dist]:
+    plain = SamplingParams(temperature=world.params.temperature, top_k=0, top_p=1.0, min_p=0.0)
+    logits = [world.target[draft.tokens[:i]] for i in range(len(draft.tokens) + 1)]
+    return [Sampler(plain).row(x, PROMPT) for x in logits]
+
+
+def stale_rows(world: World, draft: Draft) -> Sequence[Dist]:
+    """Penalties that do not advance over the draft."""
+    logits = [world.target[draft.tokens[:i]] for i in range(len(draft.tokens) + 1)]
+    return [world.sampler().row(x, PROMPT) for x in logits]
+
+
+def shifted_rows(world: World, draft: Draft) -> Sequence[Dist]:
+    """Every row one position early."""
+    rows = world.rows(draft)
+    return [rows[max(0, i - 1)] for i in range(len(rows))]
+
+
+def raw_residual(p: Dist, q: Dist, weight: float = 1.0) -> Dist:
+    """The residual, not renormalised."""
+    left = np.maximum(0.0, weight * p.probs - q.on(p.ids))
+    return Dist(p.ids, left) if left.sum() > 0 else p
+
+
+def no_residual(p: Dist, q: Dist, weight: float = 1.0) -> Dist:
+    """The target's own row after a rejection."""
+    return p
+
+
+def unweighted_residual(p: Dist, q: Dist, weight: float = 1.0) -> Dist:
+    """The token rule's residual in the block rule."""
+    return verify_residual(p, q)
+
+
+verify_residual = verify._residual
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_sample_then_discard_is_caught(rule: str) -> None:
+    assert distance(CHAINS["plain"], discarding, RULES[rule][0]) > CAUGHT
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_cutting_a_sampled_draft_at_the_grammar_is_caught(rule: str) -> None:
+    assert distance(CHAINS["grammar, p zero"], cut_at_grammar, RULES[rule][0]) > CAUGHT
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("policy", [argmax_with_q, drawn_from_another_q])
+def test_a_q_that_the_draft_was_not_drawn_from_is_caught(policy: Policy, rule: str) -> None:
+    assert distance(CHAINS["plain"], policy, RULES[rule][0]) > CAUGHT
+
+
+def test_breaking_at_the_first_failure_is_caught() -> None:
+    assert distance(CHAINS["plain"], fixed, break_at_first_failure) > CAUGHT
+
+
+@pytest.mark.parametrize("rule", ["match", "token", "block"])
+def test_unfiltered_p_is_caught(rule: str) -> None:
+    world = CHAINS["filtered"]
+    assert distance(world, fixed, RULES[rule][0], rows=unfiltered_rows) > CAUGHT
+
+
+@pytest.mark.parametrize("rule", ["match", "token", "block"])
+def test_stale_penalties_are_caught(rule: str) -> None:
+    world = CHAINS["penalties"]
+    assert distance(world, fixed, RULES[rule][0], rows=stale_rows) > CAUGHT
+
+
+@pytest.mark.parametrize("rule", ["match", "token", "block"])
+def test_rows_out_of_step_are_caught(rule: str) -> None:
+    assert distance(CHAINS["plain"], fixed, RULES[rule][0], rows=shifted_rows) > CAUGHT
+
+
+@pytest.mark.parametrize("mutant", [raw_residual, no_residual])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_wrong_residual_is_caught(
+    rule: str, mutant: Callable[..., Dist], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "_residual", mutant)
+    assert distance(CHAINS["plain"], fixed, RULES[rule][0]) > CAUGHT
+
+
+def test_an_unweighted_residual_is_caught_in_the_block_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verify, "_residual", unweighted_residual)
+    assert distance(CHAINS["hot"], fixed, block_rule) > CAUGHT
+
+
+def test_one_noise_for_two_positions_is_caught() -> None:
+    """The coupled rule needs a fresh Gumbel variable at every position."""
+
+    class Stuck(CoupledBranching):
+        def pick(self, dist: Dist, position: int) -> int:
+            return super().pick(dist, len(PROMPT))
+
+    assert distance(World(11, 1), nothing, match_rule, Stuck) > CAUGHT
+
+
+# ---------------------------------------------------------------- the coupling itself
+
+
+def test_the_coupled_joint_has_both_marginals() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        p, q = rng.dirichlet(np.ones(V), 2)
+        q[rng.integers(V)] = 0
+        q /= q.sum()
+        joint = coupled_joint(p, q)
+        assert np.abs(joint.sum(1) - p).max() < EXACT
+        assert np.abs(joint.sum(0) - q).max() < EXACT
+        overlap = np.minimum(p, q).sum()
+        # 2408.07978: at least (1 - TV) / (1 + TV).
+        assert overlap + EXACT >= np.trace(joint) >= overlap / (2 - overlap) - EXACT
+
+
+def test_counter_noise_has_the_coupled_joint() -> None:
+    """Chi-square with 8 degrees of freedom; false alarm 1e-6 per pair for another generator."""
+    rng = np.random.default_rng(4)
+    for seed in range(3):
+        p, q = rng.dirichlet(np.ones(V), 2)
+        expected = coupled_joint(p, q)
+        noise, ids = CounterNoise(seed), np.arange(V) + 1000 * seed
+        n = 8000
+        counts = np.zeros((V, V))
+        for position in range(n):
+            i = noise.pick(Dist(ids, p), position) - 1000 * seed
+            j = noise.pick(Dist(ids[::-1].copy(), q[::-1].copy()), position) - 1000 * seed
+            counts[i, j] += 1
+        possible = expected > 0
+        assert not counts[~possible].any()
+        chi2 = ((counts - n * expected)[possible] ** 2 / (n * expected)[possible]).sum()
+        assert chi2 < 42.7
+        # The negative control: independent draws have another joint distribution.
+        apart = n * np.outer(p, q)
+        assert ((counts - apart) ** 2 / apart).sum() > 42.7
