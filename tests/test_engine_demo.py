@@ -1,0 +1,63 @@
+"""The engine on the real demo pair: greedy identity, seeds, cache reuse."""
+
+from __future__ import annotations
+
+import pytest
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+from localspec.engine.acceptance import Accept
+from localspec.engine.cancel import Cancel
+from localspec.engine.draft import ModelDrafter
+from localspec.engine.gamma import FixedGamma
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.llama import Context
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import Round
+
+PROMPT = "Tell me a story about a dog."
+
+
+@pytest.fixture
+def engine(target_context: Context, draft_context: Context) -> Engine:
+    return Engine(target_context, ModelDrafter(draft_context, target_context.model.n_vocab))
+
+
+def run(
+    engine: Engine,
+    gamma: int,
+    sampling: SamplingParams,
+    accept: Accept = Accept.TOKEN,
+    n_predict: int = 100,
+) -> tuple[list[int], list[Round]]:
+    model = engine.target.model
+    render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
+    text = render(messages=[{"role": "user", "content": PROMPT}]).prompt
+    prompt = model.tokenize(text, add_special=True, parse_special=True)
+    cancel = Cancel()
+    list(engine.prefill(prompt, cancel))
+    settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=n_predict)
+    rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
+    return [token for done in rounds for token in done.tokens], rounds
+
+
+def test_greedy_tokens_are_the_same_for_every_gamma(engine: Engine) -> None:
+    sampling = SamplingParams(temperature=0)
+    plain, _ = run(engine, 0, sampling)
+    for gamma in (1, 2, 3, 4, 6, 8):
+        tokens, rounds = run(engine, gamma, sampling)
+        assert tokens == plain
+        assert sum(done.accepted for done in rounds) > 0
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+def test_a_seed_repeats_the_text(engine: Engine, accept: Accept) -> None:
+    sampling = SamplingParams(temperature=0.8, seed=7)
+    first, _ = run(engine, 4, sampling, accept)
+    engine.target.clear()
+    assert run(engine, 4, sampling, accept)[0] == first
+
+
+def test_coupled_text_is_the_same_with_speculation_on_and_off(engine: Engine) -> None:
+    sampling = SamplingParams(temperature=1.0, seed=11)
+    texts = [run(engine, gamma, sampling, Accept.COUPLED)[0] for gamma in (0, 1, 4, 8)]
+    assert all(text == texts[0] for text in texts)

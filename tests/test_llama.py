@@ -1,0 +1,164 @@
+"""`Model` and `Context` on the demo pair: loading, tokens, rollback, interruption."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Context, ContextOptions, Model, default_threads
+from localspec.engine.llama.context import common_prefix
+from localspec.errors import Cancelled, EngineError, ModelFileError, ModelLoadError
+
+TEXT = "Once upon a time there was a dog. He said: Grüße, 世界! 🐕 def f(x): return x + 1"
+
+
+def test_loading_reports_progress_to_the_end(demo_target: Path) -> None:
+    seen: list[float] = []
+    with Model.load(demo_target, progress=seen.append) as model:
+        assert model.n_vocab > 1000
+        assert model.weights_bytes > 0.9 * demo_target.stat().st_size * 0.9
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+def test_loading_can_be_cancelled(demo_target: Path) -> None:
+    cancel = Cancel()
+    cancel.set()
+    with pytest.raises(Cancelled):
+        Model.load(demo_target, cancel=cancel)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"nothing\.gguf"):
+        Model.load(tmp_path / "nothing.gguf")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_file_is_refused_with_a_reason(
+    tmp_path: Path, demo_draft: Path, share: float
+) -> None:
+    raw = demo_draft.read_bytes()
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(raw[: int(len(raw) * share)])
+    with pytest.raises(ModelLoadError, match=r"cannot load cut\.gguf: .+"):
+        Model.load(path)
+
+
+def test_tokens_give_the_text_back(target_model: Model) -> None:
+    ids = target_model.tokenize(TEXT, add_special=False, parse_special=False)
+    assert b"".join(target_model.piece(token) for token in ids).decode().strip() == TEXT
+    assert all(0 <= token < target_model.n_vocab for token in ids)
+
+
+def test_the_text_of_a_control_token_is_that_token_only_when_asked(target_model: Model) -> None:
+    end = next(iter(sorted(target_model.end_tokens)))
+    text = target_model.piece(end, special=True).decode()
+    assert target_model.tokenize(text, add_special=False, parse_special=True) == [end]
+    assert end not in target_model.tokenize(text, add_special=False, parse_special=False)
+    assert target_model.piece(end) == b""
+
+
+def test_tokenising_odd_text_never_fails(target_model: Model) -> None:
+    for text in ("", "\0", "\ud800", "a" * 10_000, "\n" * 500):
+        ids = target_model.tokenize(text, add_special=False, parse_special=True)
+        assert len(ids) <= len(text) + 8
+
+
+def test_logits_are_a_read_only_view(target_context: Context) -> None:
+    logits = target_context.decode([1, 2, 3], 2)
+    assert logits.shape == (2, target_context.model.n_vocab)
+    assert logits.dtype == np.float32
+    assert not logits.flags.writeable
+
+
+def test_decoding_more_than_fits_is_refused_before_llama_cpp_sees_it(target_model: Model) -> None:
+    with Context(target_model, ContextOptions(n_ctx=8, threads=1)) as context:
+        context.decode([1] * 6, 1)
+        with pytest.raises(EngineError, match="2 fit"):
+            context.decode([1] * 3, 1)
+        assert context.tokens == [1] * 6
+
+
+@pytest.mark.parametrize("kept", range(6))
+def test_logits_after_a_rollback_equal_those_without_the_rejected_tokens(
+    target_model: Model, kept: int
+) -> None:
+    prompt = target_model.tokenize(TEXT, add_special=True, parse_special=True)
+    draft = [300, 301, 302, 303, 304]
+    options = ContextOptions(n_ctx=256, threads=1, flash_attention=True)
+    with Context(target_model, options) as rolled, Context(target_model, options) as straight:
+        rolled.decode(prompt, 1)
+        rolled.decode([7, *draft], 6)
+        rolled.truncate(len(prompt) + 1 + kept)
+        straight.decode(prompt, 1)
+        straight.decode([7, *draft[:kept]], 1)
+        after_rollback = rolled.decode([9, 10], 2).copy()
+        assert np.array_equal(after_rollback, straight.decode([9, 10], 2))
+        assert rolled.tokens == straight.tokens
+
+
+def test_a_refused_removal_is_an_error_and_never_ignored(
+    target_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target_context.decode([1, 2, 3, 4], 1)
+    monkeypatch.setattr("llama_cpp.llama_cpp.llama_memory_seq_rm", lambda *_: False)
+    with pytest.raises(EngineError, match="cannot take back"):
+        target_context.truncate(2)
+    assert target_context.tokens == []
+
+
+def test_without_partial_removal_a_changed_prefix_is_read_anew(
+    target_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target_context.decode([1, 2, 3, 4], 1)
+    assert target_context.keep_prefix([1, 2, 3, 4, 5]) == 4
+    monkeypatch.setattr("llama_cpp.llama_cpp.llama_memory_seq_rm", lambda *_: False)
+    assert target_context.keep_prefix([1, 2, 9]) == 0
+
+
+def decode_until_stopped(context: Context, tokens: list[int]) -> None:
+    """Decode the same tokens again and again."""
+    held = len(context.tokens)
+    while True:
+        context.decode(tokens, 1)
+        context.truncate(held)
+
+
+def test_a_running_decode_is_interrupted_and_the_context_stays_usable(
+    target_context: Context,
+) -> None:
+    prompt = list(range(100, 612))
+    want = target_context.decode(prompt, 1).copy()
+    target_context.clear()
+    cancel = Cancel()
+    target_context.watch(cancel)
+    target_context.decode(prompt[:50], 1)
+    timer = threading.Timer(0.005, cancel.set)
+    timer.start()
+    with pytest.raises(Cancelled):
+        decode_until_stopped(target_context, prompt[50:200])
+    timer.join()
+    assert target_context.tokens == prompt[:50]
+    cancel.clear()
+    target_context.keep_prefix([])
+    assert np.array_equal(target_context.decode(prompt, 1), want)
+
+
+def test_memory_is_reported(target_context: Context) -> None:
+    assert target_context.cache_bytes > 0
+    assert target_context.buffer_bytes > 0
+
+
+def test_default_threads_are_at_least_one() -> None:
+    assert default_threads() >= 1
+
+
+def test_common_prefix() -> None:
+    assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
+    assert common_prefix([1, 2], [1, 2, 4]) == 2
+    assert common_prefix([], [1]) == 0
+    assert common_prefix([5], [1]) == 0
