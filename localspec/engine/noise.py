@@ -48,14 +48,14 @@ class StreamNoise:
 
     def chance(self, probability: float) -> bool:
         """True with this probability."""
-        return self._random.random() < probability
+        return self.uniform() < probability
 
     def pick(self, dist: Dist, position: int) -> int:  # noqa: ARG002 - a stream has its own place
         """Draw a token by inverting the cumulative distribution."""
         if len(dist.ids) == 1:
             return int(dist.ids[0])
         reached = dist.probs.cumsum()
-        index = int(reached.searchsorted(self._random.random() * reached[-1], side="right"))
+        index = int(reached.searchsorted(self.uniform() * reached[-1], side="right"))
         return int(dist.ids[min(index, len(reached) - 1)])
 
 

@@ -241,7 +241,7 @@ class Sampler:
         if p.top_p < 1 and (p.top_k > 0 or p.typical_p < 1):
             size = 1 + int(_softmax(x).cumsum().searchsorted(self._top_p))
         if self._log_min_p is not None:
-            size = min(size, np.count_nonzero(x >= x[0] + self._log_min_p))
+            size = min(size, int(np.count_nonzero(x >= x[0] + self._log_min_p)))
         return ids[:size], x[:size]
 
     def _candidates(self, x: Logits, best: int) -> Ids:
@@ -252,10 +252,10 @@ class Sampler:
         if p.typical_p < 1:
             return _largest(x, len(x))
         if p.top_p < 1:
-            return _nucleus(x, x[best], p.top_p)
+            return _nucleus(x, x[best], self._top_p)
         if self._log_min_p is not None:
-            ids = (x >= x[best] + self._log_min_p).nonzero()[0]
-            return ids[_descending(x[ids])]
+            likely: Ids = (x >= x[best] + self._log_min_p).nonzero()[0]
+            return likely[_descending(x[likely])]
         ids = np.arange(len(x))
         ids[0], ids[best] = best, 0
         return ids
@@ -389,17 +389,17 @@ def _largest(x: Logits, k: int) -> Ids:
     columns = n // rows
     maxima = x if rows == 1 else x[: columns * rows].reshape(rows, columns).max(axis=0)
     bound = np.partition(maxima, columns - k)[columns - k]
-    ids = (x >= max(bound, _LEAST)).nonzero()[0]
+    ids: Ids = (x >= max(bound, _LEAST)).nonzero()[0]
     return ids[_descending(x[ids])[:k]]
 
 
-def _nucleus(x: Logits, largest: np.float32, p: float) -> Ids:
+def _nucleus(x: Logits, largest: np.float32, p: np.float32) -> Ids:
     """Top-p over a whole vocabulary (1904.09751): indices into x (n,), descending."""
     mass = np.exp(x - largest)
-    total = mass.sum(dtype=np.float64)
+    mass /= mass.cumsum()[-1]
     for size in (*_GUESSES, len(x)):
         ids = _largest(x, size)
-        reached = mass[ids].cumsum(dtype=np.float64) / total
+        reached = mass[ids].cumsum()
         if reached[-1] >= p:
             break
     return ids[: 1 + int(reached.searchsorted(p))]
