@@ -143,8 +143,9 @@ class Engine:
         verified = perf_counter()
         p = generation.sampler.rows(logits, tokens, draft.tokens)
         verdict = draw.rule(draft, p, draw.noise, len(tokens))
+        held = len(tokens)  # the cache holds these and the whole draft now
         emitted, finish = self._commit(generation, draft, verdict)
-        self.target.truncate(len(tokens) - 1)
+        self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
         catch_up = self._observe(tokens, draft, verdict)
         return Round(
             tokens=emitted,
