@@ -42,12 +42,9 @@ class NoRepeat:
     def allowed(self, ids: np.ndarray) -> np.ndarray:
         return ids != self._last
 
-    def advance(self, token: int) -> None:
+    def after(self, token: int) -> NoRepeat:
         assert token != self._last, "a row was asked for after a token that breaks the grammar"
-        self._last = token
-
-    def clone(self) -> NoRepeat:
-        return NoRepeat(self._last)
+        return NoRepeat(token)
 
 
 @dataclass
@@ -83,16 +80,16 @@ class World:
     def p(self, prefix: Tokens) -> Dist:
         if prefix not in self._p:
             sampler = self.sampler()
-            sampler.accept(prefix)
-            self._p[prefix] = sampler.row(self.target[prefix], PROMPT + prefix)
+            state = sampler.constraint(prefix)
+            self._p[prefix] = sampler.row(self.target[prefix], PROMPT + prefix, state)
         return self._p[prefix]
 
     def q(self, prefix: Tokens) -> Dist:
         if prefix not in self._q:
             masked = self.grammar and self.mask_draft
             sampler = Sampler(self.draft_params, NoRepeat() if masked else None)
-            sampler.accept(prefix)
-            self._q[prefix] = sampler.row(self.draft[prefix], PROMPT + prefix)
+            state = sampler.constraint(prefix)
+            self._q[prefix] = sampler.row(self.draft[prefix], PROMPT + prefix, state)
         return self._q[prefix]
 
     def rows(self, draft: Draft) -> Sequence[Dist]:

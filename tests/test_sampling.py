@@ -160,13 +160,13 @@ def test_penalties_advance_over_the_draft() -> None:
 
 def test_rows_are_computed_when_asked_for_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    real = Sampler.conditioned
+    real = Sampler.row
 
     def spy(self: Sampler, x: np.ndarray, *rest: object) -> Dist:
         seen.append(float(x[0]))
         return real(self, x, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Sampler, "conditioned", spy)
+    monkeypatch.setattr(Sampler, "row", spy)
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     rows = Sampler(SamplingParams()).rows(x, [], [1, 2])
     assert len(rows) == 3
@@ -195,8 +195,3 @@ def test_probabilities_on_other_ids_dense_and_sparse() -> None:
         dist = Dist(ids, rng.dirichlet(np.ones(k)))
         asked = rng.permutation(20_000)[:4000]
         assert dist.on(asked).tolist() == pytest.approx([dist.prob(int(i)) for i in asked])
-
-
-def test_a_fork_without_a_constraint_is_the_sampler() -> None:
-    sampler = Sampler(PLAIN)
-    assert sampler.fork() is sampler

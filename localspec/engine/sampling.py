@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from localspec.engine.grammar import Constraint, Course
 from localspec.errors import SamplingError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from localspec.engine.grammar import Constraint
-
     Ids = NDArray[np.int64]
     Logits = NDArray[np.float32]
 
 _LEAST = np.finfo(np.float32).min
-_GUESSES = (256, 2048, 16384)  # how many to sort first where the number needed is not known
+_GUESSES = (1, 256, 2048, 16384)  # how many to sort first where the number needed is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +144,13 @@ class Sampler:
 
     Args:
         params: the settings.
-        constraint: what the output must conform to, in its state before the first token.
+        constraint: what the output must conform to, in its state before the first token; `rows`
+            and `accept` follow it.
     """
 
     def __init__(self, params: SamplingParams, constraint: Constraint | None = None) -> None:
         self.params = params
-        self._constraint = constraint
+        self._course = None if constraint is None else Course(constraint)
         # With typical-p even the most probable token may fall, so greedy needs the chain.
         self._argmax = params.greedy and params.typical_p >= 1
         self._temperature = np.float32(params.temperature)
@@ -160,38 +160,19 @@ class Sampler:
         self._bias_ids = np.array([token for token, _ in bias], np.int64)
         self._bias = np.array([value for _, value in bias], np.float32)
 
-    def fork(self) -> Sampler:
-        """A sampler with the same settings and a copy of the constraint's state."""
-        if self._constraint is None:
-            return self
-        return Sampler(self.params, self._constraint.clone())
-
-    def row(self, logits: Logits, history: Sequence[int]) -> Dist:
+    def row(
+        self, logits: Logits, history: Sequence[int], constraint: Constraint | None = None
+    ) -> Dist:
         """The distribution of the token after `history`.
 
         Args:
             logits: (n_vocab,), a view that is neither modified nor kept.
             history: every token so far, the prompt included; penalties read its end.
+            constraint: what may come next, in its state after `history`.
 
         Raises:
             SamplingError: NaN or plus infinity among the logits, or no token left.
         """
-        return self.conditioned(logits, history, self._constraint)
-
-    def rows(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> Rows:
-        """The distributions along a draft: row i is conditioned on `history + drafted[:i]`.
-
-        Args:
-            logits: (len(drafted) + 1, n_vocab), read as the rows are asked for.
-            history: every token before the draft.
-            drafted: the drafted tokens.
-        """
-        return Rows(self, logits, history, drafted, self._constraint)
-
-    def conditioned(
-        self, logits: Logits, history: Sequence[int], constraint: Constraint | None
-    ) -> Dist:
-        """`row` under another state of the constraint than the sampler's own."""
         x = self._adjusted(logits, history)
         best = _most_probable(x)
         if constraint is not None:
@@ -201,11 +182,24 @@ class Sampler:
             return Dist.point(best)
         return self._tempered(*self._filtered(x, best))
 
+    def rows(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> Rows:
+        """The distributions along a draft: row i is conditioned on `history + drafted[:i]`.
+
+        Args:
+            logits: (len(drafted) + 1, n_vocab), read as the rows are asked for.
+            history: every token before the draft.
+            drafted: the drafted tokens.
+        """
+        return Rows(self, logits, history, drafted)
+
+    def constraint(self, drafted: Sequence[int]) -> Constraint | None:
+        """The constraint's state after what was accepted so far and `drafted`."""
+        return None if self._course is None else self._course.after(drafted)
+
     def accept(self, tokens: Sequence[int]) -> None:
-        """Take note of what was emitted: the constraint advances."""
-        if self._constraint is not None:
-            for token in tokens:
-                self._constraint.advance(token)
+        """Take note of what was emitted: the constraint moves on."""
+        if self._course is not None:
+            self._course.commit(tokens)
 
     def _wanted(self, n_vocab: int) -> int:
         """How many of the largest logits the chain may look at."""
@@ -278,19 +272,13 @@ class Rows(Sequence[Dist]):
     """The target's distributions along a draft, each computed when first asked for."""
 
     def __init__(
-        self,
-        sampler: Sampler,
-        logits: Logits,
-        history: Sequence[int],
-        drafted: Sequence[int],
-        constraint: Constraint | None,
+        self, sampler: Sampler, logits: Logits, history: Sequence[int], drafted: Sequence[int]
     ) -> None:
         self._sampler = sampler
         self._logits = logits
         self._history = history
         self._drafted = drafted
         self._rows: list[Dist | None] = [None] * (len(drafted) + 1)
-        self._constraints = [constraint]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -309,23 +297,11 @@ class Rows(Sequence[Dist]):
         return dist
 
     def _compute(self, index: int) -> Dist:
-        history = self._history
-        recent = self._sampler.params.repeat_last_n
-        if index and self._sampler.params.penalised:
-            history = [*history[-recent:], *self._drafted[:index]]
-        constraint = self._constraint(index)
-        return self._sampler.conditioned(self._logits[index], history, constraint)
-
-    def _constraint(self, index: int) -> Constraint | None:
-        """The constraint's state after the first `index` drafted tokens."""
-        states = self._constraints
-        while len(states) <= index:
-            state = states[-1]
-            if state is not None:
-                state = state.clone()
-                state.advance(self._drafted[len(states) - 1])
-            states.append(state)
-        return states[index]
+        sampler, history = self._sampler, self._history
+        drafted = self._drafted[:index]
+        if drafted and sampler.params.penalised:
+            history = [*history[-sampler.params.repeat_last_n :], *drafted]
+        return sampler.row(self._logits[index], history, sampler.constraint(drafted))
 
 
 def _constrained(x: Logits, constraint: Constraint, wanted: int) -> Logits:
@@ -335,7 +311,7 @@ def _constrained(x: Logits, constraint: Constraint, wanted: int) -> Logits:
     """
     n = len(x)
     for size in (*_GUESSES, n):
-        if size < n and size < 2 * wanted:
+        if size < min(wanted, n):
             continue
         ids = np.arange(n) if size >= n else _largest(x, size)
         ids = ids[constraint.allowed(ids)]
@@ -397,7 +373,7 @@ def _nucleus(x: Logits, largest: np.float32, p: np.float32) -> Ids:
     """Top-p over a whole vocabulary (1904.09751): indices into x (n,), descending."""
     mass = np.exp(x - largest)
     mass /= mass.cumsum()[-1]
-    for size in (*_GUESSES, len(x)):
+    for size in (*_GUESSES[1:], len(x)):
         ids = _largest(x, size)
         reached = mass[ids].cumsum()
         if reached[-1] >= p:
