@@ -1,0 +1,63 @@
+"""The loaded models behind a session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from localspec.chat import machine
+from localspec.engine.llama import Context, devices
+from localspec.engine.stats import DeviceMemory, MemoryUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPair:
+    """A target, perhaps a draft, and what is worth knowing about them.
+
+    Attributes:
+        name: how the pair is called.
+        target: the target's context.
+        draft: the draft's context, None for plain decoding.
+        draft_note: why nothing can be drafted; empty where something can.
+        notices: what the user should know.
+        load_settings: how the models were loaded, by option name.
+        devices_before: the accelerators before anything was loaded.
+    """
+
+    name: str
+    target: Context
+    draft: Context | None = None
+    draft_note: str = ""
+    notices: tuple[str, ...] = ()
+    load_settings: Mapping[str, Any] = field(default_factory=dict)
+    devices_before: tuple[DeviceMemory, ...] = ()
+
+    def memory(self) -> MemoryUse:
+        """Where the memory goes now."""
+        target, draft = self.target, self.draft
+        return MemoryUse(
+            target_weights=target.model.weights_bytes,
+            draft_weights=draft.model.weights_bytes if draft else 0,
+            target_cache=target.cache_bytes,
+            draft_cache=draft.cache_bytes if draft else 0,
+            buffers=target.buffer_bytes + (draft.buffer_bytes if draft else 0),
+            process=machine.resident(),
+            peak_process=machine.peak_resident(),
+            machine_total=machine.total(),
+            machine_available=machine.available(),
+            devices=devices(),
+        )
+
+    def device_bytes(self) -> int:
+        """Accelerator memory that went away since before the load: ours, if nobody else came."""
+        before = {i: device.free for i, device in enumerate(self.devices_before)}
+        now = enumerate(devices())
+        return sum(max(0, before.get(i, device.free) - device.free) for i, device in now)
+
+    def close(self) -> None:
+        """Free caches and weights."""
+        for context in (self.draft, self.target):
+            if context is not None:
+                context.close()
+                context.model.close()

@@ -1,0 +1,286 @@
+"""`Session`: a conversation with a loaded pair. Text in, turn events out."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from localspec.chat.answer import Answer
+from localspec.chat.conversation import Message, Role, with_system
+from localspec.chat.events import PromptProgress, TurnEnd, TurnEvent
+from localspec.chat.figures import Figures
+from localspec.chat.meter import Meter
+from localspec.chat.pair import LoadedPair
+from localspec.chat.settings import ChatSettings
+from localspec.chat.template import ChatTemplate
+from localspec.chat.transcript import Transcript
+from localspec.engine.cancel import Cancel
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
+from localspec.errors import Cancelled, LocalspecError, PromptTooLong
+
+Turn = Generator[TurnEvent, None, None]
+
+
+class Session:
+    """Owns the engine, the messages and the settings. One turn at a time.
+
+    `turn` and `regenerate` belong to one thread; `figures`, `memory`, `speculation` and `close`
+    may be used from any.
+
+    Attributes:
+        pair: the loaded models.
+        messages: the conversation; change it only between turns.
+        settings: change them only between turns.
+    """
+
+    def __init__(self, pair: LoadedPair, engine: Engine, settings: ChatSettings) -> None:
+        self.messages: list[Message] = []
+        self.settings = settings
+        self.pair = pair
+        self._engine = engine
+        self._template = ChatTemplate(pair.target.model)
+        self._transcript = Transcript(self._template)
+        self._meter = Meter(pair.target.n_ctx)
+        self._speculation = engine.drafter is not None and settings.draft_length > 0
+        self._busy = threading.Lock()
+        self._closed = False
+        self._running: Cancel | None = None
+        self._turns: weakref.WeakSet[Turn] = weakref.WeakSet()
+
+    @property
+    def pair_name(self) -> str:
+        """How the pair is called."""
+        return self.pair.name
+
+    @property
+    def target_name(self) -> str:
+        """The target's own name."""
+        return self.pair.target.model.name
+
+    @property
+    def draft_name(self) -> str | None:
+        """The draft's own name, if there is a draft."""
+        return self.pair.draft.model.name if self.pair.draft else None
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should know about this pair and its settings."""
+        return [*self.pair.notices, *self._template.notices]
+
+    @property
+    def speculation_note(self) -> str:
+        """Why nothing can be drafted; empty where something can."""
+        return "" if self._engine.drafter is not None else self.pair.draft_note
+
+    @property
+    def speculation(self) -> bool:
+        """Whether drafting is on. Setting it takes effect at the next round.
+
+        It stays off where nothing can be drafted. Switched on over a gamma of 0, it drafts as
+        ``auto`` would.
+        """
+        return self._speculation
+
+    @speculation.setter
+    def speculation(self, on: bool) -> None:
+        if on and self.settings.draft_length == 0:
+            self.settings.gamma = "auto"
+        self._speculation = on and self._engine.drafter is not None
+
+    def turn(self, text: str, cancel: Cancel) -> Turn:
+        """Answer `text`; user and assistant messages join the conversation.
+
+        Closing the generator early, or setting `cancel`, keeps what was written so far. After an
+        error before the first token the conversation is what it was.
+
+        Yields:
+            `PromptProgress` (any number), `RoundText` (one a round), one `TurnEnd`.
+
+        Raises:
+            LocalspecError: an empty text; another turn is running; the template refuses the
+                conversation; `PromptTooLong` and whatever else the engine raises.
+        """
+        return self._tracked(self._ask(text, cancel))
+
+    def regenerate(self, cancel: Cancel) -> Turn:
+        """Answer the last question again in place of the old answer.
+
+        Yields and raises as `turn` does; also a LocalspecError where there is no question.
+        """
+        return self._tracked(self._ask_again(cancel))
+
+    def figures(self) -> Figures:
+        """The figures of the running or else the last turn. From any thread."""
+        return self._meter.figures(
+            generating=self._running is not None,
+            speculation=self._gamma() > 0,
+            gamma=self._gamma(),
+            note=self.settings.gamma_note if self._speculation else "off",
+        )
+
+    def memory(self) -> MemoryUse:
+        """Where the memory goes. From any thread; takes well below a millisecond."""
+        return self.pair.memory()
+
+    def peak_memory_bytes(self) -> int:
+        """Peak resident size of this process, and the accelerator memory that it uses."""
+        return self.pair.memory().peak_process + self.pair.device_bytes()
+
+    def reset(self) -> None:
+        """Forget the conversation; the caches keep what the next one may begin with.
+
+        Raises:
+            LocalspecError: a turn is running.
+        """
+        with self._exclusive(Cancel()):
+            self.messages.clear()
+            self._transcript.clear()
+            self._meter = Meter(self.pair.target.n_ctx)
+
+    def close(self) -> None:
+        """Stop a running turn, wait for its end, free the models. A second call does nothing."""
+        self._closed = True
+        while not self._busy.acquire(timeout=0.02):
+            if self._running is not None:
+                self._running.set()
+            # A turn that nobody is iterating will never end by itself.
+            for turn in list(self._turns):
+                _close_suspended(turn)
+        try:
+            self.pair.close()
+        finally:
+            self._busy.release()
+
+    def _tracked(self, turn: Turn) -> Turn:
+        self._turns.add(turn)
+        return turn
+
+    @contextmanager
+    def _exclusive(self, cancel: Cancel) -> Iterator[None]:
+        """Hold the engine for one turn."""
+        if not self._busy.acquire(blocking=False):
+            raise LocalspecError("an answer is still being written", "Wait for it, or stop it.")
+        try:
+            if self._closed:
+                raise LocalspecError("this conversation is closed", "Start a new one.")
+            self._running = cancel
+            yield
+        finally:
+            self._running = None
+            self._busy.release()
+
+    def _ask(self, text: str, cancel: Cancel) -> Turn:
+        if not text.strip():
+            raise LocalspecError("the prompt is empty", "Write something to answer.")
+        with self._exclusive(cancel):
+            yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
+
+    def _ask_again(self, cancel: Cancel) -> Turn:
+        with self._exclusive(cancel):
+            users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
+            if not users:
+                raise LocalspecError("there is no question to answer again", "Ask something first.")
+            yield from self._answer(self.messages[: users[-1] + 1], cancel)
+
+    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> Turn:
+        """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
+        settings = replace(self.settings)
+        self._meter = Meter(self.pair.target.n_ctx)
+        prompt = self._prompt(asked, settings)
+        piece = self.pair.target.model.piece
+        answer = Answer(piece, (*settings.stop, *self._template.stops))
+        before, self.messages[:] = list(self.messages), asked
+        reason: FinishReason | None = None
+        try:
+            reason = yield from self._write(prompt, settings, answer, cancel)
+        except GeneratorExit:
+            reason = FinishReason.CANCELLED
+            raise
+        finally:
+            self._transcript.answered(answer.tokens, piece, answer.text)
+            if reason is None and not answer.text:  # it failed before it said anything
+                self.messages[:] = before
+            else:
+                message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
+                self.messages.append(message)
+        yield TurnEnd(answer.text, reason, self._meter.stats)
+
+    def _prompt(self, messages: Sequence[Message], settings: ChatSettings) -> list[int]:
+        """The ids that the models read, beginning with those that are in the caches."""
+        # An answer stopped before its first word is nothing that the model said.
+        said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
+        text = self._template.render(with_system(said, settings.system_prompt))
+        prompt = self._transcript.prompt(text)
+        size = self.pair.target.n_ctx
+        if len(prompt) > size:
+            what = "prompt" if len(messages) == 1 else "conversation"
+            raise PromptTooLong(
+                f"the {what} has {len(prompt):,} tokens, the context holds {size:,}",
+                f"Shorten the {what}, start a new one, or raise --ctx-size.",
+            )
+        return prompt
+
+    def _write(
+        self, prompt: list[int], settings: ChatSettings, answer: Answer, cancel: Cancel
+    ) -> Generator[TurnEvent, None, FinishReason]:
+        prefill = yield from self._read(prompt, cancel)
+        if prefill is None:
+            return FinishReason.CANCELLED
+        self._meter.prefilled(prefill)
+        how = GenerateSettings(
+            sampling=settings.sampling, accept=settings.rule, n_predict=settings.n_predict
+        )
+        rounds: Any = self._engine.generate(prompt, how, _Switch(self._gamma), cancel)
+        with closing(rounds):
+            done: Round
+            for done in rounds:
+                event = answer.add(done)
+                self._meter.add(event.round)
+                yield event
+                if event.round.finish is not None:
+                    return event.round.finish
+        raise AssertionError("the engine ended without a reason")
+
+    def _read(
+        self, prompt: Sequence[int], cancel: Cancel
+    ) -> Generator[TurnEvent, None, Prefill | None]:
+        """Read the prompt; None where that was cancelled."""
+        steps = self._engine.prefill(prompt, cancel)
+        with closing(steps):
+            while True:
+                try:
+                    done, total = next(steps)
+                except StopIteration as end:
+                    prefill: Prefill = end.value
+                    return prefill
+                except Cancelled:
+                    return None
+                yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
+
+    def _gamma(self) -> int:
+        """The draft length of the next round."""
+        return self.settings.draft_length if self._speculation else 0
+
+
+class _Switch:
+    """The fixed draft length, asked for anew before every round so that it can be switched."""
+
+    def __init__(self, gamma: Callable[[], int]) -> None:
+        self._gamma = gamma
+
+    def choose(self) -> int:
+        """The draft length now."""
+        return self._gamma()
+
+    def observe(self, done: Round) -> None:
+        """A fixed length learns nothing."""
+
+
+def _close_suspended(turn: Turn) -> None:
+    with suppress(ValueError):  # it is running in another thread, and has been asked to stop
+        turn.close()

@@ -1,0 +1,52 @@
+"""What can be changed about a conversation between two turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from localspec.engine.acceptance import Accept
+from localspec.engine.sampling import SamplingParams
+
+Gamma: TypeAlias = 'int | Literal["auto"]'
+
+AUTO_GAMMA = 3
+AUTO_NOTE = f"auto means {AUTO_GAMMA} until it is measured here"
+
+
+@dataclass(slots=True)
+class ChatSettings:
+    """Settings of a conversation; a turn uses those in force when it begins.
+
+    Attributes:
+        system_prompt: what the model is told before anything else; empty for nothing.
+        sampling: the sampler chain.
+        accept: the acceptance rule; None chooses match at temperature 0, else token.
+        gamma: draft length, or ``"auto"``.
+        n_predict: tokens to generate at most; -1 until the end or the end of the context.
+        stop: strings that end an answer and are left out of it.
+    """
+
+    system_prompt: str = ""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    accept: Accept | None = None
+    gamma: Gamma = "auto"
+    n_predict: int = -1
+    stop: tuple[str, ...] = ()
+
+    @property
+    def rule(self) -> Accept:
+        """The acceptance rule in force."""
+        if self.accept is not None:
+            return self.accept
+        return Accept.MATCH if self.sampling.greedy else Accept.TOKEN
+
+    @property
+    def draft_length(self) -> int:
+        """Gamma as a number."""
+        return AUTO_GAMMA if self.gamma == "auto" else self.gamma
+
+    @property
+    def gamma_note(self) -> str:
+        """Where gamma comes from, in words."""
+        return AUTO_NOTE if self.gamma == "auto" else "fixed"

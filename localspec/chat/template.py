@@ -1,0 +1,243 @@
+"""The chat template: from messages to text, and from the text to the ids that a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
+from localspec.errors import LocalspecError
+
+# For models without a template (base models mostly): a transcript that any text model can
+# continue. Nothing in it marks the end of an answer, so the next "User:" has to.
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if m['role'] == 'system' %}{{ m['content'] + '\\n\\n' }}"
+    "{% elif m['role'] == 'user' %}{{ 'User: ' + m['content'] + '\\n' }}"
+    "{% else %}{{ 'Assistant:' + m['content'] + '\\n' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+PLAIN_STOPS = ("\nUser:",)
+
+# Where a message contains the text of a control token, one of these private-use characters
+# takes its place until the rendered text has been cut into control tokens and plain text.
+_GUARDS = range(0x10FF00, 0x10FFFE)
+
+
+Render: TypeAlias = Callable[[Sequence[Message]], str]
+
+
+class Tokeniser(Protocol):
+    """What a template needs of a model."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template, if the model has one."""
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether a text begins with BOS."""
+
+    @property
+    def bos(self) -> int | None:
+        """The BOS token."""
+
+    @property
+    def eos(self) -> int | None:
+        """The EOS token."""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """`text` as ids."""
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of `token`."""
+
+
+class ChatTemplate:
+    """Renders conversations with the model's own template.
+
+    Rendered text is *guarded*: what a message contains is plain text, whatever it looks like.
+    Give it to `tokenize` of the same object.
+
+    Attributes:
+        notices: what a user should know (no template, a system role that is refused).
+        stops: stop strings that the plain fallback needs; empty for a real template.
+    """
+
+    def __init__(self, model: Tokeniser) -> None:
+        self._model = model
+        self._guards: dict[str, str] = {}  # text that looks like a control token -> its stand-in
+        self._plain: dict[int, str] = {}  # the same, for `str.translate` back
+        self.notices: list[str] = []
+        self.stops: tuple[str, ...] = ()
+        self._format = self._formatter()
+        self._prefix_space = self._text_of(self._ids("x", control=False)) == " x"
+
+    def _formatter(self) -> Render:
+        template = self._model.chat_template
+        if template is not None:
+            try:
+                return _compile(template, self._special(self._model.bos), self._eos_text())
+            except Exception as error:
+                self._notice(f"the model's chat template cannot be read ({_reason(error)})")
+        else:
+            self._notice("the model has no chat template")
+        self.notices[-1] += ": a plain 'User: ... Assistant:' transcript is used instead"
+        self.stops = PLAIN_STOPS
+        return _compile(PLAIN_TEMPLATE, self._special(self._model.bos), self._eos_text())
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The guarded text of `messages` with the beginning of the next answer.
+
+        A template that refuses the system role, or drops it, gets the system prompt in the
+        first user message; one that wants alternating roles gets neighbours merged.
+
+        Raises:
+            LocalspecError: the template refuses the conversation all the same.
+        """
+        guarded = [Message(m.role, self.guard(m.content)) for m in messages]
+        refusal = ""
+        for arrange in (list, fold_system, merge_neighbours, _fold_and_merge):
+            arranged = arrange(guarded)
+            try:
+                text = self._format(arranged)
+            except Exception as error:
+                refusal = refusal or _reason(error)
+                continue
+            if _mentions_system(text, arranged):
+                self._note_folding(guarded, arranged)
+                return text
+        raise LocalspecError(
+            f"the model's chat template refuses this conversation: {refusal or 'no reason given'}",
+            "Start a new conversation, or leave out the system prompt.",
+        )
+
+    def guard(self, text: str) -> str:
+        """`text` with stand-ins for everything in it that looks like a control token."""
+        for char in {c for c in text if ord(c) in _GUARDS}:
+            text = text.replace(char, self._stand_in(char))
+        while marks := self._control_texts(text):
+            for mark in marks:
+                text = text.replace(mark, self._stand_in(mark))
+        return text
+
+    def tokenize(self, text: str, *, continues: bool = False) -> list[int]:
+        """The ids of guarded `text`.
+
+        Args:
+            text: what `render` returned, or its end.
+            continues: the text goes on after other ids, so nothing may be put in front.
+        """
+        if not text:
+            return []
+        if continues:
+            return self._continuation(text)
+        ids = self._guarded_ids(text)
+        bos = self._model.bos
+        # Many templates write BOS themselves; two of them make answers worse.
+        if self._model.add_bos and bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return ids
+
+    def _continuation(self, text: str) -> list[int]:
+        """The ids of `text` without the space that some tokenisers put before a first word."""
+        ids = self._guarded_ids(text)
+        if not self._prefix_space or self._control_text(ids[0]):
+            return ids
+        anchor = self._guarded_ids("\n")
+        anchored = self._guarded_ids("\n" + text)
+        return anchored[len(anchor) :] if anchored[: len(anchor)] == anchor else ids
+
+    def _guarded_ids(self, text: str) -> list[int]:
+        """llama.cpp's own ids, except between two control tokens where a stand-in occurs."""
+        parsed = self._ids(text, control=True)
+        if not self._plain or not any(ord(c) in self._plain for c in text):
+            return parsed
+        ids: list[int] = []
+        fragment: list[int] = []
+        at = 0
+        for token in parsed:
+            mark = self._control_text(token)
+            start = text.find(mark, at) if mark else -1
+            if start < 0:
+                fragment.append(token)
+                continue
+            ids += [*self._plain_ids(text[at:start], fragment), token]
+            fragment, at = [], start + len(mark)
+        return ids + self._plain_ids(text[at:], fragment)
+
+    def _plain_ids(self, text: str, known: list[int]) -> list[int]:
+        """The ids of text between control tokens, stand-ins put back as plain text."""
+        restored = text.translate(self._plain)
+        return known if restored == text else self._ids(restored, control=False)
+
+    def _control_texts(self, text: str) -> set[str]:
+        """The texts of the control tokens that would be read out of `text`."""
+        ids = self._ids(text, control=True)
+        return {mark for mark in map(self._control_text, set(ids)) if mark and mark in text}
+
+    def _control_text(self, token: int) -> str:
+        """The text of a control token, empty for every other token."""
+        return "" if self._model.piece(token) else self._special(token)
+
+    def _stand_in(self, text: str) -> str:
+        if text not in self._guards:
+            if len(self._guards) == len(_GUARDS):
+                return "\N{REPLACEMENT CHARACTER}"
+            code = _GUARDS[len(self._guards)]
+            self._guards[text] = chr(code)
+            self._plain[code] = text
+        return self._guards[text]
+
+    def _ids(self, text: str, *, control: bool) -> list[int]:
+        return self._model.tokenize(text, add_special=False, parse_special=control)
+
+    def _text_of(self, ids: Sequence[int]) -> str:
+        return b"".join(self._model.piece(token) for token in ids).decode("utf-8", "replace")
+
+    def _special(self, token: int | None) -> str:
+        if token is None:
+            return ""
+        return self._model.piece(token, special=True).decode("utf-8", "replace")
+
+    def _eos_text(self) -> str:
+        return self._special(self._model.eos)
+
+    def _notice(self, text: str) -> None:
+        if text not in self.notices:
+            self.notices.append(text)
+
+    def _note_folding(self, asked: Sequence[Message], used: Sequence[Message]) -> None:
+        had = any(m.role is Role.SYSTEM for m in asked)
+        if had and not any(m.role is Role.SYSTEM for m in used):
+            self._notice(
+                "the model's chat template takes no system prompt:"
+                " it goes in front of the first message"
+            )
+
+
+def _compile(template: str, bos: str, eos: str) -> Render:
+    formatter = Jinja2ChatFormatter(template=template, bos_token=bos, eos_token=eos)
+
+    def render(messages: Sequence[Message]) -> str:
+        plain: Any = [{"role": m.role.value, "content": m.content} for m in messages]
+        return formatter(messages=plain).prompt
+
+    return render
+
+
+def _fold_and_merge(messages: Sequence[Message]) -> list[Message]:
+    return merge_neighbours(fold_system(messages))
+
+
+def _mentions_system(text: str, messages: Sequence[Message]) -> bool:
+    """Whether the system prompt arrived: some templates drop the role in silence."""
+    return all(m.content.strip() in text for m in messages if m.role is Role.SYSTEM)
+
+
+def _reason(error: Exception) -> str:
+    """The error as one short line."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    return line if len(line) <= 200 else line[:199] + "…"

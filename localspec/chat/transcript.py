@@ -1,0 +1,94 @@
+"""The ids behind a conversation, so that the next prompt begins with what the caches hold.
+
+Tokenising an answer's text again need not give the ids that were generated, and a cache is only
+worth something up to the first difference. So the ids are kept, and only new text is tokenised.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class Codec(Protocol):
+    """What `Transcript` needs of a chat template."""
+
+    def guard(self, text: str) -> str:
+        """Message text as it stands in rendered text."""
+
+    def tokenize(self, text: str, *, continues: bool = False) -> list[int]:
+        """The ids of rendered text."""
+
+
+class Transcript:
+    """One rendered text and its ids, with marks where both may be cut.
+
+    A template may rewrite history (drop thinking blocks, trim answers). Then everything after
+    the last mark whose text is still a beginning of the new rendering is tokenised afresh.
+    """
+
+    def __init__(self, template: Codec) -> None:
+        self._template = template
+        self._text = ""
+        self._ids: list[int] = []
+        self._marks: list[tuple[int, int]] = []  # (characters, ids), ascending
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._text, self._ids, self._marks = "", [], []
+
+    def prompt(self, rendered: str) -> list[int]:
+        """The ids of the prompt `rendered`, beginning with known ids as far as possible."""
+        while self._marks and not rendered.startswith(self._text[: self._marks[-1][0]]):
+            self._marks.pop()
+        n_text, n_ids = self._marks[-1] if self._marks else (0, 0)
+        del self._ids[n_ids:]
+        self._ids += self._template.tokenize(rendered[n_text:], continues=n_text > 0)
+        self._text = rendered
+        self._mark()
+        return list(self._ids)
+
+    def answered(self, ids: Sequence[int], piece: Callable[[int], bytes], text: str) -> None:
+        """Append an answer: the ids generated, and the text that was released of it.
+
+        Ids whose text was not released (behind a stop string, half a character) are left out.
+        """
+        raw = text.encode()
+        ends = _ends(ids, piece, raw)
+        prompt, n_prompt = self._text, len(self._ids)
+        # One mark before closing white space as well: many templates trim it.
+        for limit in (len(raw.rstrip()), len(raw)):
+            count = bisect_right(ends, limit)
+            while count and not _between_characters(raw, ends[count - 1]):
+                count -= 1
+            known = len(self._ids) - n_prompt
+            text_now = prompt + self._template.guard(
+                raw[: ends[count - 1]].decode() if count else ""
+            )
+            if count > known and text_now.startswith(self._text):
+                self._ids += ids[known:count]
+                self._text = text_now
+                self._mark()
+
+    def _mark(self) -> None:
+        mark = (len(self._text), len(self._ids))
+        if mark not in self._marks[-1:]:
+            self._marks.append(mark)
+
+
+def _ends(ids: Sequence[int], piece: Callable[[int], bytes], raw: bytes) -> list[int]:
+    """Where in `raw` each of the leading `ids` ends, as far as their bytes are those of `raw`."""
+    ends: list[int] = []
+    end = 0
+    for token in ids:
+        part = piece(token)
+        if raw[end : end + len(part)] != part:
+            break
+        end += len(part)
+        ends.append(end)
+    return ends
+
+
+def _between_characters(raw: bytes, end: int) -> bool:
+    return end == len(raw) or raw[end] & 0xC0 != 0x80

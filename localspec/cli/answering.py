@@ -1,0 +1,75 @@
+"""One prompt, one answer: what `localspec run` does once its arguments are known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing
+
+import click
+
+from localspec.chat.events import RoundText, TurnEnd
+from localspec.chat.session import Session
+from localspec.cli import report
+from localspec.cli.loading import load_session
+from localspec.cli.options import Options
+from localspec.cli.run import Wanted
+from localspec.engine.cancel import Cancel
+from localspec.engine.stats import FinishReason
+from localspec.errors import LocalspecError
+
+
+def answer(options: Options, wanted: Wanted, cancel: Cancel) -> bool:
+    """Load, answer, report; whether the user stopped it.
+
+    Raises:
+        LocalspecError: as `load_session` and `Session.turn`.
+        Cancelled: the user stopped it while it was loading.
+        BrokenPipeError: the reader of standard output has gone.
+    """
+    session = load_session(options, progress=lambda _step, _share: None, cancel=cancel)
+    with closing(session):
+        for notice in session.notices:
+            click.echo(f"warning: {notice}", err=True)
+        end = _stream(session, wanted.text, cancel, show=not wanted.as_json)
+        if wanted.as_json:
+            document = report.document(session, end)
+            write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+        if wanted.stats:
+            click.echo(report.summary(session, end.stats), err=True)
+    return end.reason is FinishReason.CANCELLED
+
+
+def _stream(session: Session, prompt: str, cancel: Cancel, *, show: bool) -> TurnEnd:
+    """Run the turn, writing its text as it comes; end the line even where the answer breaks off."""
+    last = ""
+    try:
+        for event in session.turn(prompt, cancel):
+            if isinstance(event, TurnEnd):
+                return event
+            if show and isinstance(event, RoundText) and event.text:
+                last = event.text
+                write(last)
+    finally:
+        if last and not last.endswith("\n"):
+            write("\n")
+    raise AssertionError("the turn ended without an end")
+
+
+def write(text: str) -> None:
+    """Write to standard output now; what its encoding lacks is replaced.
+
+    Raises:
+        BrokenPipeError: the reader has gone.
+        LocalspecError: it cannot be written to, the disk being full for example.
+    """
+    out = sys.stdout
+    if out is None:
+        return
+    try:
+        out.write(text.encode(out.encoding, "replace").decode(out.encoding))
+        out.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LocalspecError(f"cannot write to standard output: {error.strerror}") from None

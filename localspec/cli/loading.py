@@ -1,0 +1,257 @@
+"""From options to a loaded session, in steps that fail early and say why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from localspec.chat import machine
+from localspec.chat.pair import LoadedPair
+from localspec.chat.session import Session
+from localspec.chat.settings import ChatSettings
+from localspec.cli.options import Options
+from localspec.engine.cancel import Cancel
+from localspec.engine.draft import ModelDrafter
+from localspec.engine.generate import Engine
+from localspec.engine.llama import Context, ContextOptions, Model, default_threads, devices
+from localspec.engine.sampling import SamplingParams
+from localspec.errors import OutOfMemory, SamplingError, UnsupportedModel, UsageError
+from localspec.pairs import catalogue, gguf, units, vocabulary
+from localspec.pairs.catalogue import ResolvedPair
+from localspec.pairs.gguf import GgufHeader, ModelFiles
+
+# Chosen where nobody asks for more: a cache of the whole trained context can take more memory
+# than the weights.
+DEFAULT_CTX = 8192
+
+Progress: TypeAlias = Callable[[str, float | None], None]
+"""Called with a step in words and its share done (0 to 1), None where that is not known."""
+
+
+def chat_settings(options: Options) -> ChatSettings:
+    """The settings that a conversation begins with.
+
+    Raises:
+        UsageError: sampling settings that make no distribution.
+    """
+    try:
+        sampling = SamplingParams(
+            temperature=options.temp,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            min_p=options.min_p,
+            seed=options.seed,
+        )
+    except SamplingError as error:
+        raise UsageError(error.message, error.remedy) from None
+    return ChatSettings(
+        system_prompt=options.system_prompt,
+        sampling=sampling,
+        gamma=options.gamma,
+        n_predict=options.n_predict,
+        stop=options.stop,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is going to be loaded, from the headers alone."""
+
+    resolved: ResolvedPair
+    target: ModelFiles
+    draft: ModelFiles | None
+    n_ctx: int
+    notices: tuple[str, ...]
+
+
+def load_session(options: Options, *, progress: Progress, cancel: Cancel) -> Session:
+    """Find, check and load what `options` ask for.
+
+    Raises:
+        LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
+            another vocabulary (`VocabularyMismatch`), too little memory (`OutOfMemory`), a name
+            that stands for nothing (`HubError`), impossible settings (`UsageError`).
+        Cancelled: `cancel` was set.
+    """
+    settings = chat_settings(options)
+    progress("Reading the headers", None)
+    plan = _plan(options)
+    before = devices()
+    with ExitStack() as undo:
+        loader = _Loader(options, plan.n_ctx, progress, cancel, undo)
+        target = loader.load(plan.resolved.target)
+        draft, note = _load_draft(plan.resolved, target, loader)
+        pair = LoadedPair(
+            name=plan.resolved.name,
+            target=target,
+            draft=draft,
+            draft_note=note,
+            notices=plan.notices,
+            load_settings={
+                "ctx_size": plan.n_ctx,
+                "threads": options.threads or default_threads(),
+                "n_gpu_layers": options.n_gpu_layers,
+            },
+            devices_before=before,
+        )
+        drafter = ModelDrafter(draft, target.model.n_vocab) if draft else None
+        session = Session(pair, Engine(target, drafter), settings)
+        undo.pop_all()
+    return session
+
+
+def _plan(options: Options) -> _Plan:
+    """Resolve and check everything that can be checked without loading."""
+    resolved = catalogue.resolve(options.pair, options.draft)
+    target = gguf.read_model(resolved.target)
+    _require_chat_model(target)
+    draft = gguf.read_model(resolved.draft) if resolved.draft else None
+    if draft is not None:
+        _require_chat_model(draft)
+        vocabulary.check(target.header, draft.header)
+    n_ctx = _context_size(options, target.header)
+    notices = [*_beyond_training(n_ctx, target), *(_beyond_training(n_ctx, draft) if draft else [])]
+    notices += _check_memory([model for model in (target, draft) if model], n_ctx)
+    return _Plan(resolved, target, draft, n_ctx, tuple(notices))
+
+
+def _context_size(options: Options, target: GgufHeader) -> int:
+    trained = _trained(target)
+    if options.ctx_size is None:
+        return min(trained or DEFAULT_CTX, DEFAULT_CTX)
+    return options.ctx_size or trained or DEFAULT_CTX
+
+
+def _trained(header: GgufHeader) -> int:
+    return header.integer(header.arch_key("context_length"))
+
+
+def _beyond_training(n_ctx: int, model: ModelFiles) -> list[str]:
+    trained = _trained(model.header)
+    if not trained or n_ctx <= trained:
+        return []
+    return [
+        f"the context of {n_ctx:,} tokens is beyond the {trained:,} that"
+        f" {model.paths[0].name} was trained for: it gets worse from there on"
+    ]
+
+
+CHOOSE = "Choose a chat model."
+
+# Architectures that turn text into vectors, or images into embeddings.
+_NO_WRITERS = ("bert", "t5encoder", "clip", "gemma-embedding", "wavtokenizer-dec")
+
+
+def _require_chat_model(model: ModelFiles) -> None:
+    """Refuse by the header alone what loads but writes no text.
+
+    Raises:
+        UnsupportedModel: an embedding model, an adapter, a projector.
+    """
+    header, name = model.header, model.paths[0].name
+    architecture = header.architecture
+    kind = header.text("general.type", "model")
+    if kind != "model":
+        raise UnsupportedModel(f"{name} is no model of its own but of type {kind}", CHOOSE)
+    pooled = header.integer(header.arch_key("pooling_type")) > 0
+    causal = header.metadata.get(header.arch_key("attention.causal"), True)
+    if pooled or causal is False or architecture.endswith(_NO_WRITERS):
+        raise UnsupportedModel(
+            f"{name} is an embedding model ({architecture}): it writes no text", CHOOSE
+        )
+
+
+def _check_memory(models: list[ModelFiles], n_ctx: int) -> list[str]:
+    """Refuse what cannot fit, warn of what will be slow.
+
+    Weights are mapped: where they do not fit they are read from disk again and again, which is
+    slow but works. Caches must fit. A limit on the address space counts both.
+
+    Raises:
+        OutOfMemory: too little memory.
+    """
+    weights = sum(model.tensor_bytes for model in models)
+    caches = sum(_cache_bytes(model.header, n_ctx) for model in models)
+    accelerators = sum(device.free for device in devices())
+    free = machine.available() + accelerators
+    room = machine.address_space_left()
+    if _with_reserve(caches) > free:
+        raise OutOfMemory(
+            f"a context of {n_ctx:,} tokens needs about {units.size(caches)} of memory,"
+            f" {units.size(free)} are free",
+            "Lower --ctx-size, or close other programs.",
+        )
+    if room is not None and _with_reserve(weights + caches) > room:
+        raise OutOfMemory(
+            f"the models need about {units.size(_with_reserve(weights + caches))} of memory,"
+            f" this process may take {units.size(room)} more",
+            "Lower --ctx-size, choose a smaller pair, or raise the limit (ulimit -v).",
+        )
+    if _with_reserve(weights + caches) > free:
+        return [
+            f"the models need about {units.size(_with_reserve(weights + caches))} of memory,"
+            f" {units.size(free)} are free: weights will be read from disk again and again"
+        ]
+    return []
+
+
+def _with_reserve(n_bytes: int) -> int:
+    """A tenth more, for compute buffers and for the rest of the process."""
+    return n_bytes + n_bytes // 10
+
+
+def _cache_bytes(header: GgufHeader, n_ctx: int) -> int:
+    """The key and value cache in F16, as if every layer attended to everything."""
+    heads = max(header.integers(header.arch_key("attention.head_count")), default=0) or 1
+    width = header.integer(header.arch_key("embedding_length")) // heads
+    key = header.integer(header.arch_key("attention.key_length"), width)
+    value = header.integer(header.arch_key("attention.value_length"), width)
+    layers = header.integer(header.arch_key("block_count"))
+    kv_heads = header.integers(header.arch_key("attention.head_count_kv")) or [heads]
+    total_heads = sum(kv_heads) if len(kv_heads) > 1 else layers * kv_heads[0]
+    return 2 * n_ctx * total_heads * (key + value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loader:
+    """How both models are loaded; `undo` frees them if anything later fails."""
+
+    options: Options
+    n_ctx: int
+    progress: Progress
+    cancel: Cancel
+    undo: ExitStack
+
+    def load(self, path: Path) -> Context:
+        """Load one model and make its context."""
+        step = f"Loading {path.name}"
+        model = Model.load(
+            path,
+            n_gpu_layers=self.options.n_gpu_layers,
+            progress=lambda share: self.progress(step, share),
+            cancel=self.cancel,
+        )
+        self.undo.callback(model.close)
+        how = ContextOptions(n_ctx=self.n_ctx, threads=self.options.threads)
+        context = Context(model, how, self.cancel)
+        self.undo.callback(context.close)
+        return context
+
+
+def _load_draft(
+    resolved: ResolvedPair, target: Context, loader: _Loader
+) -> tuple[Context | None, str]:
+    """The draft's context, or why there is none."""
+    if resolved.draft is None:
+        return None, f"there is no draft: {resolved.draft_reason}"
+    if not target.can_truncate:
+        return None, f"{target.model.name} cannot take back rejected tokens"
+    draft = loader.load(resolved.draft)
+    if draft.can_truncate:
+        return draft, ""
+    draft.close()
+    draft.model.close()
+    return None, f"the draft {draft.model.name} cannot take back rejected tokens"

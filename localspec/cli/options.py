@@ -1,0 +1,211 @@
+"""The options that `run` and `chat` share: llama.cpp's names, and its defaults for sampling."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import click
+
+MAX_GAMMA = 63  # one verify pass yields 64 rows of logits at most
+MAX_THREADS = 512  # ggml's own limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line asked for.
+
+    Attributes:
+        pair: a pair's name, a file or a reference; None for the demo pair.
+        draft: a file, a reference or ``none``; None leaves the choice to the pair.
+        ctx_size: tokens; 0 for all that the target was trained for, None to choose.
+        threads: CPU threads, None to choose.
+        n_gpu_layers: layers on an accelerator, -1 for all.
+        temp, top_k, top_p, min_p: the sampler chain.
+        seed: of the random draws; None draws one.
+        n_predict: tokens to generate at most, -1 for no limit.
+        gamma: draft length, or ``"auto"``.
+        system_prompt: empty for none.
+        stop: strings that end an answer.
+    """
+
+    pair: str | None = None
+    draft: str | None = None
+    ctx_size: int | None = None
+    threads: int | None = None
+    n_gpu_layers: int = -1
+    temp: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    seed: int | None = None
+    n_predict: int = -1
+    gamma: int | Literal["auto"] = "auto"
+    system_prompt: str = ""
+    stop: tuple[str, ...] = ()
+
+    def with_seed(self) -> Options:
+        """The same with a seed drawn now where none was given, so that it can be reported."""
+        return self if self.seed is not None else replace(self, seed=secrets.randbits(32))
+
+
+class _Gamma(click.ParamType["int | str"]):
+    """A draft length, or ``auto``."""
+
+    name = "N|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        text = str(value)
+        if text == "auto":
+            return text
+        if not (text.isascii() and text.isdecimal()) or int(text) > MAX_GAMMA:
+            self.fail(f"{text!r} is neither auto nor a number from 0 to {MAX_GAMMA}.", param, ctx)
+        return int(text)
+
+
+class _Text(click.ParamType[str]):
+    """Text that is valid UTF-8: other bytes on the command line arrive as lone surrogates."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail("it is not valid UTF-8.", param, ctx)
+        return text
+
+
+TEXT = _Text()
+
+
+def _none_below_zero(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
+    return None if value is None or value < 0 else value
+
+
+def _threads(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
+    return None if value is None or value < 1 else value
+
+
+_DEFAULTS = Options()
+
+_PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+    click.argument("pair", required=False, metavar="[PAIR]"),
+    click.option("--target", metavar="MODEL", help="The same as PAIR."),
+    click.option(
+        "--draft", metavar="MODEL", help="Draft model: a file, a reference, or 'none' for none."
+    ),
+    click.option(
+        *("-c", "--ctx-size"),
+        type=click.IntRange(0, 2**31 - 1),
+        metavar="N",
+        help="Context size in tokens; 0 for all that the target was trained for."
+        "  [default: that, but 8192 at most]",
+    ),
+    click.option(
+        *("-t", "--threads"),
+        type=click.IntRange(-1, MAX_THREADS),
+        metavar="N",
+        callback=_threads,
+        help="CPU threads.  [default: the physical cores]",
+    ),
+    click.option(
+        *("-ngl", "--n-gpu-layers"),
+        type=click.IntRange(-1, 2**31 - 1),
+        default=_DEFAULTS.n_gpu_layers,
+        metavar="N",
+        help="Layers on the GPU, if there is one; -1 for all.",
+        show_default=True,
+    ),
+    click.option(
+        "--temp",
+        type=float,
+        default=_DEFAULTS.temp,
+        metavar="X",
+        help="Temperature; 0 is greedy.",
+        show_default=True,
+    ),
+    click.option(
+        "--top-k",
+        type=click.IntRange(-(2**31), 2**31 - 1),
+        default=_DEFAULTS.top_k,
+        metavar="N",
+        help="Keep the N most probable tokens; 0 keeps all.",
+        show_default=True,
+    ),
+    click.option(
+        "--top-p",
+        type=float,
+        default=_DEFAULTS.top_p,
+        metavar="X",
+        help="Keep the most probable tokens up to this share; 1 keeps all.",
+        show_default=True,
+    ),
+    click.option(
+        "--min-p",
+        type=float,
+        default=_DEFAULTS.min_p,
+        metavar="X",
+        help="Keep tokens with at least this share of the best one's probability; 0 keeps all.",
+        show_default=True,
+    ),
+    click.option(
+        *("-s", "--seed"),
+        type=click.IntRange(-1, 2**63 - 1),
+        metavar="N",
+        callback=_none_below_zero,
+        help="Seed of the random draws; the same seed gives the same text.  [default: a new one]",
+    ),
+    click.option(
+        *("-n", "--n-predict"),
+        type=click.IntRange(-1, 2**31 - 1),
+        default=_DEFAULTS.n_predict,
+        metavar="N",
+        help="Tokens to generate at most; -1 for no limit.",
+        show_default=True,
+    ),
+    click.option(
+        "--gamma",
+        type=_Gamma(),
+        default=_DEFAULTS.gamma,
+        help="Tokens drafted per round; 0 is plain decoding.",
+        show_default=True,
+    ),
+    click.option(
+        *("-sys", "--system-prompt"),
+        type=TEXT,
+        default=_DEFAULTS.system_prompt,
+        metavar="TEXT",
+        help="What the model is told before anything else.",
+    ),
+    click.option(
+        "--stop",
+        type=TEXT,
+        multiple=True,
+        metavar="TEXT",
+        help="End the answer where this text begins; may be repeated.",
+    ),
+)
+
+
+def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a click command the shared parameters; it gets them as one argument, `options`."""
+    names = {field.name for field in fields(Options)} - {"pair"}
+
+    @functools.wraps(command)
+    def call(pair: str | None, target: str | None, **given: Any) -> Any:
+        if pair is not None and target is not None:
+            raise click.UsageError("PAIR and --target say the same: give one of them.")
+        shared = {name: given.pop(name) for name in names}
+        options = Options(pair=target if pair is None else pair, **shared)
+        return command(options=options, **given)
+
+    for parameter in reversed(_PARAMETERS):
+        call = parameter(call)
+    return call

@@ -1,0 +1,76 @@
+"""`localspec run`: one prompt, one answer on standard output."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.interrupt import interruptible
+from localspec.cli.options import TEXT, Options, shared_options
+from localspec.errors import Cancelled, LocalspecError
+
+if TYPE_CHECKING:
+    from localspec.engine.cancel import Cancel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to answer, and what to print besides: figures, or a JSON document in place of text."""
+
+    text: str
+    stats: bool
+    as_json: bool
+
+
+@click.command(name="run")
+@shared_options
+@click.option(
+    *("-p", "--prompt"),
+    type=TEXT,
+    metavar="TEXT",
+    help="What to answer; '-' reads it from standard input, as does leaving this out.",
+)
+@click.option("--stats", is_flag=True, help="Print the figures to standard error afterwards.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+def command(options: Options, prompt: str | None, stats: bool, as_json: bool) -> None:
+    """Answer one prompt on standard output.
+
+    PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
+    ships with localspec answers.
+    """
+    text = read_prompt() if prompt in (None, "-") else str(prompt)
+    if not text.strip():
+        raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
+    wanted = Wanted(text=text, stats=stats, as_json=as_json)
+    if interruptible(lambda cancel: _answer(options.with_seed(), wanted, cancel)):
+        raise Cancelled
+
+
+def read_prompt() -> str:
+    """The prompt from standard input.
+
+    Raises:
+        LocalspecError: there is no standard input, or it is not UTF-8.
+    """
+    if sys.stdin is None:
+        raise LocalspecError("there is no prompt", "Say what to answer: -p TEXT.")
+    if sys.stdin.isatty():
+        click.echo("Type the prompt, then end it with Ctrl+D (Ctrl+Z, Enter on Windows).", err=True)
+    raw = sys.stdin.buffer.read()
+    try:
+        return raw.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise LocalspecError(
+            f"standard input is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})",
+            "Convert it first, for example with iconv -t UTF-8.",
+        ) from None
+
+
+def _answer(options: Options, wanted: Wanted, cancel: Cancel) -> bool:
+    """Load and answer; whether the user stopped it. In a function: it imports llama.cpp."""
+    from localspec.cli.answering import answer  # noqa: PLC0415 - late, `run --help` must be quick
+
+    return answer(options, wanted, cancel)
