@@ -17,6 +17,10 @@ from localspec.errors import EXIT_INTERRUPTED, Cancelled, LocalspecError, exit_c
 COMMANDS = {
     "chat": ("localspec.cli.chat", "Chat in the terminal."),
     "run": ("localspec.cli.run", "Answer one prompt on standard output."),
+    "pull": ("localspec.cli.pull", "Download a target and its draft."),
+    "list": ("localspec.cli.list", "List curated and installed pairs, and what fits."),
+    "show": ("localspec.cli.show", "Show a pair's vocabulary check, memory and licence."),
+    "rm": ("localspec.cli.rm", "Remove a pair and what only it uses."),
 }
 
 

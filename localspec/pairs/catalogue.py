@@ -122,7 +122,7 @@ def _resolve_name(name: str) -> ResolvedPair:
         return _from_cache(entry)
     if Path(name).is_file():
         return _with_known_draft(Path(name).stem, Path(name))
-    raise NotOnHub(f"there is no pair named {name}", _suggestion(name))
+    raise NotOnHub(f"there is no pair named {name}", suggestion(name))
 
 
 def _from_record(pair: InstalledPair) -> ResolvedPair:
@@ -165,7 +165,8 @@ def _first_gone(paths: tuple[str, ...]) -> str:
     return next(path for path in paths if not Path(path).is_file())
 
 
-def _suggestion(name: str) -> str:
+def suggestion(name: str) -> str:
+    """Say what may have been meant by `name`, which is no pair."""
     known = [DEMO, *(pair.name for pair in installed.all_pairs()), *curated.pairs()]
     close = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"Did you mean {close[0]}? " if close else ""

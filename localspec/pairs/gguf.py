@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Final, overload
@@ -54,6 +54,8 @@ _SCALARS: Final = {
 _UINT32: Final = 4
 _STRING: Final = 8
 _ARRAY: Final = 9
+
+TOKENS_KEY: Final = "tokenizer.ggml.tokens"
 
 
 class StringArray(Sequence[bytes]):
@@ -202,7 +204,7 @@ class GgufHeader:
     @property
     def tokens(self) -> StringArray | None:
         """The vocabulary in the order of its ids, or None for a file without one."""
-        value = self.metadata.get("tokenizer.ggml.tokens")
+        value = self.metadata.get(TOKENS_KEY)
         return value if isinstance(value, StringArray) else None
 
     @property
@@ -297,13 +299,20 @@ def _file_reader(file: BinaryIO) -> ReadRange:
     return read
 
 
-def parse_header(read: ReadRange, total: int | None, label: str) -> GgufHeader:
+Accept = Callable[[str, Mapping[str, Value]], None]
+"""Sees each new key with the metadata so far; raises to stop the reading there."""
+
+
+def parse_header(
+    read: ReadRange, total: int | None, label: str, accept: Accept | None = None
+) -> GgufHeader:
     """Parse a header through `read`, asking for no more than it takes.
 
     Args:
         read: gives byte ranges; what it raises passes through.
         total: the whole file's size in bytes, None when unknown.
         label: how messages name the file.
+        accept: may look at the metadata as it comes, and raise to spare the rest.
 
     Raises:
         ModelFileError: no GGUF, an unsupported version, damaged, or cut off in the header.
@@ -320,6 +329,8 @@ def parse_header(read: ReadRange, total: int | None, label: str) -> GgufHeader:
         if not key or key in metadata:
             raise cursor.damaged(f"its metadata key {key[:60]!r} is empty or given twice")
         metadata[key] = _read_value(cursor, kind)
+        if accept is not None:
+            accept(key, metadata)
         if key == "general.alignment":
             alignment = _checked_alignment(cursor, kind, metadata[key])
     tensors, data_size = _read_tensors(cursor, n_tensors, alignment)

@@ -1,12 +1,468 @@
-"""The only room that touches huggingface_hub; it is imported when it is needed, not before."""
+"""The only room that touches huggingface_hub; the library is loaded when it is needed.
+
+The library gives metadata, authorisation, the cache's layout and its locks. The bytes come
+through its HTTP session, but by our own Range requests: its own downloads start from zero in
+every new process.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
+
+from localspec.errors import (
+    AccessDenied,
+    BadReference,
+    HubError,
+    HubOffline,
+    HubUnavailable,
+    NotOnHub,
+)
+from localspec.pairs import references
+from localspec.pairs.patience import Interrupted, Patience, Unreachable, retried
+from localspec.pairs.references import Reference
+
+# ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a repository at one commit.
+
+    Attributes:
+        etag: the name of its blob in the cache: the sha256 of a large file, the git blob id
+            (a sha1 over a header and the bytes) of one that is kept in git itself.
+        size: in bytes.
+    """
+
+    repo: str
+    commit: str
+    name: str
+    size: int
+    etag: str
+
+    @property
+    def sha256(self) -> str:
+        """The file's sha256, empty when the Hub does not say it."""
+        return self.etag if len(self.etag) == 64 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRepo:
+    """A repository at one commit.
+
+    Attributes:
+        commit: the commit that the revision named when it was asked for.
+        gated: whether its owner wants terms to be accepted first.
+        licence: as the repository's card says, empty when it says nothing.
+        files: every file by name.
+    """
+
+    repo: str
+    commit: str
+    revision: str
+    gated: bool
+    licence: str
+    files: dict[str, RemoteFile]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The bytes of a file from `start` on, as they come."""
+
+    start: int
+    chunks: Iterator[bytes]
 
 
 def cache_folder() -> Path:
     """Give the Hub cache's folder, as ``HF_HUB_CACHE`` and ``HF_HOME`` and the defaults say."""
-    from huggingface_hub import constants  # noqa: PLC0415 - slow, and often not needed
+    from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
+
+
+def is_offline() -> bool:
+    """Tell whether offline mode is on (``HF_HUB_OFFLINE``)."""
+    from huggingface_hub import constants
+
+    return constants.is_offline_mode()
+
+
+def endpoint() -> str:
+    """Give the Hub's address, as ``HF_ENDPOINT`` says."""
+    from huggingface_hub import constants
+
+    return constants.ENDPOINT
+
+
+def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
+    """Ask the Hub about the repository of `reference`, at its revision.
+
+    Raises:
+        HubError: it is not there, not ours to see, or the Hub cannot be asked.
+        Cancelled: the user wants to stop.
+    """
+    from huggingface_hub import HfApi
+
+    def ask() -> Any:
+        with _translated(reference.repo, reference), _only_hub_answers():
+            return HfApi(endpoint=endpoint()).model_info(
+                reference.repo,
+                revision=reference.revision or "main",
+                files_metadata=True,
+                timeout=_timeout(),
+            )
+
+    info = retried(ask, patience)
+    _check_moved(reference, info.id)
+    if not _COMMIT.fullmatch(info.sha or ""):
+        raise HubUnavailable(f"{endpoint()} gives no commit for {reference.repo}", _NO_HUB)
+    files = [_remote_file(reference.repo, info.sha, sibling) for sibling in info.siblings or []]
+    return RemoteRepo(
+        repo=reference.repo,
+        commit=info.sha,
+        revision=reference.revision or "main",
+        gated=bool(info.gated),
+        licence=_licence(info),
+        files={file.name: file for file in files if file is not None},
+    )
+
+
+_NO_HUB: Final = "Check HF_ENDPOINT, and any proxy or firewall between here and the Hub."
+
+
+def _check_moved(reference: Reference, actual: str) -> None:
+    if actual.lower() != reference.repo.lower():
+        moved = Reference(actual, reference.file, reference.quant, reference.revision)
+        raise NotOnHub(
+            f"{reference.repo} has moved to {actual}", f"Pull {moved} if you trust its owner."
+        )
+
+
+def _remote_file(repo: str, commit: str, sibling: Any) -> RemoteFile | None:
+    """Take over a file's description; None where it is not complete enough to be fetched."""
+    lfs = sibling.lfs
+    etag = (lfs.sha256 if lfs else sibling.blob_id) or ""
+    size = lfs.size if lfs else sibling.size
+    if not isinstance(size, int) or size < 0 or not _ETAG.fullmatch(etag):
+        return None
+    return RemoteFile(repo, commit, str(sibling.rfilename), size, etag)
+
+
+def _licence(info: Any) -> str:
+    card = getattr(info, "card_data", None)
+    name = card.get("license_name") or card.get("license") if card is not None else None
+    if not name:
+        tags = [tag for tag in info.tags or [] if tag.startswith("license:")]
+        name = tags[0].removeprefix("license:") if tags else ""
+    if isinstance(name, list):
+        name = ", ".join(str(one) for one in name)
+    return str(name)
+
+
+def require_safe(file: RemoteFile) -> None:
+    """Refuse a file whose name would leave the folder that it is put into.
+
+    Raises:
+        HubError: it would.
+    """
+    if not references.safe_file(file.name):
+        raise HubError(
+            f"{file.repo} has a file named {file.name!r}, which leaves its folder: refused",
+            "Do not use this repository.",
+        )
+
+
+@contextlib.contextmanager
+def open_body(file: RemoteFile, start: int = 0, stop: int | None = None) -> Iterator[Body]:
+    """Open the bytes of `file` from `start` up to `stop` (its end when None).
+
+    The body may begin at 0 all the same: some servers know no ranges.
+
+    Raises:
+        Interrupted: cut off, too slow or the server is busy; try again.
+        Unreachable: nobody answers.
+        HubError: anything else.
+    """
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        build_hf_headers,
+        get_session,
+        hf_raise_for_status,
+    )
+
+    url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=endpoint())
+    headers = build_hf_headers(library_name="localspec")
+    headers["Accept-Encoding"] = "identity"
+    if start or stop is not None:
+        headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+    with (
+        _translated(file.repo, Reference(file.repo, file.name)),
+        get_session().stream(
+            "GET", url, headers=headers, timeout=_timeout(), follow_redirects=True
+        ) as response,
+    ):
+        hf_raise_for_status(response)
+        yield Body(_first_byte(response, start), response.iter_bytes())
+
+
+def _first_byte(response: Any, wanted: int) -> int:
+    if response.status_code != 206:
+        return 0
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    start = int(match[1]) if match else wanted
+    if start != wanted:
+        raise Interrupted(f"the server sent bytes from {start:,} on instead of {wanted:,}")
+    return start
+
+
+def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> bytes:
+    """Read `size` bytes of `file` from `offset` on, without keeping anything on disk.
+
+    Raises:
+        HubError: as `open_body`, after some attempts.
+        Cancelled: the user wants to stop.
+    """
+
+    def read() -> bytes:
+        got = bytearray()
+        with open_body(file, offset, min(offset + size, file.size)) as body:
+            skip = offset - body.start
+            for chunk in body.chunks:
+                patience.check()
+                got += chunk
+                if len(got) >= skip + size:
+                    break
+        return bytes(got[skip : skip + size])
+
+    return retried(read, patience)
+
+
+def _timeout() -> float:
+    from huggingface_hub import constants
+
+    return float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _translated(repo: str, reference: Reference) -> Iterator[None]:
+    """Turn what the library and its HTTP client raise into the errors people meet."""
+    from huggingface_hub import errors
+    from huggingface_hub.utils import HFValidationError, httpx  # type: ignore[attr-defined]
+
+    try:
+        yield
+    except errors.OfflineModeIsEnabled:
+        raise HubOffline(
+            f"{repo} cannot be looked up: offline mode is on", "Unset HF_HUB_OFFLINE."
+        ) from None
+    except errors.HfHubHTTPError as error:
+        raise _from_status(error, repo, reference) from None
+    except HFValidationError:
+        raise BadReference(f"{repo!r} is no repository's name", "Write user/repo.") from None
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+        raise Unreachable(
+            f"{endpoint()} cannot be reached: {_short(error)}",
+            "Check the network; what is on this disk already works without it.",
+        ) from None
+    except httpx.TimeoutException:
+        raise Interrupted(
+            f"{endpoint()} did not answer in time", "Run the same command again."
+        ) from None
+    except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+        raise Interrupted(
+            f"the connection to {endpoint()} broke off: {_short(error)}",
+            "Run the same command again: it continues where it stopped.",
+        ) from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise HubUnavailable(f"{endpoint()} cannot be used: {_short(error)}", _NO_HUB) from None
+
+
+@contextlib.contextmanager
+def _only_hub_answers() -> Iterator[None]:
+    """Turn what happens when the answer is not what the library expects into an error."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        yield
+    except (HfHubHTTPError, HFValidationError):
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HubUnavailable(
+            f"{endpoint()} does not answer like a Hub: {_short(error)}", _NO_HUB
+        ) from None
+
+
+def _short(error: BaseException) -> str:
+    lines = re.sub(r"^\[Errno -?\d+\] ", "", str(error).strip()).splitlines()
+    return lines[0][:160] if lines else type(error).__name__
+
+
+def _from_status(error: Any, repo: str, reference: Reference) -> HubError:
+    from huggingface_hub import errors
+
+    status = error.response.status_code
+    if isinstance(error, errors.GatedRepoError):
+        return AccessDenied(
+            f"{repo} is gated: its owner wants you to accept terms first",
+            f"Accept them at {endpoint()}/{repo}, then {_LOGIN}.",
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return NotOnHub(
+            f"{repo} has no revision {reference.revision or 'main'}", "Leave the @revision out."
+        )
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return NotOnHub(f"{repo} has no file {reference.file}", "Check the file's name.")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return NotOnHub(
+            f"there is no repository {repo}, or it is private",
+            f"Check the spelling; for a private one, {_LOGIN}.",
+        )
+    return _from_plain_status(status, repo, error)
+
+
+def _from_plain_status(status: int, repo: str, error: Any) -> HubError:
+    if status in (401, 403):
+        return AccessDenied(
+            f"the Hub refuses this access token for {repo} (status {status})",
+            f"Check the token: {_LOGIN}; unset HF_TOKEN to go without one.",
+        )
+    if status in _PASSING:
+        what = "asks for fewer requests" if status == 429 else "has a fault of its own"
+        return Interrupted(
+            f"{endpoint()} {what} (status {status})",
+            "Run the same command again in a while: it continues where it stopped.",
+            _retry_after(error.response.headers.get("Retry-After", "")),
+        )
+    if status == 404:
+        return NotOnHub(f"{repo} is not at {endpoint()}", "Check the spelling.")
+    return HubUnavailable(f"{endpoint()} refuses the request (status {status})", _NO_HUB)
+
+
+def _retry_after(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d{1,6}", text) else None
+
+
+# --- the cache ------------------------------------------------------------------------------
+
+
+def repo_folder(repo: str) -> Path:
+    """Give the cache's folder of `repo`; it may not exist."""
+    return cache_folder() / ("models--" + repo.replace("/", "--"))
+
+
+def blob_path(file: RemoteFile) -> Path:
+    """Give the place of the file's bytes in the cache."""
+    return repo_folder(file.repo) / "blobs" / file.etag
+
+
+def has_blob(file: RemoteFile) -> bool:
+    """Tell whether the file's bytes are in the cache, in full."""
+    try:
+        return blob_path(file).stat().st_size == file.size
+    except OSError:
+        return False
+
+
+def snapshot_path(file: RemoteFile) -> Path:
+    """Give the place of the file's name in the cache, a link to its bytes."""
+    return repo_folder(file.repo) / "snapshots" / file.commit / file.name
+
+
+@contextlib.contextmanager
+def locked(file: RemoteFile, patience: Patience) -> Iterator[None]:
+    """Hold the library's own lock on the file's blob; wait for others that hold it.
+
+    Raises:
+        Cancelled: the user wants to stop while waiting.
+    """
+    from filelock import Timeout
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+    folder = cache_folder() / ".locks" / repo_folder(file.repo).name
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        while True:
+            patience.check()
+            try:
+                stack.enter_context(WeakFileLock(folder / f"{file.etag}.lock", timeout=0.2))
+                break
+            except Timeout:
+                continue
+        yield
+
+
+def prepare(file: RemoteFile) -> Path:
+    """Make the cache's folders for `file`; return the folder of its blob.
+
+    Raises:
+        OSError: they cannot be made.
+        HubError: a link in the cache leads out of it.
+    """
+    from huggingface_hub.file_download import _create_cachedir_tag  # type: ignore[attr-defined]
+
+    cache = cache_folder()
+    for folder in (blob_path(file).parent, snapshot_path(file).parent):
+        if not folder.resolve().is_relative_to(repo_folder(file.repo).resolve()):
+            raise HubError(
+                f"{folder} is a link that leads out of the cache", f"Remove it from {cache}."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+    _create_cachedir_tag(cache)
+    return blob_path(file).parent
+
+
+def publish(file: RemoteFile, complete: Path | None, revision: str) -> Path:
+    """Put a complete, verified file where the library and llama.cpp will find it.
+
+    Args:
+        file: what it is.
+        complete: its bytes, to be moved into place; None when the blob is there already.
+        revision: the branch or tag that was asked for.
+
+    Returns:
+        The file's path under its own name.
+    """
+    from huggingface_hub.file_download import (
+        _cache_commit_hash_for_specific_revision as write_ref,
+    )
+    from huggingface_hub.file_download import (
+        _chmod_and_move as move,
+    )
+    from huggingface_hub.file_download import (
+        _create_symlink as link,
+    )
+
+    blob, pointer = blob_path(file), snapshot_path(file)
+    if complete is not None:
+        move(complete, blob)
+    if not pointer.exists():
+        link(str(blob), str(pointer), new_blob=complete is not None)
+    write_ref(str(repo_folder(file.repo)), revision, file.commit)
+    return pointer
+
+
+def is_full(error: OSError) -> bool:
+    """Tell whether `error` means that there is no room: disk, quota or file size limit."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def free_bytes(folder: Path) -> int:
+    """Give the free space in bytes where `folder` is, or where it would be made."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

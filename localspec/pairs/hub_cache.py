@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from localspec.pairs.references import Reference
 
 
-def repo_folder(repo: str) -> Path:
-    """Give the cache's folder for `repo` (``user/name``); it may not exist."""
-    return hub.cache_folder() / ("models--" + repo.replace("/", "--"))
-
-
 def find(reference: Reference) -> list[Path]:
     """Find the files that `reference` means, complete with all parts; empty when not cached."""
     for snapshot in _snapshots(reference):
@@ -35,7 +30,7 @@ def find(reference: Reference) -> list[Path]:
 
 def _snapshots(reference: Reference) -> list[Path]:
     """List the snapshots that may answer `reference`, the most likely first."""
-    folder = repo_folder(reference.repo)
+    folder = hub.repo_folder(reference.repo)
     revision = reference.revision or "main"
     if re.fullmatch(r"[0-9a-f]{7,40}", revision):
         return sorted((folder / "snapshots").glob(f"{revision}*"))

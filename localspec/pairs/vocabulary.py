@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from localspec.errors import VocabularyMismatch
+from localspec.pairs.gguf import TOKENS_KEY, Accept, GgufHeader
 
 if TYPE_CHECKING:
-    from localspec.pairs.gguf import GgufHeader, StringArray
+    from collections.abc import Mapping
+
+    from localspec.pairs.gguf import StringArray, Value
 
 MAX_SIZE_DIFFERENCE: Final = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
+_MODEL_KEY: Final = "tokenizer.ggml.model"
 FIRST_CHECKED_ID: Final = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
 
 # tokenizer.ggml.model -> (type, BOS id, EOS id, BOS is added, EOS is added) by default.
@@ -99,12 +103,37 @@ def compare(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
     rule, reason, token = _first_failure(ours, theirs)
     if not rule:
         reason = _describe_match(ours.size, theirs.size)
+    elif token is None and ours.tokens is not None and theirs.tokens is not None:
+        _, more, token = _compare_texts(ours, theirs)
+        reason += f"; {more}" if more else ""
     return VocabularyReport(not rule, rule, reason, token, ours.size, theirs.size)
+
+
+def require_like(target: GgufHeader) -> Accept:
+    """Make a check that stops the reading of a draft's header once it cannot fit `target`.
+
+    What it lets through still has to pass `check`: the settings behind the tokens count too.
+    """
+    ours = vocabulary(target)
+
+    def accept(key: str, metadata: Mapping[str, Value]) -> None:
+        if key not in (_MODEL_KEY, TOKENS_KEY):
+            return
+        theirs = vocabulary(GgufHeader(0, metadata, (), 0, 0, 0))
+        rule, reason = "", ""
+        if ours.kind != theirs.kind:
+            rule, reason, _ = _first_failure(ours, theirs)
+        elif key == TOKENS_KEY:
+            rule, reason, _ = _compare_sizes(ours, theirs)
+        if rule:
+            raise VocabularyMismatch(reason)
+
+    return accept
 
 
 def vocabulary(header: GgufHeader) -> Vocabulary:
     """Work out the vocabulary settings of `header`, with llama.cpp's defaults."""
-    model = header.text("tokenizer.ggml.model")
+    model = header.text(_MODEL_KEY)
     pre = "gemma4" if model == "gemma4" else header.text("tokenizer.ggml.pre")
     kind, bos, eos, add_bos, add_eos = _KINDS.get(
         model, (f"unknown tokenizer {model[:40]!r}", None, None, False, False)
@@ -164,14 +193,21 @@ def _first_failure(target: Vocabulary, draft: Vocabulary) -> tuple[str, str, int
                 f" the target {_habit(target, ours)}"
             )
             return rule, reason, None
+    return _compare_sizes(target, draft)
+
+
+def _compare_sizes(target: Vocabulary, draft: Vocabulary) -> tuple[str, str, int | None]:
+    """Apply the last two rules: about the same size, and the same texts."""
+    rule, reason, token = _compare_texts(target, draft)
+    if target.tokens is None or draft.tokens is None:
+        return rule, reason, token
     if abs(target.size - draft.size) > MAX_SIZE_DIFFERENCE:
-        reason = (
+        sizes = (
             f"it has {draft.size:,} tokens and the target {target.size:,}:"
             f" they may differ by {MAX_SIZE_DIFFERENCE} at most"
         )
-        _, first, token = _compare_texts(target, draft)
-        return "size", f"{reason}; {first}" if first else reason, token
-    return _compare_texts(target, draft)
+        return "size", f"{sizes}; {reason}" if reason else sizes, token
+    return rule, reason, token
 
 
 def _habit(model: Vocabulary, special: tuple[bool, int | None]) -> str:

@@ -1,0 +1,63 @@
+"""`localspec list`: the curated pairs and the installed ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from localspec.pairs import installed, listing, report, units
+from localspec.pairs.listing import Row
+from localspec.pairs.remove import used_bytes
+
+_HEADINGS = ("NAME", "FOR", "CLASS", "SIZE", "MEMORY", "LICENCE", "STATE")
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(as_json: bool) -> None:
+    """List the curated pairs and the installed ones, and what fits this machine."""
+    rows, used, damaged = listing.rows(), used_bytes(installed.all_pairs()), installed.damaged()
+    if as_json:
+        data = {"pairs": [_data(row) for row in rows], "used_bytes": used, "damaged": damaged}
+        click.echo(json.dumps(data, indent=2))
+        return
+    for line in _table([_HEADINGS, *(_cells(row) for row in rows)]):
+        click.echo(line)
+    machine = rows[0].fit
+    click.echo(
+        f"\nMemory: {units.size(machine.available)} available of {units.size(machine.total)}."
+        f" Disk: {units.size(used)} used by installed pairs."
+    )
+    for name in damaged:
+        click.echo(f"warning: the record of {name} is damaged; `localspec rm {name}`", err=True)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.kind,
+        f"{row.memory_gb} GB" if row.memory_gb else "-",
+        units.size(row.n_bytes),
+        f"{units.size(row.fit.needed)}: {row.fit.verdict}",
+        row.licence or "not stated",
+        row.state,
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _data(row: Row) -> dict[str, Any]:
+    data = asdict(row)
+    data["bytes"] = data.pop("n_bytes")
+    data["memory"] = report.fit_data(row.fit)
+    del data["fit"]
+    return data

@@ -1,0 +1,271 @@
+"""Fetching one file so that nothing is lost: resumed, verified, and published whole.
+
+The bytes go to ``<blob>.part.incomplete`` beside their final place. Every new attempt, in
+this process or in a later one, hashes what is there and asks for the rest. Only when size and
+hash are right is the file moved to where it can be taken for a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
+from localspec.pairs import hub, units
+from localspec.pairs.hub import RemoteFile
+from localspec.pairs.patience import Interrupted, Patience, Unreachable
+
+# The library's tools list and clean up what ends in .incomplete.
+PART_ENDING: Final = ".part.incomplete"
+_BLOCK: Final = 1 << 20
+_MUCH: Final = 16 << 20
+_REPORT_EVERY_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FileProgress:
+    """How far one file has come.
+
+    Attributes:
+        etag: tells apart files of the same name in two repositories.
+        phase: ``waiting`` (for another process), ``checking`` (hashing what was there),
+            ``fetching``, ``pausing`` (before another attempt) or ``done``.
+        done: bytes on disk.
+        fetched: bytes that came over the network in this process.
+        note: why there is a pause, else empty.
+    """
+
+    name: str
+    etag: str
+    phase: str
+    done: int
+    size: int
+    fetched: int
+    note: str = ""
+
+
+Report = Callable[[FileProgress], None]
+
+
+def part_path(file: RemoteFile) -> Path:
+    """Give the place of the file's bytes while they are not complete."""
+    blob = hub.blob_path(file)
+    return blob.with_name(blob.name + PART_ENDING)
+
+
+def part_size(file: RemoteFile) -> int:
+    """Give the bytes that an earlier attempt has left, at most the file's size."""
+    try:
+        return min(part_path(file).stat().st_size, file.size)
+    except OSError:
+        return 0
+
+
+def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -> Path:
+    """Have `file` in the Hub cache, and return its path there.
+
+    Two processes that fetch the same file take turns: the second finds it done.
+
+    Raises:
+        DownloadCorrupt: the bytes are not those promised; they were thrown away.
+        NotEnoughDisk: the disk is full; what came so far is kept.
+        HubError: the Hub or the network fails for longer than `patience`.
+        Cancelled: the user wants to stop; what came so far is kept.
+    """
+    hub.require_safe(file)
+    fetching = _Fetching(file, patience, report)
+    try:
+        hub.prepare(file)
+        fetching.tell("waiting")
+        with hub.locked(file, patience):
+            complete = None if hub.has_blob(file) else fetching.run()
+            path = hub.publish(file, complete, revision)
+    except OSError as error:
+        raise _disk_error(file, error) from None
+    fetching.tell("done", file.size)
+    return path
+
+
+def _disk_error(file: RemoteFile, error: OSError) -> HubError:
+    if hub.is_full(error):
+        have = units.size(part_size(file))
+        return NotEnoughDisk(
+            f"the disk is full: {have} of {file.name} ({units.size(file.size)}) are kept",
+            "Make room, then run the same command again: it continues where it stopped.",
+        )
+    return HubError(
+        f"{file.name} cannot be written to {hub.cache_folder()}: {error.strerror or error}",
+        "Check the folder's permissions, or set HF_HOME to another.",
+    )
+
+
+class _Fetching:
+    """One file on its way: what is on disk, its running hash, and how often it was tried."""
+
+    def __init__(self, file: RemoteFile, patience: Patience, report: Report) -> None:
+        self._file = file
+        self._patience = patience
+        self._report = report
+        self._done = part_size(file)
+        self._fetched = 0
+        self._told = 0.0
+
+    def tell(self, phase: str, done: int | None = None, note: str = "") -> None:
+        """Report progress, at once."""
+        done = self._done if done is None else done
+        self._told = time.monotonic()
+        file = self._file
+        self._report(
+            FileProgress(file.name, file.etag, phase, done, file.size, self._fetched, note)
+        )
+
+    def run(self) -> Path:
+        """Fetch what is missing; return the complete, verified part file."""
+        path = part_path(self._file)
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        handle = os.open(path, flags, 0o666)
+        try:
+            digest = self._hash_what_is_there(handle)
+            self._fetch_rest(handle, digest)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        if digest.hexdigest() != self._file.etag:
+            path.unlink()
+            raise DownloadCorrupt(
+                f"the bytes of {self._file.name} are not those that the Hub promised"
+                " (their hash is wrong); they were thrown away",
+                "Run the same command again; if it happens twice, look at proxies in between.",
+            )
+        return path
+
+    def _hash_what_is_there(self, handle: int) -> Any:
+        digest = new_digest(self._file)
+        if os.fstat(handle).st_size > self._file.size:
+            os.ftruncate(handle, 0)
+        done = 0
+        while block := os.read(handle, _BLOCK):
+            self._patience.check()
+            digest.update(block)
+            done += len(block)
+            if time.monotonic() - self._told > _REPORT_EVERY_S:
+                self.tell("checking", done)
+        self._done = done
+        return digest
+
+    def _fetch_rest(self, handle: int, digest: Any) -> None:
+        pauses = self._patience.pauses
+        failures = barren = 0
+        while self._done < self._file.size:
+            before = self._done
+            try:
+                self._fetch_once(handle, digest)
+            except (Interrupted, Unreachable) as error:
+                # Pauses grow until much has come; we give up only when nothing comes at all.
+                failures = 0 if self._done - before > _MUCH else failures + 1
+                barren = 0 if self._done > before else barren + 1
+                if barren > len(pauses):
+                    raise
+                self.tell("pausing", note=error.message)
+                self._patience.wait(self._patience.pause_after(error, max(0, failures - 1)))
+
+    def _fetch_once(self, handle: int, digest: Any) -> None:
+        self._patience.check()
+        with hub.open_body(self._file, self._done) as body:
+            skip = self._done - body.start  # a server that knows no ranges begins at 0
+            with _Writer(handle, self._done, digest) as writer:
+                try:
+                    for chunk in body.chunks:
+                        self._patience.check()
+                        self._take(chunk[skip:] if skip else chunk, writer)
+                        skip = max(0, skip - len(chunk))
+                        if self._done >= self._file.size:
+                            break
+                finally:
+                    self._done = writer.finish()
+        if self._done < self._file.size:
+            raise Interrupted("the connection broke off", "Run the same command again.")
+
+    def _take(self, chunk: bytes, writer: _Writer) -> None:
+        chunk = chunk[: self._file.size - self._done]
+        writer.put(chunk)
+        self._done += len(chunk)
+        self._fetched += len(chunk)
+        if time.monotonic() - self._told > _REPORT_EVERY_S:
+            self.tell("fetching")
+
+
+def new_digest(file: RemoteFile) -> Any:
+    """Start the hash whose end must be the file's etag."""
+    if file.sha256:
+        return hashlib.sha256()
+    # A file kept in git itself is named by git's own hash, which is no protection against
+    # malice; there is no other.
+    return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+
+
+class _Writer:
+    """Writes and hashes in a thread of its own, so that the network need not wait for either."""
+
+    def __init__(self, handle: int, position: int, digest: Any) -> None:
+        self._handle = handle
+        self._written = position
+        self._digest = digest
+        self._queue: queue.Queue[bytearray | None] = queue.Queue(maxsize=8)
+        self._pending = bytearray()
+        self._error: OSError | None = None
+        self._thread = threading.Thread(target=self._work, name="localspec-writer", daemon=True)
+
+    def __enter__(self) -> _Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.finish()
+        if self._error is not None:
+            raise self._error
+
+    def put(self, chunk: bytes) -> None:
+        """Take `chunk` for writing; raise what went wrong with an earlier one."""
+        self._pending += chunk
+        if len(self._pending) >= _BLOCK:
+            self._flush()
+        if self._error is not None:
+            raise self._error
+
+    def finish(self) -> int:
+        """Write what is left; return how many bytes the file has now."""
+        if self._thread.is_alive():
+            self._flush()
+            self._queue.put(None)
+            self._thread.join()
+        return self._written
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._queue.put(self._pending)
+            self._pending = bytearray()
+
+    def _work(self) -> None:
+        while (block := self._queue.get()) is not None:
+            if self._error is not None:
+                continue  # drain, so that nobody waits for room in the queue
+            try:
+                self._write(block)
+            except OSError as error:
+                self._error = error
+
+    def _write(self, block: bytearray) -> None:
+        view = memoryview(block)
+        while view:
+            count = os.pwrite(self._handle, view, self._written)
+            self._digest.update(view[:count])
+            self._written += count
+            view = view[count:]

@@ -1,0 +1,170 @@
+"""Looking at a pair before anything is fetched or loaded: sizes, vocabulary, memory, licence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from localspec.errors import NotOnHub, UsageError
+from localspec.pairs import (
+    catalogue,
+    curated,
+    drafts,
+    fit,
+    installed,
+    references,
+    sources,
+    vocabulary,
+)
+from localspec.pairs.catalogue import NO_DRAFT
+from localspec.pairs.fit import Fit
+from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.patience import Patience
+from localspec.pairs.sources import Source
+from localspec.pairs.vocabulary import VocabularyReport
+
+OWN_LICENCE: Final = "Apache-2.0"  # the demo pair's is localspec's own
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PairReport:
+    """Everything that is known about a pair before it is loaded.
+
+    Attributes:
+        name: the short name, empty where the pair has none yet.
+        draft_reason: where the draft comes from, or why there is none.
+        vocabulary: the comparison, None without a draft.
+        candidates: drafts that were tried for a target without one.
+        n_ctx: tokens of context that `fit` counts with.
+    """
+
+    name: str
+    target: Source
+    draft: Source | None
+    draft_reason: str
+    vocabulary: VocabularyReport | None
+    fit: Fit
+    n_ctx: int
+    candidates: tuple[drafts.Candidate, ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to be fetched."""
+        same = self.draft is not None and self.draft.files == self.target.files
+        draft = 0 if self.draft is None or same else self.draft.missing
+        return self.target.missing + draft
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all files of both models."""
+        return self.target.n_bytes + (self.draft.n_bytes if self.draft else 0)
+
+
+def examine(
+    pair: str,
+    draft: str | None,
+    patience: Patience,
+    note: Note | None = None,
+    n_ctx: int = fit.DEFAULT_CONTEXT,
+) -> PairReport:
+    """Look at a pair, wherever its files are; an unfit draft is reported, not refused.
+
+    Args:
+        pair: a short name, a file or a Hub reference.
+        draft: a file, a reference, a pair's name or ``none``; None leaves it to the pair.
+        patience: how long to try, and whether the user wants to stop.
+        note: is told what is being looked at.
+        n_ctx: tokens of context to count memory for.
+
+    Raises:
+        HubError, ModelError, UsageError: a model cannot be found or read.
+        Cancelled: the user wants to stop.
+    """
+    name, target, known_draft = _find(pair, patience, note)
+    candidates: tuple[drafts.Candidate, ...] = ()
+    if draft is not None and draft.lower() == NO_DRAFT:
+        found, reason = None, "none was wanted"
+    elif draft is not None:
+        found, reason = _find_draft(draft, patience, note), "named"
+    elif known_draft is not None:
+        found, reason = known_draft(), f"part of {name}"
+    else:
+        found, reason, candidates = _search(target, patience, note)
+    report = vocabulary.compare(target.header, found.header) if found else None
+    more = target.more_bytes + (found.more_bytes if found else 0)
+    needed = fit.estimate_bytes(target.header, found.header if found else None, n_ctx, more)
+    return PairReport(name, target, found, reason, report, fit.machine(needed), n_ctx, candidates)
+
+
+Finder = Callable[[], Source | None]
+
+
+def _find(pair: str, patience: Patience, note: Note | None) -> tuple[str, Source, Finder | None]:
+    """Find the pair's name (empty if none), its target, and how to find its own draft."""
+    text = pair.strip()
+    if not text:
+        raise UsageError("PAIR is empty", "Name a pair, a GGUF file or a Hub reference.")
+    if text.lower() == DEMO:
+        files = catalogue.demo_files()
+        target = replace(sources.local(files[0]), licence=OWN_LICENCE)
+        return DEMO, target, lambda: replace(sources.local(files[1]), licence=OWN_LICENCE)
+    if references.looks_like_path(text):
+        return "", sources.local(sources.require_file(text)), None
+    if references.looks_like_reference(text):
+        if Path(text).is_file():
+            return "", sources.local(Path(text)), None
+        return "", sources.from_hub(references.parse(text), patience, note), None
+    return _find_name(text, patience, note)
+
+
+def _find_name(name: str, patience: Patience, note: Note | None) -> tuple[str, Source, Finder]:
+    record = installed.find(name)
+    if record is not None:
+        return (
+            record.name,
+            _from_record(record.target, patience, note),
+            _own_draft(record, patience, note),
+        )
+    entry = curated.pairs().get(name.lower())
+    if entry is not None:
+        target = replace(
+            sources.from_hub(entry.target.reference, patience, note), licence=entry.licence
+        )
+        return entry.name, target, lambda: sources.from_hub(entry.draft.reference, patience, note)
+    raise NotOnHub(f"there is no pair named {name}", catalogue.suggestion(name))
+
+
+def _own_draft(record: InstalledPair, patience: Patience, note: Note | None) -> Finder:
+    draft = record.draft
+    return lambda: None if draft is None else _from_record(draft, patience, note)
+
+
+def _from_record(model: InstalledModel, patience: Patience, note: Note | None) -> Source:
+    """Look at an installed model where it is, or on the Hub where files of it are gone."""
+    if not model.complete and model.reference:
+        return sources.from_hub(references.parse(model.reference), patience, note)
+    found = sources.local(model.path)
+    return sources.from_record(found, model)
+
+
+def _find_draft(text: str, patience: Patience, note: Note | None) -> Source:
+    _, found, own_draft = _find(text, patience, note)
+    # A pair's name stands for its draft here.
+    return (own_draft() if own_draft is not None else None) or found
+
+
+def _search(
+    target: Source, patience: Patience, note: Note | None
+) -> tuple[Source | None, str, tuple[drafts.Candidate, ...]]:
+    """Find a draft for a target that came without one."""
+    paired = drafts.paired_before(target)
+    if paired:
+        return _find_draft(paired, patience, note), f"as in the pair {paired}", ()
+    candidates = tuple(drafts.search(target, patience, note))
+    fitting = sum(candidate.fits for candidate in candidates)
+    reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
+    return None, reason, candidates

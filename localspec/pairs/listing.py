@@ -1,0 +1,101 @@
+"""What `localspec list` and the app's catalogue show: every pair, its size, fit and state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from localspec.pairs import catalogue, curated, fit, gguf, installed
+from localspec.pairs.curated import CuratedPair
+from localspec.pairs.fit import Fit
+from localspec.pairs.installed import DEMO, InstalledPair
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One pair.
+
+    Attributes:
+        kind: ``demo``, ``chat``, ``code``, ``reasoning``, or ``own`` for pairs by reference.
+        memory_gb: the memory class, 0 where there is none.
+        n_bytes: size of all its files.
+        state: ``installed``, ``incomplete`` (files are gone) or ``available``.
+        verified: whether it is pinned to revisions and hashes.
+    """
+
+    name: str
+    kind: str
+    memory_gb: int
+    n_bytes: int
+    fit: Fit
+    licence: str
+    state: str
+    target: str
+    draft: str
+    notes: str
+    verified: bool
+
+
+def rows() -> list[Row]:
+    """List the demo, the installed pairs and the rest of the catalogue, in this order.
+
+    Raises:
+        LocalspecError: the demo pair or the catalogue is missing.
+    """
+    known = curated.pairs()
+    mine = installed.all_pairs()
+    names = {pair.name for pair in mine}
+    return [
+        _demo(),
+        *(_installed(pair, known.get(pair.name)) for pair in mine),
+        *(_available(entry) for entry in known.values() if entry.name not in names),
+    ]
+
+
+def _demo() -> Row:
+    target, draft = (gguf.read_model(path) for path in catalogue.demo_files())
+    return Row(
+        name=DEMO,
+        kind=DEMO,
+        memory_gb=0,
+        n_bytes=target.file_bytes + draft.file_bytes,
+        fit=fit.machine(fit.estimate_bytes(target.header, draft.header)),
+        licence=target.header.text("general.license") or "Apache-2.0",
+        state="installed",
+        target=target.paths[0].name,
+        draft=draft.paths[0].name,
+        notes="Ships with localspec: a very small model for a first look.",
+        verified=True,
+    )
+
+
+def _installed(pair: InstalledPair, entry: CuratedPair | None) -> Row:
+    n_bytes = sum(model.n_bytes for model in pair.models)
+    return Row(
+        name=pair.name,
+        kind=entry.kind if entry else "own",
+        memory_gb=entry.memory_gb if entry else 0,
+        n_bytes=n_bytes,
+        fit=fit.machine(fit.estimate_unread(n_bytes)),
+        licence=entry.licence if entry else pair.licence,
+        state="installed" if pair.complete else "incomplete",
+        target=pair.target.reference or pair.target.paths[0],
+        draft="none" if pair.draft is None else pair.draft.reference or pair.draft.paths[0],
+        notes=entry.notes if entry else "",
+        verified=all(model.sha256 and all(model.sha256) for model in pair.models),
+    )
+
+
+def _available(entry: CuratedPair) -> Row:
+    return Row(
+        name=entry.name,
+        kind=entry.kind,
+        memory_gb=entry.memory_gb,
+        n_bytes=entry.n_bytes,
+        fit=fit.machine(fit.estimate_unread(entry.n_bytes)),
+        licence=entry.licence,
+        state="available",
+        target=str(entry.target.reference),
+        draft=str(entry.draft.reference),
+        notes=entry.notes,
+        verified=entry.verified,
+    )

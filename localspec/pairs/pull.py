@@ -1,0 +1,232 @@
+"""Pulling a pair: plan it, refuse what cannot work, fetch, verify, and give it a name."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
+from localspec.pairs import curated, download, hub, installed, units, vocabulary
+from localspec.pairs.download import FileProgress
+from localspec.pairs.examine import Note, PairReport, examine
+from localspec.pairs.hub import RemoteFile
+from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.patience import Patience
+from localspec.pairs.sources import Source
+
+# Room that a download leaves on the disk, in bytes.
+DISK_MARGIN: Final = 256 * 1000 * 1000
+_RATE_WINDOW_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """How far a pull has come.
+
+    Attributes:
+        file: the file that is being worked on.
+        done: bytes on disk, of all files.
+        total: bytes of all files.
+        bytes_per_second: over the last seconds; 0 while nothing comes.
+        seconds_left: None while it cannot be told.
+    """
+
+    file: FileProgress
+    done: int
+    total: int
+    bytes_per_second: float
+    seconds_left: float | None
+
+
+Report = Callable[[PullProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PullPlan:
+    """A pull that can work.
+
+    Attributes:
+        report: what is known about the pair; its name is the one it will have.
+        free: free bytes where the files go.
+    """
+
+    report: PairReport
+    free: int
+
+    @property
+    def name(self) -> str:
+        """The name that the pair will have."""
+        return self.report.name
+
+
+def plan(
+    pair: str, draft: str | None, name: str | None, patience: Patience, note: Note | None = None
+) -> PullPlan:
+    """Look at a pair and insist that pulling it makes sense; no weight is fetched.
+
+    Args:
+        pair: a short name, a file or a Hub reference.
+        draft: a file, a reference, a pair's name or ``none``; None leaves it to the pair.
+        name: the pair's new name; None derives one.
+        patience: how long to try, and whether the user wants to stop.
+        note: is told what is being looked at.
+
+    Raises:
+        VocabularyMismatch: the draft cannot serve the target.
+        UsageError: the name cannot be used, or there is nothing to pull.
+        HubError, ModelError: a model cannot be found or read.
+        Cancelled: the user wants to stop.
+    """
+    if pair.strip().lower() == DEMO and draft is None and name is None:
+        raise UsageError("demo comes with localspec", "Run `localspec chat demo`.")
+    if name is not None:
+        installed.check_name(name)
+    report = examine(pair, draft, patience, note)
+    if report.draft is not None:
+        vocabulary.check(report.target.header, report.draft.header)
+    report = replace(report, name=_choose_name(name, report))
+    return PullPlan(report, hub.free_bytes(hub.cache_folder()))
+
+
+def require_room(plan: PullPlan) -> None:
+    """Insist that what is missing fits on the disk.
+
+    Raises:
+        NotEnoughDisk: it does not.
+    """
+    needed = plan.report.missing + DISK_MARGIN
+    if plan.report.missing and needed > plan.free:
+        raise NotEnoughDisk(
+            f"{units.size(plan.report.missing)} are to be fetched and"
+            f" {units.size(plan.free)} are free in {hub.cache_folder()}",
+            f"Make room for {units.size(needed - plan.free)} more, or set HF_HOME to another disk.",
+        )
+
+
+def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair:
+    """Fetch what is missing and record the pair under its name.
+
+    Whatever stops it, what came so far stays, and the next pull continues there.
+
+    Raises:
+        NotEnoughDisk, DownloadCorrupt, HubError: see `download.fetch`.
+        Cancelled: the user wants to stop.
+    """
+    require_room(plan)
+    pair = plan.report
+    models = [pair.target] if pair.draft is None else [pair.target, pair.draft]
+    wanted = [(file, model.revision) for model in models if model.missing for file in model.files]
+    meter = _Meter([file for file, _ in wanted], report)
+    for file, revision in wanted:
+        download.fetch(file, revision, patience, meter.tell)
+    record = InstalledPair(
+        name=plan.name,
+        target=pair.target.record(),
+        draft=None if pair.draft is None else pair.draft.record(),
+        licence=pair.target.licence,
+    )
+    installed.save(record)
+    if not record.complete:
+        raise LocalspecError(
+            f"files of {plan.name} vanished while it was being pulled",
+            "Run the same command again.",
+        )
+    return record
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Adds up the files' progress and knows the speed."""
+
+    wanted: list[RemoteFile]
+    report: Report
+    done: dict[str, int] = field(default_factory=dict)
+    fetched: dict[str, int] = field(default_factory=dict)
+    points: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def tell(self, progress: FileProgress) -> None:
+        """Take one file's progress and pass on the sum."""
+        now = time.monotonic()
+        self.done[progress.etag] = progress.done
+        self.fetched[progress.etag] = progress.fetched
+        self.points.append((now, sum(self.fetched.values())))
+        while now - self.points[0][0] > _RATE_WINDOW_S:
+            self.points.popleft()
+        done, total = self._sums()
+        rate = self._rate()
+        left = (total - done) / rate if rate > 0 else None
+        self.report(PullProgress(progress, done, total, rate, left))
+
+    def _sums(self) -> tuple[int, int]:
+        """Give the bytes on disk and the bytes in all; files not begun count with their part."""
+        done = total = 0
+        for file in self.wanted:
+            total += file.size
+            if file.etag in self.done:
+                done += self.done[file.etag]
+            elif hub.has_blob(file):
+                done += file.size
+            else:
+                done += download.part_size(file)
+        return done, total
+
+    def _rate(self) -> float:
+        (first, before), (last, after) = self.points[0], self.points[-1]
+        return (after - before) / (last - first) if last > first else 0.0
+
+
+def _choose_name(wanted: str | None, report: PairReport) -> str:
+    """Check the wanted name, or derive one that is free."""
+    if wanted is not None:
+        name = installed.check_name(wanted)
+        if not _free_for(name, report):
+            raise UsageError(
+                f"there is another pair named {name}",
+                f"Choose another --name, or run `localspec rm {name}` first.",
+            )
+        return name
+    base = report.name if report.name not in ("", DEMO) else _derive(report.target)
+    candidates = [base, *(f"{base}-{number}" for number in range(2, 1000))]
+    return next(name for name in candidates if _free_for(name, report))
+
+
+def _derive(target: Source) -> str:
+    """Make a name from the repository's, or from the file's."""
+    text = target.repo.rpartition("/")[2] or target.paths[0].stem
+    text = re.sub(r"[-_.]gguf$", "", text.lower())
+    text = re.sub(r"[^a-z0-9._-]+", "-", text).strip("-._")[:48]
+    return text if text and text not in (DEMO, "none") else f"pair-{text or 'local'}"
+
+
+def _free_for(name: str, report: PairReport) -> bool:
+    """Tell whether `name` is unused, or used for these very models."""
+    try:
+        existing = installed.find(name)
+    except LocalspecError:
+        return True  # a damaged record is replaced
+    if existing is not None:
+        return _same(existing.target, report.target) and _same(existing.draft, report.draft)
+    entry = curated.pairs().get(name)
+    return entry is None or _is_curated(entry, report)
+
+
+def _same(model: InstalledModel | None, source: Source | None) -> bool:
+    """Tell whether both are the same model, at whatever commit."""
+    if model is None or source is None:
+        return model is None and source is None
+    ours = source.record()
+    if model.repo or ours.repo:
+        return (model.repo, model.files) == (ours.repo, ours.files)
+    return model.paths == ours.paths
+
+
+def _is_curated(entry: curated.CuratedPair, report: PairReport) -> bool:
+    sides = ((entry.target, report.target), (entry.draft, report.draft))
+    return all(
+        ours is not None and ours.repo == theirs.repo and ours.files[0].name == theirs.file
+        for theirs, ours in sides
+    )

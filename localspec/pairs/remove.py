@@ -1,0 +1,159 @@
+"""Removing a pair: its name, and those of its files that no other pair uses."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import LocalspecError, NotOnHub
+from localspec.pairs import catalogue, curated, download, hub, installed
+from localspec.pairs.hub import RemoteFile
+from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.patience import Patience
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What was removed.
+
+    Attributes:
+        freed: bytes that the disk has back.
+        kept: files that stay, each with the reason.
+    """
+
+    name: str
+    freed: int
+    kept: tuple[str, ...]
+
+
+def remove(name: str, patience: Patience) -> Removal:
+    """Remove the installed pair `name` and what only it uses.
+
+    A partial download of one of its files, or of a catalogue entry's, goes as well.
+
+    Raises:
+        LocalspecError: there is no such pair, or a file cannot be deleted.
+        Cancelled: the user wants to stop while another process holds a file.
+    """
+    if name.lower() == DEMO:
+        raise LocalspecError("demo comes with localspec and cannot be removed")
+    try:
+        pair = installed.find(name)
+    except LocalspecError:
+        installed.forget(name)
+        return Removal(name, 0, ("the model files: the pair's record was damaged",))
+    if pair is None:
+        return _remove_partial(name, patience)
+    installed.forget(name)  # first: a pair without all its files would be worse than none
+    freed, kept = 0, []
+    for model in pair.models:
+        for file, path in _files(model):
+            reason = _reason_to_keep(model, path)
+            if reason:
+                kept.append(f"{path}: {reason}")
+            elif file is not None:
+                freed += _delete(file, patience)
+    return Removal(pair.name, freed, tuple(kept))
+
+
+def used_bytes(pairs: list[InstalledPair]) -> int:
+    """Give the bytes on disk of all files of `pairs`, each file counted once."""
+    paths = {Path(path) for pair in pairs for model in pair.models for path in model.paths}
+    sizes = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            sizes[path.resolve()] = path.stat().st_size
+    return sum(sizes.values())
+
+
+def _files(model: InstalledModel) -> list[tuple[RemoteFile | None, Path]]:
+    """List the model's files; those that are not the Hub cache's come without a description."""
+    if not model.repo:
+        return [(None, Path(path)) for path in model.paths]
+    found: list[tuple[RemoteFile | None, Path]] = []
+    for name, text in zip(model.files, model.paths, strict=False):
+        path = Path(text)
+        blob = path.resolve()
+        size = blob.stat().st_size if blob.is_file() else 0
+        found.append((RemoteFile(model.repo, model.commit, name, size, blob.name), path))
+    return found
+
+
+def _reason_to_keep(model: InstalledModel, path: Path) -> str:
+    if not model.repo:
+        return "it is your own file"
+    if hub.cache_folder() not in path.parents:
+        return "it lies outside the present Hub cache"
+    real = path.resolve()
+    for pair in installed.all_pairs():
+        used = (Path(other).resolve() for one in pair.models for other in one.paths)
+        if real in used:
+            return f"the pair {pair.name} uses it"
+    return ""
+
+
+def _delete(file: RemoteFile, patience: Patience) -> int:
+    """Delete a file's name and, when no other name leads to them, its bytes; return the gain."""
+    hub.require_safe(file)
+    pointer, blob = hub.snapshot_path(file), hub.blob_path(file)
+    try:
+        with hub.locked(file, patience):
+            size = pointer.stat().st_size if pointer.is_file() else 0
+            pointer.unlink(missing_ok=True)
+            freed = size if not blob.exists() else 0
+            if not _still_named(file, blob):
+                freed += blob.stat().st_size if blob.exists() else 0
+                blob.unlink(missing_ok=True)
+            freed += _delete_part(file)
+        _tidy(file)
+    except OSError as error:
+        raise LocalspecError(
+            f"{pointer} cannot be deleted: {error.strerror}", "Check its folder's permissions."
+        ) from None
+    return freed
+
+
+def _still_named(file: RemoteFile, blob: Path) -> bool:
+    snapshots = hub.repo_folder(file.repo) / "snapshots"
+    real = blob.resolve()
+    return any(path.is_symlink() and path.resolve() == real for path in snapshots.rglob("*"))
+
+
+def _delete_part(file: RemoteFile) -> int:
+    part = download.part_path(file)
+    size = part.stat().st_size if part.exists() else 0
+    part.unlink(missing_ok=True)
+    return size
+
+
+def _tidy(file: RemoteFile) -> None:
+    """Remove the folders that have become empty, and the repository's when nothing is left."""
+    folder = hub.repo_folder(file.repo)
+    for parent in hub.snapshot_path(file).parents:
+        if parent == folder / "snapshots" or parent == folder:
+            break
+        with contextlib.suppress(OSError):
+            parent.rmdir()
+    left = [path for kind in ("blobs", "snapshots") for path in (folder / kind).glob("*")]
+    if not left and folder.is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(hub.cache_folder() / ".locks" / folder.name, ignore_errors=True)
+
+
+def _remove_partial(name: str, patience: Patience) -> Removal:
+    """Remove what an unfinished pull of a catalogue entry has left."""
+    entry = curated.pairs().get(name.lower())
+    freed = 0
+    if entry is not None:
+        for side in (entry.target, entry.draft):
+            blobs = hub.repo_folder(side.repo) / "blobs"
+            for part in blobs.glob(f"*{download.PART_ENDING}"):
+                etag = part.name.removesuffix(download.PART_ENDING)
+                file = RemoteFile(side.repo, "", "", 0, etag)
+                with hub.locked(file, patience):
+                    freed += _delete_part(file)
+    if not freed:
+        raise NotOnHub(f"no pair named {name} is installed", catalogue.suggestion(name))
+    return Removal(name, freed, ())

@@ -1,0 +1,133 @@
+"""A pair's report as lines for people and as data for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localspec.pairs import fit, units
+from localspec.pairs.drafts import Candidate
+from localspec.pairs.examine import PairReport
+from localspec.pairs.fit import Fit
+from localspec.pairs.sources import Source
+
+MOST_CANDIDATES = 12
+
+
+def lines(report: PairReport) -> list[str]:
+    """Render `report` for people, one finding per line."""
+    found = [_model_line("target", report.target)]
+    if report.draft is not None:
+        found.append(f"{_model_line('draft', report.draft)} ({report.draft_reason})")
+    else:
+        found.append(f"draft       none: {report.draft_reason}")
+    if report.vocabulary is not None:
+        word = "matches" if report.vocabulary.compatible else "does not match"
+        found.append(f"vocabulary  {word}: {report.vocabulary.reason}")
+    found.append(f"memory      {memory_line(report.fit, report.n_ctx)}")
+    found.append(f"licence     {licence_line(report)}")
+    found += [f"  {line}" for line in candidate_lines(report.candidates)]
+    return found
+
+
+def memory_line(need: Fit, n_ctx: int) -> str:
+    """Say how much memory a pair needs and whether it is there."""
+    sentence = {
+        "fits": "it fits",
+        "tight": f"tight: of {units.size(need.total)} in all, other programs hold too much",
+        "too large": f"too large for {units.size(need.total)}: weights would be read from disk",
+    }[need.verdict]
+    return (
+        f"about {units.size(need.needed)} with {n_ctx:,} tokens of context,"
+        f" {units.size(need.available)} available: {sentence}"
+    )
+
+
+def licence_line(report: PairReport) -> str:
+    """Name the licences, and what a gated repository wants."""
+    models = [report.target] if report.draft is None else [report.target, report.draft]
+    names = list(dict.fromkeys(model.licence or "not stated" for model in models))
+    gated = [model.repo for model in models if model.gated]
+    tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""
+    return " / ".join(names) + tail
+
+
+def candidate_lines(candidates: tuple[Candidate, ...]) -> list[str]:
+    """Say which drafts would fit a target without one, and why others do not."""
+    found = []
+    for one in candidates[:MOST_CANDIDATES]:
+        word = "fits" if one.fits else "no"
+        where = "on this disk" if one.here else "to be fetched"
+        found.append(
+            f"{word:5} --draft {one.name} ({units.size(one.n_bytes)}, {where}): {one.reason}"
+        )
+    if len(candidates) > MOST_CANDIDATES:
+        found.append(f"and {len(candidates) - MOST_CANDIDATES} more that do not fit better")
+    return found
+
+
+def _model_line(role: str, source: Source) -> str:
+    state = "on this disk" if not source.missing else f"{units.size(source.missing)} to fetch"
+    return (
+        f"{role:11} {source.label}, {source.header.architecture},"
+        f" {units.size(source.n_bytes)}, {state}"
+    )
+
+
+def as_data(report: PairReport) -> dict[str, Any]:
+    """Render `report` for programs; sizes are in bytes."""
+    return {
+        "name": report.name or None,
+        "target": _model_data(report.target),
+        "draft": None if report.draft is None else _model_data(report.draft),
+        "draft_reason": report.draft_reason,
+        "vocabulary": None
+        if report.vocabulary is None
+        else {
+            "compatible": report.vocabulary.compatible,
+            "rule": report.vocabulary.rule or None,
+            "reason": report.vocabulary.reason,
+            "token": report.vocabulary.token,
+            "target_size": report.vocabulary.target_size,
+            "draft_size": report.vocabulary.draft_size,
+        },
+        "memory": fit_data(report.fit) | {"n_ctx": report.n_ctx},
+        "missing_bytes": report.missing,
+        "candidates": [
+            {
+                "draft": one.name,
+                "fits": one.fits,
+                "reason": one.reason,
+                "bytes": one.n_bytes,
+                "on_disk": one.here,
+            }
+            for one in report.candidates
+        ],
+    }
+
+
+def fit_data(need: fit.Fit) -> dict[str, Any]:
+    """Render a memory estimate for programs."""
+    return {
+        "needed_bytes": need.needed,
+        "available_bytes": need.available,
+        "total_bytes": need.total,
+        "verdict": need.verdict,
+    }
+
+
+def _model_data(source: Source) -> dict[str, Any]:
+    header = source.header
+    return {
+        "label": source.label,
+        "reference": source.reference or None,
+        "paths": [str(path) for path in source.paths],
+        "architecture": header.architecture,
+        "model_name": header.name or None,
+        "vocabulary_size": len(header.tokens or ()),
+        "context_length": header.integer(header.arch_key("context_length")) or None,
+        "bytes": source.n_bytes,
+        "missing_bytes": source.missing,
+        "licence": source.licence or None,
+        "gated": source.gated,
+        "sha256": [file.sha256 or None for file in source.files],
+    }

@@ -1,0 +1,242 @@
+"""One model, wherever it is: a file on this disk, or a repository that is only looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from localspec.errors import HubOffline, ModelFileError, UnsupportedModel
+from localspec.pairs import download, gguf, hub, hub_cache, quants, references, vocabulary
+from localspec.pairs.gguf import GgufHeader
+from localspec.pairs.hub import RemoteFile, RemoteRepo
+from localspec.pairs.installed import InstalledModel
+from localspec.pairs.patience import Patience
+from localspec.pairs.references import Reference
+
+# Files that no text can be generated from: projectors, and heads that read the target's
+# hidden states.
+_HEADS: Final = frozenset({"eagle3", "dflash", "dspark", "mtp"})
+_NO_MODEL: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One model and what is known about it before it is loaded.
+
+    Attributes:
+        label: how to name it to people.
+        header: the first file's header.
+        n_bytes: size of all files.
+        paths: its files where they are, or will be once fetched.
+        files: the files on the Hub that still belong to it; empty for local ones.
+        missing: bytes that are still to come.
+        repo: ``user/name``; empty for local files.
+        commit: the commit it is pinned to.
+        revision: the branch or tag that was asked for.
+        licence: as the repository says; empty when unknown.
+        gated: whether the repository is.
+    """
+
+    label: str
+    header: GgufHeader
+    n_bytes: int
+    paths: tuple[Path, ...]
+    files: tuple[RemoteFile, ...] = ()
+    missing: int = 0
+    repo: str = ""
+    commit: str = ""
+    revision: str = ""
+    licence: str = ""
+    gated: bool = False
+
+    @property
+    def reference(self) -> str:
+        """The pinned Hub reference, empty for local files."""
+        return f"{self.repo}:{self.files[0].name}@{self.commit}" if self.files else ""
+
+    @property
+    def more_bytes(self) -> int:
+        """Bytes of weights that the first header does not cover."""
+        if len(self.paths) < 2:
+            return 0
+        return max(0, self.n_bytes - self.header.data_offset - self.header.tensor_bytes)
+
+    def record(self) -> InstalledModel:
+        """Describe it for an installed pair's record."""
+        return InstalledModel(
+            paths=tuple(str(path.absolute()) for path in self.paths),
+            reference=self.reference,
+            repo=self.repo,
+            commit=self.commit,
+            files=tuple(file.name for file in self.files),
+            sha256=tuple(file.sha256 for file in self.files),
+            n_bytes=self.n_bytes,
+        )
+
+
+def local(path: Path) -> Source:
+    """Look at a model on this disk.
+
+    Raises:
+        ModelFileError: it is missing or damaged.
+        UnsupportedModel: nobody can chat with it.
+    """
+    model = gguf.read_model(path)
+    _require_language_model(model.header, str(path))
+    licence = model.header.text("general.license")
+    return Source(str(path), model.header, model.file_bytes, model.paths, licence=licence)
+
+
+def from_hub(
+    reference: Reference,
+    patience: Patience,
+    note: Callable[[str], None] | None = None,
+    like: GgufHeader | None = None,
+) -> Source:
+    """Look at a model on the Hub; a few MB at most are read of what is not on this disk.
+
+    Without a connection, a model that is in the cache in full will do.
+
+    Args:
+        reference: which model.
+        patience: how long to try, and whether the user wants to stop.
+        note: is told what is being looked at.
+        like: a target; reading stops as soon as the model cannot be a draft for it.
+
+    Raises:
+        VocabularyMismatch: it cannot be a draft for `like`.
+        HubError: it is not there, not ours to see, or the Hub cannot be asked.
+        ModelFileError: its header is damaged.
+        UnsupportedModel: nobody can chat with it.
+        Cancelled: the user wants to stop.
+    """
+    if note is not None:
+        note(f"looking at {reference}")
+    try:
+        repo = hub.look_up(reference, patience)
+    except HubOffline:
+        paths = hub_cache.find(reference)
+        if not paths:
+            raise
+        return _from_cache(reference, paths)
+    names = quants.choose(repo.files, reference)
+    files = tuple(repo.files[name] for name in names)
+    for file in files:
+        hub.require_safe(file)
+    source = _describe(repo, files, _header_of(files[0], patience, like))
+    _require_language_model(source.header, source.label)
+    return source
+
+
+def _from_cache(reference: Reference, paths: list[Path]) -> Source:
+    """Take a cached model as it is; its commit is the snapshot it lies in."""
+    found = local(paths[0])
+    snapshots = hub.repo_folder(reference.repo) / "snapshots"
+    commit = paths[0].relative_to(snapshots).parts[0]
+    files = tuple(
+        RemoteFile(
+            reference.repo,
+            commit,
+            path.relative_to(snapshots / commit).as_posix(),
+            path.stat().st_size,
+            path.resolve().name,
+        )
+        for path in paths
+    )
+    return replace(
+        found,
+        label=_label(reference.repo, files),
+        paths=tuple(paths),
+        files=files,
+        repo=reference.repo,
+        commit=commit,
+        revision=reference.revision or "main",
+    )
+
+
+def from_record(found: Source, model: InstalledModel) -> Source:
+    """Add to a local model what its pair's record knows about where it came from."""
+    files = tuple(
+        RemoteFile(model.repo, model.commit, name, path.stat().st_size, digest)
+        for name, path, digest in zip(model.files, found.paths, model.sha256, strict=False)
+    )
+    if not model.repo or len(files) != len(found.paths):
+        return found
+    return replace(
+        found,
+        label=_label(model.repo, files),
+        files=files,
+        repo=model.repo,
+        commit=model.commit,
+        revision=model.commit,
+    )
+
+
+def _describe(repo: RemoteRepo, files: tuple[RemoteFile, ...], header: GgufHeader) -> Source:
+    missing = sum(file.size - download.part_size(file) for file in files if not hub.has_blob(file))
+    return Source(
+        label=_label(repo.repo, files),
+        header=header,
+        n_bytes=sum(file.size for file in files),
+        paths=tuple(hub.snapshot_path(file) for file in files),
+        files=files,
+        missing=missing,
+        repo=repo.repo,
+        commit=repo.commit,
+        revision=repo.revision,
+        licence=repo.licence or header.text("general.license"),
+        gated=repo.gated,
+    )
+
+
+def _label(repo: str, files: tuple[RemoteFile, ...]) -> str:
+    more = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
+    return f"{repo}:{files[0].name}{more}"
+
+
+def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) -> GgufHeader:
+    if hub.has_blob(file):
+        return gguf.read_header(hub.blob_path(file))
+    label = f"{file.repo}:{file.name}"
+
+    def read(offset: int, size: int) -> bytes:
+        return hub.read_range(file, offset, size, patience)
+
+    accept = vocabulary.require_like(like) if like is not None else None
+    header = gguf.parse_header(read, file.size, label, accept)
+    gguf.check_size(header, file.size, label)
+    return header
+
+
+def _require_language_model(header: GgufHeader, label: str) -> None:
+    architecture = header.architecture
+    if header.text("general.type", "model") in ("adapter", "mmproj", "imatrix"):
+        architecture = header.text("general.type")
+    if architecture in _NO_MODEL:
+        raise UnsupportedModel(
+            f"{label} is a part of a model ({architecture}), not a model", "Name the model itself."
+        )
+    if architecture in _HEADS:
+        raise UnsupportedModel(
+            f"{label} is a {architecture} head, which reads the target's hidden states",
+            "Choose a small model of the same family as the draft.",
+        )
+
+
+def is_local(text: str) -> bool:
+    """Tell whether `text` names a file on this disk."""
+    return references.looks_like_path(text) or Path(text).is_file()
+
+
+def require_file(text: str) -> Path:
+    """Give the path that `text` names.
+
+    Raises:
+        ModelFileError: it is not there.
+    """
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise ModelFileError(f"{path} does not exist", "Check the path.")
+    return path
