@@ -1,0 +1,374 @@
+"""The chat app: places the widgets and passes on keys and messages. The work is done elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import App, SystemCommand
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from localspec.errors import LocalspecError
+from localspec.ui import commands, numbers
+from localspec.ui.engine_thread import EngineThread
+from localspec.ui.help_screen import HelpScreen
+from localspec.ui.key_line import KeyLine
+from localspec.ui.messages import ChangeDone, Loaded, LoadFailed, Loading, TurnNews, TurnOver
+from localspec.ui.origin_view import legend
+from localspec.ui.panel import CompactPanel, FullPanel, PanelForm, natural_form, next_form
+from localspec.ui.panel_layout import PanelState
+from localspec.ui.prompt import Prompt
+from localspec.ui.safe_text import one_line
+from localspec.ui.status import StatusLine
+from localspec.ui.transcript import Transcript
+from localspec.ui.turns import REASONS, Phase, Turns
+from localspec.ui.wording import in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.message import Message
+    from textual.screen import Screen
+
+    from localspec.chat.events import PromptProgress
+    from localspec.ui.contract import ChatSession, Loader
+
+_FIGURES_S = 0.2
+_MEMORY_EVERY = 5
+_QUIT_WITHIN_S = 2.0
+
+
+def _bindings() -> list[BindingType]:
+    return [
+        Binding(
+            command.keys,
+            f"command('{command.name}')",
+            command.footer or command.name,
+            show=bool(command.footer),
+            priority=True,
+            id=command.name,
+        )
+        for command in commands.COMMANDS
+        if command.keys
+    ]
+
+
+class ChatApp(App[None]):
+    """Chat with a draft and a target.
+
+    Args:
+        load: makes the session; runs in the engine's thread while the app is already on screen.
+    """
+
+    TITLE = "localspec"
+    CSS_PATH = "styles.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - Textual declares the type
+        (0, "-narrow"),
+        (50, "-normal"),
+    ]
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
+        (0, "-short"),
+        (16, "-tall"),
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *_bindings(),
+        Binding("escape", "stop", "Stop", show=False),
+        Binding("ctrl+c", "interrupt", "Stop or quit", show=False, priority=True),
+    ]
+
+    def __init__(self, load: Loader) -> None:
+        super().__init__()
+        self.engine = EngineThread(load, self._post_from_engine)
+        self.turns = Turns(self)
+        self.panel_state = PanelState()
+        self.session: ChatSession | None = None
+        self.load_error: Exception | None = None
+        self.transcript = Transcript(id="transcript")
+        self.prompt = Prompt(self._accepts, id="prompt")
+        self._status = StatusLine(id="status")
+        self._title = Static("", markup=False, id="title")
+        self._compact = CompactPanel(self.panel_state, id="compact")
+        self._full = FullPanel(self.panel_state, id="full")
+        self._chosen_form: PanelForm | None = None
+        self._ticks = 0
+        self._interrupted_at = float("-inf")
+
+    def compose(self) -> ComposeResult:
+        """Title, conversation and panel side by side, then status, input and keys."""
+        yield self._title
+        with Horizontal(id="main"):
+            with Vertical(id="talk"):
+                yield self.transcript
+                yield self._compact
+                yield self._status
+                yield self.prompt
+            yield self._full
+        yield KeyLine(id="keys")
+
+    def on_mount(self) -> None:
+        """Begin loading; the screen is there already."""
+        self._timer = self.set_interval(_FIGURES_S, self.refresh_figures, pause=True)
+        self.prompt.focus()
+        self._show_title()
+        self.show_phase()
+        self.engine.start()
+
+    def on_unmount(self) -> None:
+        """However the app ends, the engine is told."""
+        self.engine.shut_down()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
+        """The palette offers what keys and slashes offer, and the themes."""
+        for command in commands.COMMANDS:
+            yield SystemCommand(
+                command.name.capitalize(),
+                command.meaning,
+                lambda name=command.name: self.run_worker(self.action_command(name)),
+            )
+        yield SystemCommand("Theme", "choose the colours", self.action_change_theme)
+
+    # From the engine's thread
+
+    def _post_from_engine(self, message: Message) -> None:
+        try:
+            self.post_message(message)
+        except RuntimeError:
+            # The event loop has just been closed: nobody is left to be told.
+            self.engine.stop()
+
+    @on(Loading)
+    def _loading(self, message: Loading) -> None:
+        if self.turns.phase is Phase.LOADING:
+            self._status.lasting(message.step, message.share)
+
+    @on(Loaded)
+    async def _loaded(self, message: Loaded) -> None:
+        self.session = message.session
+        self.turns.phase = Phase.READY
+        self.panel_state.note = message.session.speculation_note
+        await self.transcript.open(message.session)
+        self._show_title()
+        self.show_phase()
+        self._refresh_everything()
+
+    @on(LoadFailed)
+    async def _load_failed(self, message: LoadFailed) -> None:
+        self.load_error = message.error
+        self.turns.phase = Phase.UNUSABLE
+        self.show_phase()
+        await self.transcript.say(*in_words(message.error), error=True)
+
+    @on(TurnNews)
+    async def _turn_news(self) -> None:
+        await self.turns.news()
+
+    @on(TurnOver)
+    async def _turn_over(self, message: TurnOver) -> None:
+        await self.turns.over(message.error)
+
+    @on(ChangeDone)
+    async def _change_done(self, message: ChangeDone) -> None:
+        self.turns.phase = Phase.READY
+        if message.error is not None:
+            await self.transcript.say(*in_words(message.error), error=True)
+        elif self.session is not None:
+            self.panel_state.clear()
+            await self.transcript.open(self.session)
+        self._refresh_everything()
+
+    # From the keyboard
+
+    def _accepts(self, text: str) -> bool:
+        """Whether `text` may be sent now; a turn is reserved for it, the gate closes at once."""
+        if commands.parse(text) is not None:
+            return True
+        if self.turns.reserve():
+            return True
+        self.say_briefly(REASONS[self.turns.phase])
+        return False
+
+    @on(Prompt.Sent)
+    async def _sent(self, message: Prompt.Sent) -> None:
+        if (slash := commands.parse(message.text)) is not None:
+            await self._run_command(*slash)
+        else:
+            await self.turns.ask(commands.message_text(message.text))
+
+    @on(Prompt.PasteRefused)
+    async def _paste_refused(self, message: Prompt.PasteRefused) -> None:
+        await self.transcript.say(
+            f"the pasted text is too long: {message.length:,} characters",
+            "Paste a part of it that fits into the context.",
+            error=True,
+        )
+
+    @on(Prompt.ScrollWanted)
+    def _scroll(self, message: Prompt.ScrollWanted) -> None:
+        if message.pages < 0:
+            self.transcript.scroll_page_up(animate=False)
+        else:
+            self.transcript.scroll_page_down(animate=False)
+
+    def action_stop(self) -> None:
+        """Stop the answer."""
+        self.turns.stop()
+
+    def action_interrupt(self) -> None:
+        """Ctrl+C: copy a selection, else stop the answer; pressed twice, quit."""
+        selected = self.screen.get_selected_text() or self.prompt.selected_text
+        if selected:
+            self._copy(selected, "the selection")
+            self.screen.clear_selection()
+            return
+        now = time.monotonic()
+        if now - self._interrupted_at < _QUIT_WITHIN_S:
+            self.leave()
+            return
+        self._interrupted_at = now
+        self.turns.stop()
+        self.say_briefly("press Ctrl+C again to quit")
+
+    async def action_command(self, name: str) -> None:
+        """Run a command from a key or the palette."""
+        await self._run_command(name, "")
+
+    async def _run_command(self, name: str, argument: str) -> None:
+        try:
+            await commands.find(name).run(self, argument)
+        except LocalspecError as error:
+            await self.transcript.say(*in_words(error), error=True)
+
+    # What commands and turns ask for
+
+    def say_briefly(self, text: str) -> None:
+        """A short answer in the status line."""
+        self._status.flash(text)
+
+    def show_help(self) -> None:
+        """Open the help, or close it."""
+        if isinstance(self.screen, HelpScreen):
+            self.pop_screen()
+        else:
+            self.push_screen(HelpScreen())
+
+    def leave(self) -> None:
+        """Quit; a running answer is stopped, the thread ends by itself."""
+        self.engine.shut_down()
+        self.exit()
+
+    async def toggle_origins(self) -> None:
+        """Show who proposed what, or Markdown again."""
+        await self.transcript.show_origins(not self.transcript.by_origin)
+        self.show_phase()
+
+    def cycle_panel(self, wanted: str) -> None:
+        """Choose the panel's form by name, or the next one."""
+        forms = {form.value: form for form in PanelForm}
+        self._chosen_form = forms.get(wanted) or next_form(self._form(), self.size.width)
+        self._place_panel()
+
+    def copy_answer(self) -> None:
+        """Copy the last answer."""
+        text = self.transcript.last_answer()
+        if text:
+            self._copy(text, "the last answer")
+        else:
+            self.say_briefly("there is no answer yet")
+
+    def give_back(self, text: str) -> None:
+        """Return a text to the input unless something else was typed meanwhile."""
+        if text and not self.prompt.text:
+            self.prompt.show(text)
+
+    def turn_began(self) -> None:
+        """An answer is on its way: figures move from now on."""
+        self._timer.resume()
+        self.show_phase()
+
+    def turn_ended(self) -> None:
+        """The answer is there: settle the figures."""
+        self._timer.pause()
+        self.show_phase()
+        self._refresh_everything()
+
+    def show_phase(self) -> None:
+        """The status line for what is going on."""
+        hints = {
+            Phase.LOADING: ("loading …", ""),
+            Phase.READY: ("ready", ""),
+            Phase.ANSWERING: ("answering …", "Esc stops"),
+            Phase.STOPPING: ("stopping …", ""),
+            Phase.CHANGING: ("one moment …", ""),
+            Phase.UNUSABLE: ("no model is loaded", "Ctrl+Q quits"),
+        }
+        text, hint = hints[self.turns.phase]
+        self._status.settle()
+        self._status.lasting(text, hint=hint, tail=legend() if self.transcript.by_origin else None)
+
+    def show_prompt_progress(self, progress: PromptProgress) -> None:
+        """The prompt is being read."""
+        if self.turns.phase is Phase.ANSWERING:
+            text = f"reading {numbers.count(progress.total)} tokens"
+            share = progress.done / progress.total if progress.total else 1.0
+            self._status.lasting(text, share, hint="Esc stops")
+            if progress.done >= progress.total:
+                self.show_phase()
+
+    def refresh_figures(self) -> None:
+        """Take a fresh snapshot and show it."""
+        if self.session is None:
+            return
+        self.panel_state.take(self.session.figures())
+        if self._ticks % _MEMORY_EVERY == 0:
+            self.panel_state.memory = self.session.memory()
+        self._ticks += 1
+        self._redraw_panel()
+
+    # The screen's own shape
+
+    def on_resize(self) -> None:
+        """Let the panel follow the terminal's size."""
+        self.call_after_refresh(self._place_panel)
+
+    def _form(self) -> PanelForm:
+        return self._chosen_form or natural_form(self.size.width, self.size.height)
+
+    def _place_panel(self) -> None:
+        form = self._form()
+        self._full.display = form is PanelForm.FULL
+        self._compact.display = form is PanelForm.COMPACT
+        self._redraw_panel()
+
+    def _redraw_panel(self) -> None:
+        if self._full.display:
+            self._full.redraw()
+        elif self._compact.display:
+            self._compact.refresh()
+
+    def _refresh_everything(self) -> None:
+        self._ticks = 0
+        self.refresh_figures()
+
+    def _show_title(self) -> None:
+        session = self.session
+        pieces = [("localspec", "bold $text-primary")]
+        if session is not None:
+            models = session.target_name + (
+                f" + {session.draft_name}" if session.draft_name else ""
+            )
+            pieces += [
+                (f"  {one_line(session.pair_name, 40)}", "bold"),
+                (f"  {one_line(models, 100)}", "$foreground 65%"),
+            ]
+        self._title.update(Content.assemble(*pieces), layout=False)
+
+    def _copy(self, text: str, what: str) -> None:
+        self.copy_to_clipboard(text)
+        self.say_briefly(f"copied {what}: {len(text):,} characters")

@@ -1,0 +1,205 @@
+"""Everything the user can ask the app to do: one table for keys, slash commands, palette, help."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from localspec.errors import UsageError
+from localspec.ui.contract import ChatSession
+
+if TYPE_CHECKING:
+    from localspec.ui.app import ChatApp
+
+Action: TypeAlias = "Callable[[ChatApp, str], Awaitable[None]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One thing to do.
+
+    Attributes:
+        name: what follows the slash; also names the key binding.
+        argument: what may follow the name, as the help shows it; empty where nothing may.
+        meaning: one line for the help and the palette.
+        run: does it; gets the app and the text after the name.
+        keys: key names as Textual spells them, separated by commas; empty for none.
+        shown: the keys as people spell them.
+        footer: label in the footer; empty where there is no room for it.
+    """
+
+    name: str
+    argument: str
+    meaning: str
+    run: Action
+    keys: str = ""
+    shown: str = ""
+    footer: str = ""
+
+
+def parse(text: str) -> tuple[str, str] | None:
+    """Command name and argument when `text` is a slash command; None when it is for the model."""
+    if not text.startswith("/") or text.startswith("//"):
+        return None
+    name, _, argument = text[1:].partition(" ")
+    return name.strip().lower(), argument.strip()
+
+
+def message_text(text: str) -> str:
+    """What the model gets: two slashes at the beginning stand for one."""
+    return text[1:] if text.startswith("//") else text
+
+
+def find(name: str) -> Command:
+    """The command called `name`, or the only one that begins like it.
+
+    Raises:
+        UsageError: there is none, or several begin like it.
+    """
+    for command in COMMANDS:
+        if command.name == name:
+            return command
+    close = [command for command in COMMANDS if name and command.name.startswith(name)]
+    if len(close) == 1:
+        return close[0]
+    if close:
+        names = ", ".join(f"/{command.name}" for command in close)
+        raise UsageError(f"/{name} could mean {names}", "Type one more letter.")
+    raise UsageError(
+        f"there is no command /{name}",
+        "/help lists all commands; a message that begins with a slash is sent with two: //text.",
+    )
+
+
+def _session(app: ChatApp) -> ChatSession:
+    if app.session is None:
+        raise UsageError("the models are not loaded yet", "Wait until loading has ended.")
+    return app.session
+
+
+async def _help(app: ChatApp, argument: str) -> None:  # noqa: ARG001 - one signature for all
+    app.show_help()
+
+
+async def _speculation(app: ChatApp, argument: str) -> None:
+    session = _session(app)
+    wanted = {"": not session.speculation, "on": True, "off": False}.get(argument.lower())
+    if wanted is None:
+        raise UsageError(f"speculation cannot be “{argument}”", "Say /speculation on or off.")
+    if wanted and session.speculation_note:
+        raise UsageError(f"speculation is not available: {session.speculation_note}")
+    session.speculation = wanted
+    app.say_briefly(f"speculation {'on' if wanted else 'off'} from the next round on")
+    app.refresh_figures()
+
+
+async def _origin(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    await app.toggle_origins()
+
+
+async def _panel(app: ChatApp, argument: str) -> None:
+    app.cycle_panel(argument.lower())
+
+
+async def _regenerate(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    _session(app)
+    await app.turns.regenerate()
+
+
+async def _copy(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    app.copy_answer()
+
+
+async def _system(app: ChatApp, argument: str) -> None:
+    session = _session(app)
+    if not argument:
+        current = session.settings.system_prompt
+        await app.transcript.say(f"system prompt: {current}" if current else "no system prompt")
+        return
+    prompt = "" if argument in {"none", "off"} else argument
+    session.settings = replace(session.settings, system_prompt=prompt)
+    await app.transcript.say(
+        "system prompt set for the answers to come" if prompt else "system prompt removed"
+    )
+
+
+async def _gamma(app: ChatApp, argument: str) -> None:
+    session = _session(app)
+    if not argument:
+        await app.transcript.say(f"gamma: {session.settings.gamma}")
+        return
+    if argument != "auto" and not (argument.isascii() and argument.isdigit()):
+        raise UsageError(
+            f"gamma cannot be “{argument}”",
+            "Say /gamma auto, or how many tokens to draft: 0 to 16.",
+        )
+    gamma = "auto" if argument == "auto" else int(argument)
+    if isinstance(gamma, int) and gamma > 16:
+        raise UsageError(f"gamma cannot be {gamma}", "At most 16 tokens are drafted at a time.")
+    session.settings = replace(session.settings, gamma=gamma)
+    await app.transcript.say(f"gamma {gamma} for the answers to come")
+
+
+async def _temperature(app: ChatApp, argument: str) -> None:
+    session = _session(app)
+    sampling = session.settings.sampling
+    if not argument:
+        await app.transcript.say(f"temperature: {sampling.temperature:g}")
+        return
+    try:
+        temperature = float(argument)
+    except ValueError:
+        raise UsageError(
+            f"the temperature cannot be “{argument}”", "Say a number, 0 for greedy: /temp 0.7"
+        ) from None
+    sampling = replace(sampling, temperature=temperature)
+    session.settings = replace(session.settings, sampling=sampling)
+    await app.transcript.say(f"temperature {temperature:g} for the answers to come")
+
+
+async def _clear(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    _session(app)
+    app.turns.clear()
+
+
+async def _quit(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    app.leave()
+
+
+COMMANDS = (
+    Command("help", "", "keys and commands", _help, "f1", "F1", "Help"),
+    Command(
+        "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
+        _speculation, "f2,ctrl+t", "F2, Ctrl+T", "Speculation",
+    ),
+    Command(
+        "origin", "", "show who proposed each piece first, draft or target",
+        _origin, "f3,ctrl+o", "F3, Ctrl+O", "Origin",
+    ),
+    Command(
+        "panel", "[full|compact|off]", "size of the figures panel",
+        _panel, "f4,ctrl+g", "F4, Ctrl+G", "Panel",
+    ),
+    Command(
+        "regen", "", "answer the last message again",
+        _regenerate, "f5,ctrl+r", "F5, Ctrl+R", "Again",
+    ),
+    Command("copy", "", "copy the last answer to the clipboard", _copy, "f6", "F6", "Copy"),
+    Command("system", "[TEXT|none]", "show or set the system prompt", _system),
+    Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma),
+    Command("temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature),
+    Command("clear", "", "begin a new conversation", _clear),
+    Command("quit", "", "leave", _quit, "ctrl+q", "Ctrl+Q", "Quit"),
+)  # fmt: skip
+
+# Keys that are no commands; the help lists them first.
+OTHER_KEYS = (
+    ("Enter", "send"),
+    ("Ctrl+J, Alt+Enter, Shift+Enter", "break the line (Shift+Enter only in some terminals)"),
+    ("Up, Down", "what you sent before, at the first and last line"),
+    ("Page Up, Page Down", "move the conversation"),
+    ("Esc", "stop the answer"),
+    ("Ctrl+C", "stop the answer, or copy what is selected; twice: quit"),
+    ("Ctrl+P", "all commands, to search"),
+)  # fmt: skip

@@ -1,0 +1,84 @@
+"""What the screen needs from a session, and how a session comes to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from localspec.chat.events import Span, TurnEvent
+    from localspec.chat.figures import Figures
+    from localspec.engine.cancel import Cancel
+    from localspec.engine.stats import MemoryUse
+
+
+class ChatMessage(Protocol):
+    """One message of the conversation."""
+
+    @property
+    def role(self) -> str:
+        """``system``, ``user`` or ``assistant``."""
+
+    @property
+    def content(self) -> str:
+        """The text."""
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The text by origin; empty when that is not known."""
+
+
+class ChatSession(Protocol):
+    """A conversation with a loaded pair; the engine's thread calls it, figures are for anyone."""
+
+    speculation: bool
+    settings: Any
+
+    @property
+    def pair_name(self) -> str:
+        """Short name of the pair."""
+
+    @property
+    def target_name(self) -> str:
+        """Name of the target model."""
+
+    @property
+    def draft_name(self) -> str | None:
+        """Name of the draft model, if there is one."""
+
+    @property
+    def speculation_note(self) -> str:
+        """Why speculation is not available, or nothing."""
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What the user should know about this pair and its settings."""
+
+    @property
+    def messages(self) -> Sequence[ChatMessage]:
+        """The conversation so far."""
+
+    def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
+        """Answer `text`."""
+
+    def regenerate(self, cancel: Cancel) -> Iterator[TurnEvent]:
+        """Answer the last question again."""
+
+    def figures(self) -> Figures:
+        """The live figures."""
+
+    def memory(self) -> MemoryUse:
+        """Where the memory goes."""
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+
+    def close(self) -> None:
+        """Free the models."""
+
+
+Progress: TypeAlias = "Callable[[str, float | None], None]"
+"""Called with a loading step and its share of 1, if that is known."""
+
+Loader: TypeAlias = "Callable[[Progress, Cancel], ChatSession]"
+"""Loads a session; runs in the engine's thread; gives up with `Cancelled` once cancelled."""

@@ -1,0 +1,132 @@
+"""Bars, sparklines and strips as styled text: pure functions, no widgets, no clock.
+
+Every picture can be read without colour: shapes say the same as colours do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from textual.content import Content
+
+ACCEPTED, RECOVERED, BONUS, PLAIN, REJECTED = "■", "▲", "◆", "□", "·"
+STYLES = {
+    ACCEPTED: "$success",
+    RECOVERED: "$warning",
+    BONUS: "$accent",
+    PLAIN: "$foreground 65%",
+    REJECTED: "$foreground 35%",
+}
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+Piece: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One round as the strips draw it: token counts."""
+
+    accepted: int
+    rejected: int
+    recovered: int
+    bonus: int
+    plain: int
+
+    @property
+    def marks(self) -> str:
+        """One character for each token, rejected ones last."""
+        return (
+            ACCEPTED * self.accepted
+            + RECOVERED * self.recovered
+            + BONUS * self.bonus
+            + PLAIN * self.plain
+            + REJECTED * self.rejected
+        )
+
+
+def styled(*pieces: Piece) -> Content:
+    """Content from (text, style) pairs."""
+    return Content.assemble(*pieces)
+
+
+def bar(share: float | None, width: int, style: str = "$success") -> Content:
+    """A line of `width` cells, heavy as far as `share` of 1 reaches."""
+    filled = round(min(max(share or 0.0, 0.0), 1.0) * width)
+    return styled(("━" * filled, style), ("─" * (width - filled), "$foreground 35%"))
+
+
+def split_bar(first: float, second: float, width: int, styles: tuple[str, str]) -> Content:
+    """Two parts of one whole side by side; all light when both are nothing."""
+    whole = first + second
+    if whole <= 0:
+        return bar(None, width)
+    cells = round(width * first / whole)
+    return styled(("█" * cells, styles[0]), ("░" * (width - cells), styles[1]))
+
+
+def sparkline(values: Sequence[float], width: int, style: str = "$primary") -> Content:
+    """The last `width` values as columns, newest on the right, scaled to the largest."""
+    shown = list(values)[-width:]
+    top = max(shown, default=0.0)
+    if top <= 0:
+        return styled((_LEVELS[0] * width, "$foreground 35%"))
+    last = len(_LEVELS) - 1
+    marks = "".join(_LEVELS[round(value / top * last)] for value in shown)
+    return styled((_LEVELS[0] * (width - len(marks)), "$foreground 35%"), (marks, style))
+
+
+def stacked_bar(parts: Sequence[tuple[int, str, str]], width: int) -> Content:
+    """Parts of a whole as (amount, mark, style); whatever is not nothing gets at least a cell."""
+    present = [part for part in parts if part[0] > 0]
+    whole = sum(part[0] for part in present)
+    if not present or width < len(present):
+        return bar(None, width)
+    cells = [max(1, round(width * part[0] / whole)) for part in present]
+    cells[cells.index(max(cells))] += width - sum(cells)
+    return styled(
+        *((mark * count, style) for count, (_, mark, style) in zip(cells, present, strict=True))
+    )
+
+
+def round_columns(rounds: Sequence[Outcome], width: int, height: int) -> list[Content]:
+    """The last rounds as columns of tokens that grow upwards, newest on the right.
+
+    A column taller than `height` loses its rejected tokens first, then its accepted ones.
+    """
+    columns = [_fit(outcome, height) for outcome in list(rounds)[-(width // 2) :]]
+    lines = []
+    for row in range(height - 1, -1, -1):
+        marks = [column[row] if row < len(column) else " " for column in columns]
+        pieces = [(f"{mark} ", STYLES.get(mark, "")) for mark in marks]
+        lines.append(styled((" " * (width - 2 * len(marks)), ""), *pieces))
+    return lines
+
+
+def _fit(outcome: Outcome, height: int) -> str:
+    marks = outcome.marks
+    if len(marks) <= height:
+        return marks
+    emitted = marks.rstrip(REJECTED)
+    return marks[:height] if len(emitted) <= height else emitted[-height:]
+
+
+def round_strip(rounds: Sequence[Outcome], width: int) -> Content:
+    """The last rounds that fit on one line, oldest first, a gap between two rounds."""
+    strips: list[str] = []
+    room = width
+    for outcome in reversed(rounds):
+        marks = outcome.marks
+        if len(marks) + 1 > room:
+            break
+        strips.append(marks)
+        room -= len(marks) + 1
+    text = " ".join(reversed(strips))
+    return styled(*((mark, STYLES.get(mark, "")) for mark in text), (" " * (width - len(text)), ""))
+
+
+def two_sides(left: Content, right: Content, width: int) -> Content:
+    """`left` and `right` at the two ends of a line of `width` cells."""
+    gap = max(1, width - left.cell_length - right.cell_length)
+    return Content.assemble(left, " " * gap, right)

@@ -1,0 +1,34 @@
+"""The bottom line: the keys that matter most, as many as fit, clickable."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widget import Widget
+
+from localspec.ui.commands import COMMANDS
+
+
+def key_line(width: int) -> Content:
+    """Keys and labels from the command table, in its order, as far as `width` reaches."""
+    line = Content(" ")
+    for command in COMMANDS:
+        if not command.footer:
+            continue
+        key = command.shown.split(",")[0]
+        click = f"[@click=app.command('{command.name}')]"
+        label = f"{click}[bold $text-accent]{key}[/] [$foreground 70%]{command.footer}[/][/]"
+        item = Content.from_markup(label)
+        if line.cell_length + item.cell_length + 1 > width:
+            break
+        line = Content.assemble(line, item, "  ")
+    return line
+
+
+class KeyLine(Widget):
+    """Textual's own footer lists keys by focus; this one keeps the order and what fits."""
+
+    ALLOW_SELECT = False
+
+    def render(self) -> Content:
+        """Lay the keys out for the present width."""
+        return key_line(self.size.width)

@@ -1,0 +1,291 @@
+"""What the speculation panel says and how it is laid out: figures in, lines out, no widgets."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+
+from localspec.chat.figures import Figures
+from localspec.ui import drawing, numbers
+from localspec.ui.safe_text import one_line
+
+if TYPE_CHECKING:
+    from localspec.engine.stats import MemoryUse, Round
+
+_LABEL = "$foreground 65%"
+_HEAD = "bold $text-primary"
+_SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
+_TALLEST_COLUMNS = 6
+
+
+@dataclass(slots=True)
+class PanelState:
+    """What the panel knows: the latest figures, and a short past of speed and rounds."""
+
+    figures: Figures = field(default_factory=Figures)
+    memory: MemoryUse | None = None
+    note: str = ""
+    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
+    rounds: deque[drawing.Outcome] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
+
+    def take(self, figures: Figures) -> None:
+        """Accept fresh figures; the speed is remembered while an answer runs."""
+        self.figures = figures
+        if figures.generating and figures.speed_now is not None:
+            self.speeds.append(figures.speed_now)
+
+    def add_round(self, done: Round) -> None:
+        """Remember how a round went."""
+        self.rounds.append(outcome(done))
+
+    def clear(self) -> None:
+        """Forget the past (a new conversation)."""
+        self.speeds.clear()
+        self.rounds.clear()
+
+
+def outcome(done: Round) -> drawing.Outcome:
+    """A round as the strips draw it."""
+    own = done.emitted - done.from_draft
+    return drawing.Outcome(
+        accepted=done.from_draft,
+        rejected=done.drafted - done.accepted,
+        recovered=done.recovered,
+        bonus=done.bonus,
+        plain=max(0, own - done.recovered - done.bonus),
+    )
+
+
+def big_speed(state: PanelState) -> tuple[str, str]:
+    """The speed for the big digits and what it is: now while an answer runs, then its average."""
+    now = state.figures
+    speed = now.speed_now if now.generating else now.speed_average
+    figure = "0" if speed is None else f"{speed:.1f}" if speed < 100 else f"{speed:.0f}"
+    return figure, "now" if now.generating else "last answer"
+
+
+def compact_lines(state: PanelState, width: int) -> list[Content]:
+    """Two lines of what matters most, for a terminal of ordinary width."""
+    now = state.figures
+    bar_width = 10 if width >= 76 else 5
+    first = _join(
+        [
+            _figure(numbers.speed(now.speed_now or now.speed_average), "tokens/s"),
+            drawing.sparkline(state.speeds, bar_width),
+            _figure(numbers.percent(now.acceptance_rate), "accepted"),
+            drawing.bar(now.acceptance_rate, bar_width),
+            _figure(numbers.ratio(now.tokens_per_round), "per round"),
+            _gamma(now),
+        ],
+        width,
+    )
+    second = _join(
+        [
+            _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
+            _figure(numbers.count(now.drafted), "drafted"),
+            _figure(numbers.count(now.accepted), "accepted"),
+            _figure(numbers.seconds(now.time_to_first_token_s), "to first"),
+            _figure(numbers.size(state.memory.process) if state.memory else "–", "memory"),
+        ],
+        width,
+    )
+    return [first, second]
+
+
+def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
+    """The sections that fit into `width` by `height`, the least important left out first."""
+    wanted = [
+        (0, _speed_lines(state, width)),
+        (0, _speculation_lines(state, width)),
+        (2, _round_lines(state, width, _TALLEST_COLUMNS)),
+        (1, _context_lines(state, width)),
+        (3, _time_lines(state, width)),
+        (1, _memory_lines(state, width)),
+    ]
+    gaps = True
+    for least in (4, 3, 2):
+        kept = [lines for rank, lines in wanted if rank < least and lines]
+        for gaps in (True, False):
+            if sum(map(len, kept)) + gaps * (len(kept) - 1) <= height:
+                return _stack(kept, gaps)[:height]
+    return _stack([lines for rank, lines in wanted if rank < 2 and lines], gaps)[:height]
+
+
+def _stack(sections: list[list[Content]], gaps: bool) -> list[Content]:
+    lines: list[Content] = []
+    for section in sections:
+        if lines and gaps:
+            lines.append(Content(""))
+        lines.extend(section)
+    return lines
+
+
+def _speed_lines(state: PanelState, width: int) -> list[Content]:
+    now = state.figures
+    average = drawing.styled(
+        ("average ", _LABEL), (numbers.speed(now.speed_average), "bold"), (" tokens/s", _LABEL)
+    )
+    first = drawing.styled(("first ", _LABEL), (numbers.seconds(now.time_to_first_token_s), "bold"))
+    return [
+        drawing.two_sides(average, first, width),
+        drawing.sparkline(state.speeds, width),
+    ]
+
+
+def _speculation_lines(state: PanelState, width: int) -> list[Content]:
+    now = state.figures
+    switch = ("● on", "bold $text-success") if now.speculation else ("○ off", "bold $text-warning")
+    half = width // 2
+    lines = [drawing.two_sides(_head("Speculation"), drawing.styled(switch), width)]
+    note = state.note if not now.speculation and state.note else now.gamma_note
+    if note:
+        lines += _wrapped(note, width, 3)
+    rate = drawing.styled(
+        ("accepted ", _LABEL), (f"{numbers.percent(now.acceptance_rate):>5} ", "bold")
+    )
+    lines += [
+        Content.assemble(rate, drawing.bar(now.acceptance_rate, width - rate.cell_length)),
+        _pair(("gamma", str(now.gamma)), ("per round", numbers.ratio(now.tokens_per_round)), half),
+        _pair(
+            ("drafted", numbers.count(now.drafted)),
+            ("accepted", numbers.count(now.accepted)),
+            half,
+        ),
+        _pair(
+            ("recovered", numbers.count(now.recovered)),
+            ("bonus", numbers.count(now.bonus)),
+            half,
+        ),
+    ]
+    return lines
+
+
+def _round_lines(state: PanelState, width: int, height: int) -> list[Content]:
+    if not state.rounds:
+        return []
+    tallest = max(len(done.marks) for done in list(state.rounds)[-(width // 2) :])
+    key = drawing.styled(
+        (drawing.ACCEPTED, drawing.STYLES[drawing.ACCEPTED]),
+        (" accepted ", _LABEL),
+        (drawing.RECOVERED, drawing.STYLES[drawing.RECOVERED]),
+        (" recovered ", _LABEL),
+        (drawing.BONUS, drawing.STYLES[drawing.BONUS]),
+        (" bonus", _LABEL),
+    )
+    second = drawing.styled(
+        (drawing.REJECTED, drawing.STYLES[drawing.REJECTED]),
+        (" rejected ", _LABEL),
+        (drawing.PLAIN, drawing.STYLES[drawing.PLAIN]),
+        (" without a draft", _LABEL),
+    )
+    columns = drawing.round_columns(state.rounds, width, min(height, max(3, tallest)))
+    return [_head("Last rounds"), *columns, key, second]
+
+
+def _time_lines(state: PanelState, width: int) -> list[Content]:
+    now = state.figures
+    whole = now.draft_s + now.verify_s
+    if whole <= 0:
+        return []
+    share = now.draft_s / whole
+    left = drawing.styled(("█ drafting ", _LABEL), (numbers.percent(share), "bold"))
+    right = drawing.styled(("░ checking ", _LABEL), (numbers.percent(1 - share), "bold"))
+    return [
+        _head("Time"),
+        drawing.split_bar(now.draft_s, now.verify_s, width, ("$success", "$primary")),
+        drawing.two_sides(left, right, width),
+    ]
+
+
+def _context_lines(state: PanelState, width: int) -> list[Content]:
+    now = state.figures
+    share = now.context_used / now.context_size if now.context_size else None
+    style = "$warning" if share is not None and share > 0.85 else "$primary"
+    used = f"{numbers.count(now.context_used)} of {numbers.count(now.context_size)}"
+    return [
+        drawing.two_sides(_head("Context"), drawing.styled((used, "bold")), width),
+        drawing.bar(share, width, style),
+    ]
+
+
+def _memory_lines(state: PanelState, width: int) -> list[Content]:
+    use = state.memory
+    if use is None:
+        return []
+    parts = [
+        ("target weights", use.target_weights, "█", "$primary"),
+        ("draft weights", use.draft_weights, "▓", "$success"),
+        ("caches", use.target_cache + use.draft_cache, "▒", "$warning"),
+        ("buffers", use.buffers, "░", "$accent"),
+    ]
+    lines = [
+        drawing.two_sides(
+            _head("Memory"), drawing.styled((numbers.size(use.process), "bold")), width
+        ),
+        drawing.stacked_bar([(amount, mark, style) for _, amount, mark, style in parts], width),
+    ]
+    for label, amount, mark, style in parts:
+        lines.append(_amount(mark, style, label, numbers.size(amount), width))
+    used = use.machine_total - use.machine_available
+    lines.append(
+        _amount(
+            " ", "", "machine", f"{numbers.size(used)} of {numbers.size(use.machine_total)}", width
+        )
+    )
+    for device in use.devices:
+        taken = f"{numbers.size(device.total - device.free)} of {numbers.size(device.total)}"
+        lines.append(_amount(" ", "", one_line(device.name, 14), taken, width))
+    return lines
+
+
+def _amount(mark: str, style: str, label: str, value: str, width: int) -> Content:
+    left = drawing.styled((f"{mark} ", style), (label, _LABEL))
+    return drawing.two_sides(left, drawing.styled((value, "bold")), width)
+
+
+def _head(text: str) -> Content:
+    return drawing.styled((text, _HEAD))
+
+
+def _pair(left: tuple[str, str], right: tuple[str, str], half: int) -> Content:
+    """Two labelled figures beside each other, each right-aligned in its half."""
+    first = drawing.two_sides(
+        drawing.styled((left[0], _LABEL)), drawing.styled((left[1], "bold")), half - 2
+    )
+    second = drawing.two_sides(
+        drawing.styled((right[0], _LABEL)), drawing.styled((right[1], "bold")), half
+    )
+    return Content.assemble(first, "  ", second)
+
+
+def _figure(value: str, label: str) -> Content:
+    return drawing.styled((value, "bold"), (f" {label}", _LABEL))
+
+
+def _gamma(now: Figures) -> Content:
+    if not now.speculation:
+        return drawing.styled(("○ off", "bold $text-warning"))
+    return drawing.styled(("● ", "$text-success"), ("gamma ", _LABEL), (str(now.gamma), "bold"))
+
+
+def _join(parts: list[Content], width: int) -> Content:
+    """As many parts as fit, in order, two cells apart."""
+    line = parts[0]
+    for part in parts[1:]:
+        if line.cell_length + 2 + part.cell_length > width:
+            break
+        line = Content.assemble(line, "  ", part)
+    return line
+
+
+def _wrapped(text: str, width: int, most: int) -> list[Content]:
+    lines = textwrap.wrap(one_line(text), width, max_lines=most, placeholder=" …")
+    return [drawing.styled((line, f"{_LABEL} italic")) for line in lines]
+
+
+def _thousands(value: int) -> str:
+    return f"{value / 1000:.0f}k" if value >= 10_000 else numbers.count(value)

@@ -1,0 +1,164 @@
+"""The course of a turn on the screen: gate the input, collect what arrives, draw, settle."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from localspec.chat.events import PromptProgress, RoundText, TurnEnd
+from localspec.ui.pace import Pace
+from localspec.ui.wording import in_words
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from localspec.chat.events import Span, TurnEvent
+    from localspec.ui.answer import Answer
+    from localspec.ui.app import ChatApp
+    from localspec.ui.transcript import Question
+
+
+class Phase(Enum):
+    """What the engine is doing, as far as the screen knows."""
+
+    LOADING = auto()
+    READY = auto()
+    ANSWERING = auto()
+    STOPPING = auto()
+    CHANGING = auto()
+    UNUSABLE = auto()
+
+
+class Turns:
+    """Runs turns one at a time; lives in the screen's thread."""
+
+    def __init__(self, app: ChatApp) -> None:
+        self._app = app
+        self.phase = Phase.LOADING
+        self._pace = Pace()
+        self._flush_timer: Timer | None = None
+        self._answer: Answer | None = None
+        self._question: Question | None = None
+        self._asked = ""
+        self._end: TurnEnd | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is running or being stopped."""
+        return self.phase in (Phase.ANSWERING, Phase.STOPPING)
+
+    def reserve(self) -> bool:
+        """Close the gate for a turn that is about to begin; False while there is no free engine."""
+        if self.phase is not Phase.READY:
+            return False
+        self.phase = Phase.ANSWERING
+        self._app.engine.reserve()
+        return True
+
+    async def ask(self, text: str) -> None:
+        """Send `text` to the model, after `reserve`."""
+        self._question, answer = await self._app.transcript.ask(text)
+        self._begin(answer, text)
+        self._app.engine.ask(text)
+
+    async def regenerate(self) -> None:
+        """Answer the last message again."""
+        if not self._ready() or not self.reserve():
+            return
+        answer = await self._app.transcript.answer_again()
+        if answer is None:
+            self.phase = Phase.READY
+            self._app.say_briefly("there is no answer yet")
+            return
+        self._begin(answer, "")
+        self._app.engine.regenerate()
+
+    def stop(self) -> None:
+        """Ask the running answer to end; the screen answers at once."""
+        if self.phase is Phase.ANSWERING:
+            self.phase = Phase.STOPPING
+            self._app.engine.stop()
+            self._app.show_phase()
+
+    def clear(self) -> None:
+        """Begin a new conversation."""
+        if self._ready():
+            self.phase = Phase.CHANGING
+            self._app.engine.change("clear", lambda session: session.reset())
+
+    def _ready(self) -> bool:
+        if self.phase is not Phase.READY:
+            self._app.say_briefly(REASONS[self.phase])
+        return self.phase is Phase.READY
+
+    def _begin(self, answer: Answer, asked: str) -> None:
+        self._answer, self._asked, self._end = answer, asked, None
+        self._pace.start()
+        self._app.turn_began()
+
+    async def news(self) -> None:
+        """Turn events have arrived: draw them now, or when the pace allows."""
+        if self._flush_timer is not None:
+            return
+        delay = self._pace.delay()
+        if delay > 0:
+            self._flush_timer = self._app.set_timer(delay, self._flush_later)
+        else:
+            await self._flush()
+
+    async def over(self, error: Exception | None) -> None:
+        """The engine is free: draw the rest, settle the answer, open the gate."""
+        await self._flush()
+        answer, end = self._answer, self._end
+        if answer is not None:
+            await answer.finish(end.stats if end else None, end.reason if end else None)
+        self.phase = Phase.READY
+        if error is not None:
+            await self._failed(error)
+        self._answer = self._question = None
+        self._app.turn_ended()
+
+    async def _failed(self, error: Exception) -> None:
+        """Say what happened; a question without any answer goes back into the input."""
+        answer = self._answer
+        if answer is not None and not answer.text:
+            await answer.remove()
+            if self._question is not None:
+                await self._question.remove()
+            self._app.give_back(self._asked)
+        await self._app.transcript.say(*in_words(error), error=True)
+
+    async def _flush_later(self) -> None:
+        self._flush_timer = None
+        await self._flush()
+
+    async def _flush(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.stop()
+            self._flush_timer = None
+        spans: list[Span] = []
+        for event in self._app.engine.outbox.collect():
+            spans.extend(self._take(event))
+        if self._answer is not None and spans:
+            await self._answer.write(spans)
+        self._pace.drawn()
+
+    def _take(self, event: TurnEvent) -> tuple[Span, ...]:
+        if isinstance(event, RoundText):
+            self._app.panel_state.add_round(event.round)
+            return event.spans
+        if isinstance(event, PromptProgress):
+            self._app.show_prompt_progress(event)
+        else:
+            self._end = event
+        return ()
+
+
+REASONS = {
+    Phase.LOADING: "the models are still being loaded",
+    Phase.READY: "",
+    Phase.ANSWERING: "an answer is running: Esc stops it",
+    Phase.STOPPING: "the answer is being stopped",
+    Phase.CHANGING: "one moment",
+    Phase.UNUSABLE: "no model is loaded: quit with Ctrl+Q and try another pair",
+}

@@ -1,0 +1,216 @@
+"""A session without models: answers are written down beforehand, rounds come when the test says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd, TurnEvent
+from localspec.chat.figures import Figures
+from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
+from localspec.engine.stats import (
+    DeviceMemory,
+    FinishReason,
+    GenerationStats,
+    MemoryUse,
+    Prefill,
+    Round,
+)
+from localspec.errors import EngineError, LocalspecError
+
+MIB = 1 << 20
+GAMMA = 3
+# Accepted drafted tokens, round by round, over and over.
+PATTERN = (3, 2, 0, 3, 1, 3)
+
+
+class Gate:
+    """Lets rounds through: all of them, or as many as the test allows."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self._condition = threading.Condition()
+        self._open = is_open
+        self._allowed = 0
+
+    def open(self) -> None:
+        with self._condition:
+            self._open = True
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        with self._condition:
+            self._open = False
+            self._allowed = 0
+
+    def allow(self, rounds: int) -> None:
+        with self._condition:
+            self._allowed += rounds
+            self._condition.notify_all()
+
+    def pass_through(self, cancel: Cancel) -> bool:
+        """Wait for permission; False once cancelled."""
+        with self._condition:
+            while not self._open and not self._allowed:
+                if cancel.is_set():
+                    return False
+                self._condition.wait(0.01)
+            if not self._open:
+                self._allowed -= 1
+        return not cancel.is_set()
+
+
+@dataclass
+class ScriptedSession:
+    """Answers in order, the last one again and again; an exception among them is raised."""
+
+    answers: Sequence[str | Exception] = ("The sky is blue.",)
+    gate: Gate = field(default_factory=Gate)
+    round_s: float = 0.0
+    prompt_steps: int = 2
+    fail_after_rounds: int | None = None
+    pair_name: str = "scripted"
+    target_name: str = "target-27M-Q8_0"
+    draft_name: str | None = "draft-1M-Q8_0"
+    speculation: bool = True
+    speculation_note: str = ""
+    notices: list[str] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    settings: ChatSettings = field(default_factory=ChatSettings)
+    context_size: int = 4096
+    closed: bool = False
+    resets: int = 0
+    rounds_made: int = 0
+    devices: tuple[DeviceMemory, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._turn = 0
+        self._busy = threading.Lock()
+        self._stats = GenerationStats()
+        self._started = 0.0
+        self._generating = False
+
+    def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
+        answer = self.answers[min(self._turn, len(self.answers) - 1)]
+        self._turn += 1
+        if isinstance(answer, Exception):
+            raise answer
+        if not self._busy.acquire(blocking=False):
+            raise EngineError("an answer is running already")
+        try:
+            self.messages.append(Message(Role.USER, text))
+            yield from self._generate(text, answer, cancel)
+        finally:
+            self._generating = False
+            self._busy.release()
+
+    def regenerate(self, cancel: Cancel) -> Iterator[TurnEvent]:
+        if not self.messages:
+            raise LocalspecError("there is nothing to answer yet")
+        if self.messages[-1].role == Role.ASSISTANT:
+            self.messages.pop()
+        question = self.messages.pop()
+        yield from self.turn(question.content, cancel)
+
+    def figures(self) -> Figures:
+        stats = self._stats
+        elapsed = time.monotonic() - self._started
+        speed = stats.generated_tokens / elapsed if elapsed > 0 and stats.rounds else None
+        return Figures(
+            generating=self._generating,
+            speculation=self.speculation and self.draft_name is not None,
+            gamma=GAMMA if self.speculation else 0,
+            gamma_note="scripted: always three",
+            speed_now=speed if self._generating else None,
+            speed_average=stats.tokens_per_second,
+            acceptance_rate=stats.acceptance_rate,
+            tokens_per_round=stats.mean_tokens_per_round,
+            drafted=stats.drafted_tokens,
+            accepted=stats.accepted_tokens,
+            recovered=stats.recovered_tokens,
+            bonus=stats.bonus_tokens,
+            generated=stats.generated_tokens,
+            time_to_first_token_s=stats.time_to_first_token_s,
+            draft_s=stats.draft_s,
+            verify_s=stats.verify_s,
+            prompt_tokens=stats.prompt_tokens,
+            prompt_cached=stats.prefill_cached,
+            context_used=min(self.context_size, 40 + stats.generated_tokens),
+            context_size=self.context_size,
+        )
+
+    def memory(self) -> MemoryUse:
+        return MemoryUse(
+            target_weights=27 * MIB,
+            draft_weights=1 * MIB,
+            target_cache=6 * MIB,
+            draft_cache=1 * MIB,
+            buffers=12 * MIB,
+            process=260 * MIB,
+            peak_process=280 * MIB,
+            machine_total=16 << 30,
+            machine_available=9 << 30,
+            devices=self.devices,
+        )
+
+    def reset(self) -> None:
+        self.messages.clear()
+        self.resets += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _generate(self, text: str, answer: str, cancel: Cancel) -> Iterator[TurnEvent]:
+        prompt = len(text.split()) + 20
+        self._stats = GenerationStats()
+        self._started = time.monotonic()
+        self._generating = True
+        for step in range(1, self.prompt_steps + 1):
+            yield PromptProgress(prompt * step // self.prompt_steps, prompt, 0)
+        self._stats.add_prefill(Prefill(prompt, 0, prompt, 0.02))
+        released: list[Span] = []
+        reason = FinishReason.STOP
+        for index, (spans, done) in enumerate(self._rounds(answer)):
+            if not self.gate.pass_through(cancel):
+                reason = FinishReason.CANCELLED
+                break
+            if index == self.fail_after_rounds:
+                raise EngineError("the engine broke", "Try again.")
+            if self.round_s:
+                time.sleep(self.round_s)
+            self.rounds_made += 1
+            self._stats.add(done)
+            released.extend(spans)
+            yield RoundText(spans, done)
+        self._stats.finish_reason = reason
+        whole = "".join(span.text for span in released)
+        self.messages.append(Message(Role.ASSISTANT, whole, reason, tuple(released)))
+        yield TurnEnd(whole, reason, self._stats)
+
+    def _rounds(self, answer: str) -> Iterator[tuple[tuple[Span, ...], Round]]:
+        """Cut `answer` into words as tokens and those into rounds after the pattern."""
+        tokens = answer.replace(" ", "\0 ").split("\0")
+        position = index = 0
+        while position < len(tokens):
+            drafting = self.speculation and index > 0
+            accepted = PATTERN[index % len(PATTERN)] if drafting else 0
+            mine = tokens[position : position + accepted + 1]
+            drafted = tuple(Span(token, Origin.DRAFT) for token in mine[:accepted])
+            own = tuple(Span(token, Origin.TARGET) for token in mine[accepted:])
+            yield (
+                drafted + own,
+                Round(
+                    tokens=tuple(range(position, position + len(mine))),
+                    gamma=GAMMA if drafting else 0,
+                    drafted=GAMMA if drafting else 0,
+                    accepted=accepted,
+                    draft_s=0.002 if drafting else 0.0,
+                    verify_s=0.006,
+                    total_s=0.009,
+                ),
+            )
+            position += len(mine)
+            index += 1
