@@ -34,11 +34,31 @@ def argmax_pick(
 
 
 @dataclass(frozen=True, slots=True)
+class BestPick:
+    """Propose the most probable token after logit bias and penalties, within the grammar.
+
+    Attributes:
+        best: a greedy chain, with the target's constraint.
+    """
+
+    best: Sampler
+
+    def __call__(
+        self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]
+    ) -> tuple[int, None]:
+        """Propose the token that follows `tokens` and `drafted`."""
+        return int(self.best.along(logits, tokens, drafted).ids[0]), None
+
+
+@dataclass(frozen=True, slots=True)
 class SampledPick:
     """Draw the proposal from the draft's own distribution, and hand that distribution over.
 
+    What breaks a grammar is masked before the draw: to cut a sampled draft for it afterwards would
+    change the distribution of what is emitted.
+
     Attributes:
-        sampler: the draft's sampler chain.
+        sampler: the generation's sampler chain, with its constraint.
         noise: the generation's randomness, the same object that verification draws from. Under
             the coupled rule this is what makes draft and target tend to say the same.
     """
@@ -50,11 +70,8 @@ class SampledPick:
         self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]
     ) -> tuple[int, Dist]:
         """Draw the token that follows `tokens` and `drafted`."""
-        position = len(tokens) + len(drafted)
-        if self.sampler.params.penalised:
-            tokens = [*tokens[-self.sampler.params.repeat_last_n :], *drafted]
-        q = self.sampler.row(logits, tokens)
-        return self.noise.pick(q, position), q
+        q = self.sampler.along(logits, tokens, drafted)
+        return self.noise.pick(q, len(tokens) + len(drafted)), q
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from localspec.engine.acceptance import Accept, Drawing, drawing
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import CatchUp, Drafter
 from localspec.engine.gamma import GammaPolicy
+from localspec.engine.grammar import Constraint
 from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context
-from localspec.engine.sampling import Sampler, SamplingParams
+from localspec.engine.replay import Recorder
+from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import FinishReason, Prefill, Round
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
@@ -33,11 +35,17 @@ class GenerateSettings:
         sampling: the target's sampler chain.
         accept: the acceptance rule.
         n_predict: tokens to generate at most; -1 for as many as the context holds.
+        constraint: what the output must conform to, in its state before the first token.
+        lenience: makes the rule lossy; None for lossless.
+        recorder: writes a trace.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     accept: Accept = Accept.TOKEN
     n_predict: int = UNLIMITED
+    constraint: Constraint | None = None
+    lenience: float | None = None
+    recorder: Recorder | None = None
 
 
 @dataclass(slots=True)
@@ -45,9 +53,9 @@ class _Generation:
     """What one generation carries from round to round."""
 
     tokens: list[int]
-    sampler: Sampler
     drawing: Drawing
     remaining: int
+    recorder: Recorder | None
     first: bool = True
 
 
@@ -126,12 +134,19 @@ class Engine:
     def _begin(
         self, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
     ) -> _Generation:
-        sampling = settings.sampling
-        drawn = drawing(settings.accept, sampling, Sampler(sampling))
+        draw = drawing(
+            settings.accept,
+            settings.sampling,
+            constraint=settings.constraint,
+            lenience=settings.lenience,
+            recorder=settings.recorder,
+        )
+        if settings.recorder is not None:
+            settings.recorder.begin(prompt, draw.sampler.params)
         if self.drafter is not None:
-            self.drafter.begin(prompt, drawn.pick, cancel)
+            self.drafter.begin(prompt, draw.pick, cancel)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
-        return _Generation(list(prompt), Sampler(sampling), drawn, remaining)
+        return _Generation(list(prompt), draw, remaining, settings.recorder)
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
         tokens, draw = generation.tokens, generation.drawing
@@ -141,8 +156,10 @@ class Engine:
         drafted = perf_counter()
         logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
         verified = perf_counter()
-        p = generation.sampler.rows(logits, tokens, draft.tokens)
+        p = draw.sampler.rows(logits, tokens, draft.tokens)
         verdict = draw.rule(draft, p, draw.noise, len(tokens))
+        if generation.recorder is not None:
+            generation.recorder.round(tokens, draft, p, verdict)
         held = len(tokens)  # the cache holds these and the whole draft now
         emitted, finish = self._commit(generation, draft, verdict)
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
@@ -186,7 +203,7 @@ class Engine:
         tokens = emitted[:ended]
         generation.tokens.extend(tokens)
         generation.remaining -= len(tokens)
-        generation.sampler.accept(tokens)
+        generation.drawing.sampler.accept(tokens)
         if ended is not None:
             return tokens, FinishReason.STOP
         if generation.remaining <= 0:

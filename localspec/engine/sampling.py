@@ -192,6 +192,18 @@ class Sampler:
         """
         return Rows(self, logits, history, drafted)
 
+    def following(self, params: SamplingParams) -> Sampler:
+        """Another chain that follows this one's constraint."""
+        other = Sampler(params)
+        other._course = self._course
+        return other
+
+    def along(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> Dist:
+        """The distribution of the token after `history` and `drafted`, logits (n_vocab,)."""
+        if drafted and self.params.penalised:
+            history = [*history[-self.params.repeat_last_n :], *drafted]
+        return self.row(logits, history, self.constraint(drafted))
+
     def constraint(self, drafted: Sequence[int]) -> Constraint | None:
         """The constraint's state after what was accepted so far and `drafted`."""
         return None if self._course is None else self._course.after(drafted)
@@ -296,12 +308,12 @@ class Rows(Sequence[Dist]):
             dist = self._rows[index] = self._compute(index)
         return dist
 
+    def seen(self) -> dict[int, Dist]:
+        """The rows that were asked for, by index."""
+        return {i: row for i, row in enumerate(self._rows) if row is not None}
+
     def _compute(self, index: int) -> Dist:
-        sampler, history = self._sampler, self._history
-        drafted = self._drafted[:index]
-        if drafted and sampler.params.penalised:
-            history = [*history[-sampler.params.repeat_last_n :], *drafted]
-        return sampler.row(self._logits[index], history, sampler.constraint(drafted))
+        return self._sampler.along(self._logits[index], self._history, self._drafted[:index])
 
 
 def _constrained(x: Logits, constraint: Constraint, wanted: int) -> Logits:

@@ -97,6 +97,51 @@ def block_rule(draft: Draft, p: Sequence[Dist], noise: Noise, position: int) -> 
     return Verdict(i, noise.pick(last, position + i))
 
 
+@dataclass(frozen=True, slots=True)
+class LossyRule:
+    """The token rule with lenience (2211.17192, appendix A.5). NOT lossless: for speed alone.
+
+    Accept x with probability min(1, p(x) / (l q(x))), else draw from norm(max(0, p - l q)). No
+    token becomes more than 1/l times as probable as the target makes it.
+
+    Args:
+        lenience: l, above 0; at 1 this is the token rule.
+    """
+
+    lenience: float
+
+    def __call__(self, draft: Draft, p: Sequence[Dist], noise: Noise, position: int) -> Verdict:
+        """A verdict as of every `Rule`. A draft without probabilities is a point mass."""
+        rows = draft.q or tuple(Dist.point(token) for token in draft.tokens)
+        for i, (drafted, q) in enumerate(zip(draft.tokens, rows, strict=True)):
+            chance = p[i].prob(drafted) / (self.lenience * _drawn(q, drafted))
+            if not noise.chance(chance):
+                left = _residual(p[i], q, 1 / self.lenience)
+                return Verdict(i, noise.pick(left, position + i))
+        n = len(draft.tokens)
+        return Verdict(n, noise.pick(p[n], position + n))
+
+
+def lossy_greedy_rule(draft: Draft, p: Sequence[Dist], noise: Noise, position: int) -> Verdict:  # noqa: ARG001 - a `Rule`
+    """Lenience at temperature 0 (2211.17192, appendix A.5). NOT lossless: for speed alone.
+
+    The rows hold the tokens that have at least the lenience's share of the best one's probability:
+    any of them is accepted, and the best one is emitted otherwise.
+    """
+    for i, drafted in enumerate(draft.tokens):
+        if p[i].prob(drafted) == 0:
+            return Verdict(i, int(p[i].ids[0]))
+    n = len(draft.tokens)
+    return Verdict(n, int(p[n].ids[0]))
+
+
+def rule_named(name: str, lenience: float | None = None) -> Rule:
+    """The rule that a trace names."""
+    if name == "lossy" and lenience is not None:
+        return LossyRule(lenience)
+    return _RULES[name]
+
+
 def _block_weights(tokens: Sequence[int], q: Sequence[Dist], p: Sequence[Dist]) -> list[float]:
     """P_0 = 1, P_i = min(1, P_{i-1} p(x_i) / q(x_i)), up to the first 0 (2403.10444, algorithm 2).
 
@@ -136,3 +181,11 @@ def _drawn(q: Dist, token: int) -> float:
     if probability <= 0:
         raise EngineError(f"the drafted token {token} has no probability in its own distribution")
     return probability
+
+
+_RULES: dict[str, Rule] = {
+    "match": match_rule,
+    "token": token_rule,
+    "block": block_rule,
+    "lossy greedy": lossy_greedy_rule,
+}

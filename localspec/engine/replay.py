@@ -1,0 +1,307 @@
+"""Traces: what is needed to derive every emitted token of a run again.
+
+A trace is a list of JSON documents, one to a line: first the settings, then one for every round
+with the drafted ids, the rows of q and p that were looked at, the numbers drawn, and what came of
+it.
+`rederive` needs nothing else; `redecode` runs the same batches through a model and compares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.grammar import Constraint
+from localspec.engine.noise import CounterNoise, Noise, StreamNoise
+from localspec.engine.sampling import Dist, Rows, Sampler, SamplingParams
+from localspec.engine.verify import Draft, Verdict, rule_named
+from localspec.errors import LocalspecError
+
+FORMAT = "localspec-trace"
+VERSION = 1
+
+
+class _Taped(StreamNoise):
+    """A stream whose uniform numbers are noted down."""
+
+    def __init__(self, inner: StreamNoise, tape: list[float]) -> None:
+        super().__init__(inner.seed)
+        self._inner = inner
+        self._tape = tape
+
+    def uniform(self) -> float:
+        """The inner stream's next number, noted down."""
+        number = self._inner.uniform()
+        self._tape.append(number)
+        return number
+
+
+class _Recorded(StreamNoise):
+    """Gives out noted numbers again."""
+
+    def __init__(self, numbers: Sequence[float]) -> None:
+        super().__init__(0)
+        self._numbers = iter(numbers)
+
+    def uniform(self) -> float:
+        """The next noted number."""
+        number = next(self._numbers, None)
+        if number is None:
+            raise _damaged("too few drawn numbers")
+        return number
+
+
+class Recorder:
+    """Writes a trace while a generation runs.
+
+    Args:
+        write: takes one document at a time.
+    """
+
+    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+        self._write = write
+        self._tape: list[float] = []
+        self._header: dict[str, Any] = {}
+
+    def listen(self, noise: Noise, rule: str, lenience: float | None) -> Noise:
+        """The same noise, its numbers noted down."""
+        coupled = isinstance(noise, CounterNoise)
+        self._header = {"rule": rule, "lenience": lenience, "coupled": coupled}
+        if isinstance(noise, StreamNoise):
+            self._header["seed"] = noise.seed
+            return _Taped(noise, self._tape)
+        if isinstance(noise, CounterNoise):
+            self._header["seed"] = noise.seed
+        return noise
+
+    def begin(self, prompt: Sequence[int], sampling: SamplingParams) -> None:
+        """Write the settings: the first document."""
+        settings = asdict(sampling)
+        settings["logit_bias"] = [[id_, str(bias)] for id_, bias in sampling.logit_bias.items()]
+        head = {"format": FORMAT, "version": VERSION, "prompt": list(prompt)}
+        self._write({**head, **self._header, "sampling": settings})
+
+    def round(self, tokens: Sequence[int], draft: Draft, p: Rows, verdict: Verdict) -> None:
+        """Write one round; `tokens` is the sequence before it.
+
+        Of p only the rows that the rule looked at are written.
+        """
+        q = draft.q
+        self._write(
+            {
+                "position": len(tokens),
+                "last": tokens[-1],
+                "drafted": list(draft.tokens),
+                "q": None if q is None else [_plain(row) for row in q],
+                "p": {str(i): _plain(row) for i, row in p.seen().items()},
+                "draws": self._tape.copy(),
+                "accepted": verdict.accepted,
+                "token": verdict.token,
+            }
+        )
+        self._tape.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRound:
+    """One round of a trace, as `Recorder.round` writes it."""
+
+    position: int
+    last: int
+    draft: Draft
+    p: Mapping[int, Dist]
+    draws: Sequence[float]
+    verdict: Verdict
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """What the round emitted, also what lies behind an end of generation."""
+        return (*self.draft.tokens[: self.verdict.accepted], self.verdict.token)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A whole trace: the settings and the rounds."""
+
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    rule: str
+    lenience: float | None
+    coupled: bool
+    seed: int
+    rounds: tuple[TracedRound, ...]
+
+    def noise(self, done: TracedRound) -> Noise:
+        """The randomness of one round."""
+        return CounterNoise(self.seed) if self.coupled else _Recorded(done.draws)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What `redecode` found.
+
+    Attributes:
+        rounds: how many were decoded again.
+        same_tokens: whether each gave the recorded verdict.
+        max_difference: the largest difference of a probability in a row that was looked at.
+    """
+
+    rounds: int
+    same_tokens: bool
+    max_difference: float
+
+
+def read_trace(lines: Iterable[str]) -> Trace:
+    """A trace from its lines.
+
+    Raises:
+        LocalspecError: it is none, is damaged, or comes from another version.
+    """
+    try:
+        head, *rounds = (json.loads(line) for line in lines if line.strip())
+        if head["format"] != FORMAT or head["version"] != VERSION:
+            raise _damaged(f"version {head['version']} of {head['format']}")
+        return _trace(head, rounds)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise _damaged(str(error)) from error
+
+
+def rederive(trace: Trace) -> list[int]:
+    """Derive every token from the recorded rows and draws; return those emitted.
+
+    The sampled drafts are derived too.
+
+    Raises:
+        LocalspecError: a draft or a verdict differs from the recorded one.
+    """
+    tokens = list(trace.prompt)
+    for number, done in enumerate(trace.rounds):
+        if done.position != len(tokens) or done.last != tokens[-1]:
+            raise _damaged(f"round {number} does not follow the one before")
+        noise = trace.noise(done)
+        for i, (token, q) in enumerate(zip(done.draft.tokens, done.draft.q or (), strict=False)):
+            if noise.pick(q, done.position + i) != token:
+                raise _damaged(f"round {number} drafted another token than was drawn")
+        if (
+            _verdict(trace, done, _Looked(done.p, len(done.draft.tokens) + 1), noise)
+            != done.verdict
+        ):
+            raise _damaged(f"round {number} emits other tokens than were recorded")
+        tokens += done.emitted
+    return tokens[len(trace.prompt) :]
+
+
+class Decoder(Protocol):
+    """What `redecode` needs of a context."""
+
+    n_batch: int
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        ...
+
+    def decode(self, tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
+        """Append `tokens`; the logits of the last `n_logits`."""
+        ...
+
+    def truncate(self, n: int) -> None:
+        """Keep the first `n` tokens."""
+        ...
+
+
+def redecode(trace: Trace, target: Decoder, constraint: Constraint | None = None) -> Comparison:
+    """Decode the recorded batches again with `target`, and compare rows and verdicts.
+
+    Args:
+        trace: of a generation that began with an empty cache.
+        target: the model that it was made with; its cache is emptied first.
+        constraint: the grammar that was in force.
+    """
+    target.clear()
+    for start in range(0, len(trace.prompt) - 1, target.n_batch):
+        target.decode(trace.prompt[start : min(start + target.n_batch, len(trace.prompt) - 1)], 0)
+    sampler = Sampler(trace.sampling, constraint)
+    tokens, same, difference = list(trace.prompt), True, 0.0
+    for done in trace.rounds:
+        logits = target.decode([tokens[-1], *done.draft.tokens], len(done.draft.tokens) + 1)
+        rows = sampler.rows(logits, tokens, done.draft.tokens)
+        difference = max([difference, *(_apart(rows[i], row) for i, row in done.p.items())])
+        noise = trace.noise(done)
+        for i, q in enumerate(done.draft.q or ()):
+            noise.pick(q, done.position + i)
+        same = same and _verdict(trace, done, rows, noise) == done.verdict
+        tokens += done.emitted
+        sampler.accept(done.emitted)
+        target.truncate(len(tokens) - 1)
+    return Comparison(len(trace.rounds), same, difference)
+
+
+class _Looked(Sequence[Dist]):
+    """The recorded rows of p; the others were not looked at and must not be now."""
+
+    def __init__(self, rows: Mapping[int, Dist], length: int) -> None:
+        self._rows = rows
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        if index not in self._rows:
+            raise _damaged(f"row {index} is missing")
+        return self._rows[index]
+
+
+def _verdict(trace: Trace, done: TracedRound, p: Sequence[Dist], noise: Noise) -> Verdict:
+    return rule_named(trace.rule, trace.lenience)(done.draft, p, noise, done.position)
+
+
+def _apart(a: Dist, b: Dist) -> float:
+    ids = np.union1d(a.ids, b.ids)
+    return float(np.abs(a.on(ids) - b.on(ids)).max())
+
+
+def _plain(dist: Dist) -> list[list[Any]]:
+    return [dist.ids.tolist(), dist.probs.tolist()]
+
+
+def _dist(plain: Sequence[Sequence[Any]]) -> Dist:
+    ids, probs = plain
+    return Dist(np.array(ids, np.int64), np.array(probs, np.float64))
+
+
+def _trace(head: dict[str, Any], rounds: Iterable[dict[str, Any]]) -> Trace:
+    settings = head["sampling"]
+    bias = {id_: float(bias) for id_, bias in settings.pop("logit_bias")}
+    return Trace(
+        prompt=tuple(head["prompt"]),
+        sampling=SamplingParams(**settings, logit_bias=bias),
+        rule=head["rule"],
+        lenience=head["lenience"],
+        coupled=head["coupled"],
+        seed=head["seed"],
+        rounds=tuple(_rounds(rounds)),
+    )
+
+
+def _rounds(rounds: Iterable[dict[str, Any]]) -> Iterator[TracedRound]:
+    for plain in rounds:
+        q = plain["q"]
+        rows = None if q is None else tuple(_dist(row) for row in q)
+        yield TracedRound(
+            position=plain["position"],
+            last=plain["last"],
+            draft=Draft(tuple(plain["drafted"]), rows),
+            p={int(i): _dist(row) for i, row in plain["p"].items()},
+            draws=plain["draws"],
+            verdict=Verdict(plain["accepted"], plain["token"]),
+        )
+
+
+def _damaged(why: str) -> LocalspecError:
+    return LocalspecError(f"the trace cannot be replayed: {why}", "Record it again with --trace.")
