@@ -1,15 +1,17 @@
-"""How one generation draws: from the settings to a sampler, a rule, its noise, the draft's pick."""
+"""How one generation draws: from the settings to a sampler, a rule, its noise, the draft's view."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from localspec.engine.draft import BestPick, Pick, SampledPick, argmax_pick
+import numpy as np
+
+from localspec.engine.draft import Look, LookForBest, LookToSample, look_for_argmax
 from localspec.engine.grammar import Constraint
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
 from localspec.engine.replay import Recorder
-from localspec.engine.sampling import Sampler, SamplingParams
+from localspec.engine.sampling import Dist, Sampler, SamplingParams
 from localspec.engine.verify import Rule, rule_named
 from localspec.errors import SamplingError
 
@@ -25,12 +27,18 @@ class Accept(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """One generation's sampler chain, its rule, its randomness, and how the draft picks."""
+    """One generation's sampler chain, its rule, its randomness, and how the draft sees a token.
+
+    Attributes:
+        cuttable: whether a finished draft may be cut short. Where the rule weighs a token's own
+            q, leaving it out for what it turned out to be would bias the output.
+    """
 
     sampler: Sampler
     rule: Rule
     noise: Noise
-    pick: Pick
+    look: Look
+    cuttable: bool
 
 
 def default_accept(sampling: SamplingParams, *, seeded: bool) -> Accept:
@@ -67,8 +75,9 @@ def drawing(
     sampler = Sampler(_lenient(sampling, lenience), constraint)
     rule = rule_named(name, lenience)
     if name in ("match", "lossy greedy") and not coupled:
-        return Drawing(sampler, rule, noise, _best(sampler))
-    return Drawing(sampler, rule, noise, SampledPick(sampler, noise))
+        return Drawing(sampler, rule, noise, _best(sampler), cuttable=True)
+    look = LookToSample(sampler, noise, coupling if coupled else overlap)
+    return Drawing(sampler, rule, noise, look, cuttable=coupled)
 
 
 def _rule_name(accept: Accept, sampling: SamplingParams, lenience: float | None) -> str:
@@ -89,9 +98,28 @@ def _lenient(sampling: SamplingParams, lenience: float | None) -> SamplingParams
     return replace(sampling, temperature=1.0, top_k=0, top_p=1.0, typical_p=1.0, min_p=lenience)
 
 
-def _best(sampler: Sampler) -> Pick:
+def _best(sampler: Sampler) -> Look:
     """The draft's best guess: a plain argmax where nothing else bears on it."""
     params = sampler.params
     if sampler.constraint(()) is None and not (params.penalised or params.logit_bias):
-        return argmax_pick
-    return BestPick(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
+        return look_for_argmax
+    return LookForBest(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
+
+
+def overlap(p: Dist, q: Dist) -> float:
+    """sum(min(p, q)): the token rule's chance to accept (2211.17192, corollary 3.6)."""
+    return float(np.minimum(p.probs, q.on(p.ids)).sum())
+
+
+def coupling(p: Dist, q: Dist) -> float:
+    """The chance that p and q, drawn from with the same Gumbel variables, give the same token.
+
+    sum_i 1 / sum_k max(p_k / p_i, q_k / q_i), over all i that both have (2408.07978): the race
+    of exponentials that i wins on both sides.
+    """
+    shared = q.on(p.ids)
+    alive = shared > 0
+    a, b = p.probs[alive], shared[alive]
+    apart = (1 - a.sum()) / a + (1 - b.sum()) / b  # ids that only one side has
+    races = np.maximum(a / a[:, None], b / b[:, None]).sum(axis=1)
+    return float((1 / (races + apart)).sum())

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.gamma import Plan
 from localspec.engine.llama import Context
 from localspec.engine.noise import Noise
 from localspec.engine.sampling import Dist, Sampler
@@ -21,21 +22,64 @@ from localspec.engine.verify import Draft
 
 Logits: TypeAlias = NDArray[np.float32]
 
-Pick: TypeAlias = Callable[[Logits, Sequence[int], Sequence[int]], tuple[int, Dist | None]]
-"""(logits of shape (n_vocab,), tokens so far, drafted so far) -> drafted token, and the q that it
-was drawn from, or None for a proposal that was not drawn."""
+
+class View(Protocol):
+    """What the draft's pass shows of the next token, before any is picked."""
+
+    def confidence(self) -> float:
+        """The probability of the draft's best guess: 0 to 1."""
+        ...
+
+    def pick(self) -> tuple[int, Dist | None]:
+        """A token, and the q that it was drawn from, or None for one that was not drawn."""
+        ...
+
+    def chance(self, p: Dist) -> float:
+        """The probability that the rule accepts what is picked here, with `p` the target's."""
+        ...
 
 
-def argmax_pick(
-    logits: Logits, _tokens: Sequence[int], _drafted: Sequence[int]
-) -> tuple[int, None]:
-    """Propose the most probable token: the best guess where the rule asks for a match."""
-    return int(logits.argmax()), None
+Look: TypeAlias = Callable[[Logits, Sequence[int], Sequence[int]], View]
+"""(logits of shape (n_vocab,), tokens so far, drafted so far) -> the view of the next token."""
 
 
 @dataclass(frozen=True, slots=True)
-class BestPick:
-    """Propose the most probable token after logit bias and penalties, within the grammar.
+class ArgmaxView:
+    """Propose the most probable token: the best guess where the rule asks for a match."""
+
+    logits: Logits
+    token: int
+
+    def confidence(self) -> float:
+        """An estimate from above of the softmax at its largest value.
+
+        The tail is summed over the maxima of 64 columns' worth of logits in place of all of them:
+        the few tokens that carry the mass are rarely in one column, and nothing passes over the
+        vocabulary more than once. What it gets wrong the calibration takes out again.
+        """
+        rows = min(64, len(self.logits) // 64)
+        x = self.logits
+        if rows > 1:
+            x = x[: len(x) // rows * rows].reshape(rows, -1).max(axis=0)
+        return 1.0 / max(1.0, float(np.exp(x - self.logits[self.token]).sum()))
+
+    def pick(self) -> tuple[int, None]:
+        """The most probable token."""
+        return self.token, None
+
+    def chance(self, p: Dist) -> float:
+        """The target's probability of that very token."""
+        return p.prob(self.token)
+
+
+def look_for_argmax(logits: Logits, _tokens: Sequence[int], _drafted: Sequence[int]) -> ArgmaxView:
+    """See the most probable token."""
+    return ArgmaxView(logits, int(logits.argmax()))
+
+
+@dataclass(frozen=True, slots=True)
+class LookForBest:
+    """See the most probable token after logit bias and penalties, within the grammar.
 
     Attributes:
         best: a greedy chain, with the target's constraint.
@@ -43,16 +87,40 @@ class BestPick:
 
     best: Sampler
 
-    def __call__(
-        self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]
-    ) -> tuple[int, None]:
-        """Propose the token that follows `tokens` and `drafted`."""
-        return int(self.best.along(logits, tokens, drafted).ids[0]), None
+    def __call__(self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> ArgmaxView:
+        """See what may follow `tokens` and `drafted`."""
+        return ArgmaxView(logits, int(self.best.along(logits, tokens, drafted).ids[0]))
+
+
+Agreement: TypeAlias = Callable[[Dist, Dist], float]
+"""(p, q) -> the probability that a token drawn from q is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
-class SampledPick:
-    """Draw the proposal from the draft's own distribution, and hand that distribution over.
+class SampledView:
+    """Draw the proposal from the draft's own distribution, and hand that distribution over."""
+
+    q: Dist
+    noise: Noise
+    position: int
+    agreement: Agreement
+
+    def confidence(self) -> float:
+        """The largest probability in q."""
+        return float(self.q.probs[0])
+
+    def pick(self) -> tuple[int, Dist]:
+        """A token drawn from q."""
+        return self.noise.pick(self.q, self.position), self.q
+
+    def chance(self, p: Dist) -> float:
+        """What the rule makes of p and q."""
+        return self.agreement(p, self.q)
+
+
+@dataclass(frozen=True, slots=True)
+class LookToSample:
+    """See the draft's distribution after the sampler chain.
 
     What breaks a grammar is masked before the draw: to cut a sampled draft for it afterwards would
     change the distribution of what is emitted.
@@ -61,17 +129,19 @@ class SampledPick:
         sampler: the generation's sampler chain, with its constraint.
         noise: the generation's randomness, the same object that verification draws from. Under
             the coupled rule this is what makes draft and target tend to say the same.
+        agreement: how likely the rule is to accept.
     """
 
     sampler: Sampler
     noise: Noise
+    agreement: Agreement
 
     def __call__(
         self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]
-    ) -> tuple[int, Dist]:
-        """Draw the token that follows `tokens` and `drafted`."""
+    ) -> SampledView:
+        """See what may follow `tokens` and `drafted`."""
         q = self.sampler.along(logits, tokens, drafted)
-        return self.noise.pick(q, len(tokens) + len(drafted)), q
+        return SampledView(q, self.noise, len(tokens) + len(drafted), self.agreement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +152,9 @@ class CatchUp:
     cached: int
 
 
+NOTHING_READ = CatchUp(0, 0)
+
+
 class Drafter(Protocol):
     """Proposes tokens; learns what became of them.
 
@@ -89,12 +162,16 @@ class Drafter(Protocol):
     for some rounds catches up by itself: `tokens` is always the whole sequence.
     """
 
-    def begin(self, tokens: Sequence[int], pick: Pick, cancel: Cancel) -> None:
+    def begin(self, tokens: Sequence[int], look: Look, cancel: Cancel) -> None:
         """Start a generation that continues `tokens`."""
         ...
 
-    def propose(self, tokens: Sequence[int], gamma: int) -> Draft:
-        """Up to `gamma` tokens that may follow `tokens`. Raises Cancelled."""
+    def lag(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` the first pass of a proposal would have to read."""
+        ...
+
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+        """Tokens that may follow `tokens`, as many as the plan wants. Raises Cancelled."""
         ...
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
@@ -104,6 +181,16 @@ class Drafter(Protocol):
     @property
     def catch_up(self) -> CatchUp:
         """What the last `propose` had to read first."""
+        ...
+
+    @property
+    def views(self) -> Sequence[View]:
+        """What the passes of the last `propose` showed, also those that led to no token."""
+        ...
+
+    @property
+    def confidences(self) -> Sequence[float]:
+        """Of these views, if the plan learns."""
         ...
 
 
@@ -117,6 +204,9 @@ class ModelDrafter:
     Attributes:
         context: the draft model's context.
         catch_up: what the last `propose` had to read first.
+        views: what the passes of the last `propose` showed; by now without their confidence,
+            since llama.cpp's buffer has been overwritten.
+        confidences: of these views, if the plan learns.
     """
 
     def __init__(self, context: Context, n_vocab: int) -> None:
@@ -126,30 +216,44 @@ class ModelDrafter:
         """
         self.context = context
         self.catch_up = CatchUp(0, 0)
+        self.views: list[View] = []
+        self.confidences: list[float] = []
         self._n_vocab = min(n_vocab, context.model.n_vocab)
-        self._pick: Pick = argmax_pick
+        self._look: Look = look_for_argmax
 
-    def begin(self, tokens: Sequence[int], pick: Pick, cancel: Cancel) -> None:
+    def begin(self, tokens: Sequence[int], look: Look, cancel: Cancel) -> None:
         """Keep of the cache what `tokens` begins with."""
         self.context.watch(cancel)
         # The last token is decoded anew if need be: proposing needs its logits.
         self.context.keep_prefix(tokens[:-1])
-        self._pick = pick
+        self._look = look
 
-    def propose(self, tokens: Sequence[int], gamma: int) -> Draft:
-        """Draft up to `gamma` tokens: fewer after an end of generation or in a full context."""
-        gamma = min(gamma, self.context.n_ctx - len(tokens) + 1)
+    def lag(self, tokens: Sequence[int]) -> int:
+        """What the cache lacks of `tokens`."""
+        return len(tokens) - len(self.context.tokens)
+
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+        """Draft while the plan goes on; fewer after an end of generation or in a full context."""
+        limit = min(plan.limit, self.context.n_ctx - len(tokens) + 1)
         self.catch_up = CatchUp(0, len(self.context.tokens))
-        if gamma < 1:
+        self.views, self.confidences = [], []
+        if limit < 1:
             return Draft(())
         logits = self._read(tokens)
         drafted: list[int] = []
         rows: list[Dist | None] = []
         while True:
-            token, q = self._pick(logits[0, : self._n_vocab], tokens, drafted)
+            view = self._look(logits[0, : self._n_vocab], tokens, drafted)
+            confidence = view.confidence() if plan.learns else 0.0
+            self.views.append(view)
+            self.confidences.append(confidence)
+            # Nothing has been drawn yet: a draft that ends here is lossless under every rule.
+            if not plan.wants_token(confidence):
+                break
+            token, q = view.pick()
             drafted.append(token)
             rows.append(q)
-            if len(drafted) == gamma or self.context.model.is_end(token):
+            if len(drafted) == limit or self.context.model.is_end(token) or not plan.wants_pass():
                 break
             logits = self.context.decode([token], 1)
         return Draft(tuple(drafted), _all_or_none(rows))

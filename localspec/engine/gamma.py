@@ -1,22 +1,135 @@
-"""How many tokens to draft in the next round."""
+"""How many tokens to draft: fixed, or by optimal stopping on a measured cost curve.
+
+A leaf: it sees confidences, acceptance probabilities and the cost table, never a clock, a model or
+a token. With a cost table that stands still its decisions repeat exactly.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from localspec.engine.calibration import Calibration
+from localspec.engine.cost import Costs, Curve
 from localspec.engine.stats import Round
+
+LONGEST = 24
+"""Tokens that the stopping rule drafts at most: a draft that is always right gains little more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Where a round begins.
+
+    Attributes:
+        room: tokens that a draft may have at most.
+        context: tokens of the sequence so far.
+        remaining: tokens that may still be generated.
+        lags: for every drafter, the tokens it has to read in its first pass, at least 1.
+        cuttable: whether the rule allows a finished draft to be cut short: match and coupled do.
+            Under the token and block rules what was sampled must be submitted (or the output
+            would be biased): there a draft may only be stopped before a token is sampled.
+    """
+
+    room: int
+    context: int = 0
+    remaining: int = 1 << 30
+    lags: tuple[int, ...] = (1,)
+    cuttable: bool = False
+
+
+class Plan(Protocol):
+    """One round's decisions, asked for as the draft grows."""
+
+    @property
+    def drafter(self) -> int:
+        """Which of the drafters proposes."""
+        ...
+
+    @property
+    def aim(self) -> int:
+        """The draft length that is expected."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Tokens to draft at most; 0 leaves the drafter alone."""
+        ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether the round should report confidences and acceptance probabilities."""
+        ...
+
+    def wants_pass(self) -> bool:
+        """Whether to spend another draft pass; asked before each but the first."""
+        ...
+
+    def wants_token(self, confidence: float) -> bool:
+        """Whether to add a token; asked after a pass, before the token is picked.
+
+        Args:
+            confidence: the probability of the draft's best guess, if the plan learns.
+        """
+        ...
+
+    def keep(self) -> int:
+        """How many of the tokens added are worth verifying, where the rest may be cut off."""
+        ...
 
 
 class GammaPolicy(Protocol):
-    """Chooses gamma before every round, and sees what came of it."""
+    """Plans every round, and sees what came of it."""
 
-    def choose(self) -> int:
-        """The draft length of the next round; 0 is plain decoding."""
+    def begin(self, *, follow_clock: bool) -> None:
+        """A generation starts. Without `follow_clock` it must be repeatable: no timings."""
+        ...
+
+    def plan(self, situation: Situation) -> Plan:
+        """The decisions of the next round."""
         ...
 
     def observe(self, done: Round) -> None:
         """Learn from a finished round."""
         ...
+
+    def explain(self) -> str:
+        """What was decided, and why, in words for people."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPlan:
+    """Draft `limit` tokens, whatever they look like.
+
+    Attributes:
+        learns: set to record what a replay of other policies needs (see `simulate`).
+    """
+
+    limit: int
+    drafter: int = 0
+    learns: bool = False
+
+    @property
+    def aim(self) -> int:
+        """All of them."""
+        return self.limit
+
+    def wants_pass(self) -> bool:
+        """Always."""
+        return True
+
+    def wants_token(self, confidence: float) -> bool:  # noqa: ARG002 - it does not look
+        """Always."""
+        return True
+
+    def keep(self) -> int:
+        """All of them."""
+        return self.limit
+
+
+PLAIN = FixedPlan(0)
 
 
 class FixedGamma:
@@ -25,12 +138,335 @@ class FixedGamma:
     `gamma` may be set from another thread between rounds: 0 switches speculation off.
     """
 
-    def __init__(self, gamma: int) -> None:
+    def __init__(self, gamma: int, *, learns: bool = False) -> None:
         self.gamma = gamma
+        self._learns = learns
 
-    def choose(self) -> int:
-        """The fixed draft length."""
-        return self.gamma
+    def begin(self, *, follow_clock: bool) -> None:
+        """Nothing to prepare."""
+
+    def explain(self) -> str:
+        """It was asked for."""
+        return "fixed"
+
+    def plan(self, situation: Situation) -> Plan:
+        """The fixed draft length, as far as there is room."""
+        return FixedPlan(max(0, min(self.gamma, situation.room)), learns=self._learns)
 
     def observe(self, done: Round) -> None:
         """A fixed length learns nothing."""
+
+
+class StoppingPlan:
+    """Drafts while the best that can still come is worth more than what is there.
+
+    With n tokens drafted, S_k the chance that the first k are all accepted and lambda the tokens
+    per second that time is worth, verifying m of them is worth
+
+        V(m) = 1 + sum_{k<=m} S_k - lambda T(m+1),
+
+    and drafting goes on iff max_{m>n} (E[V(m)] - lambda c_d (m-n)) exceeds the best V there is:
+    that of the best prefix where a draft may be cut, V(n) where it may not. The maximum looks
+    ahead over the whole curve, since T is jagged: after a token that does not pay there may come
+    one that does. Positions not looked at yet are expected to do as the last ones did.
+    """
+
+    learns = True
+
+    def __init__(
+        self,
+        calibration: Calibration,
+        times: Sequence[float],
+        step: float,
+        rate: float,
+        *,
+        cuttable: bool,
+        drafter: int = 0,
+        aim: int = 0,
+    ) -> None:
+        """Plan one round.
+
+        Args:
+            calibration: from confidence to acceptance, for this drafter.
+            times: T(n) at index n, up to the longest draft and one more, in seconds.
+            step: seconds of one draft pass.
+            rate: lambda, tokens per second.
+            cuttable: whether the finished draft may be cut.
+            drafter: which drafter this is for.
+            aim: the length expected.
+        """
+        self.drafter = drafter
+        self.aim = aim
+        self.limit = len(times) - 2
+        self._calibration = calibration
+        self._verify = [rate * seconds for seconds in times]
+        self._step = rate * step
+        self._cuttable = cuttable
+        self._drafted = 0
+        self._chain = 1.0  # S_n
+        self._gain = 1.0  # 1 + S_1 + ... + S_n
+        self._next = calibration.mean  # acceptance expected at the next position
+        self._floor = 1.0 - self._verify[1]
+        self._kept = 0
+
+    def wants_pass(self) -> bool:
+        """The look-ahead, the next pass not yet paid."""
+        chance = self._next
+        ahead = self._ahead(self._drafted, self._chain, self._gain, chance)
+        return ahead - self._step > self._floor
+
+    def wants_token(self, confidence: float) -> bool:
+        """The look-ahead, with the confidence of the position known and its pass paid."""
+        accepted = self._calibration.acceptance(confidence)
+        follows = self._calibration.next_after(accepted)
+        n, chain = self._drafted + 1, self._chain * accepted
+        gain = self._gain + chain
+        here = gain - self._verify[n + 1]
+        if here <= self._floor:
+            ahead = self._ahead(n, chain, gain, follows) - self._step
+            if ahead <= self._floor:
+                return False
+        self._drafted, self._chain, self._gain, self._next = n, chain, gain, follows
+        if here > self._floor or not self._cuttable:
+            self._floor, self._kept = here, n
+        return True
+
+    def keep(self) -> int:
+        """The best prefix."""
+        return self._kept
+
+    def _ahead(self, n: int, chain: float, gain: float, chance: float) -> float:
+        """The best V(m) to expect for m > n, the passes after the next one paid."""
+        best = -1e9
+        verify, step = self._verify, self._step
+        for m in range(n + 2, len(verify)):
+            chain *= chance
+            gain += chain
+            value = gain - verify[m]
+            best = max(best, value)
+            if chain < step:  # not even a free verification would pay for another pass
+                break
+            gain -= step
+        return best
+
+
+@dataclass(slots=True)
+class _Track:
+    """What one drafter has shown so far; the three sums fade."""
+
+    calibration: Calibration
+    pause: float = 0.0  # plain rounds after the last look that came to nothing
+    wait: int = 0  # plain rounds still to come
+    rounds: float = 0.0
+    drafted: float = 0.0
+    accepted: float = 0.0
+
+
+# Lambda, and what is shown to people, forget a round after about this many more.
+_FADE = 1 - 1 / 40
+
+# While plain decoding is best the draft is looked at now and then. Looks cost at most this share
+# of the time at first; every one that comes to nothing makes the next pause this much longer.
+_LOOK_SHARE = 0.04
+_LONGER = 1.6
+_LONGEST_PAUSE = 200.0
+
+# Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
+# as many again as were generated so far.
+_HORIZON = 128
+_USUAL_LAG = 2
+_TOKENS_A_ROUND = 3
+
+# A draft that saves less than this even if it is nearly always right is not worth a look.
+_NEARLY_ALWAYS = 0.98
+_WORTH_A_LOOK = 1.02
+
+
+class AutoGamma:
+    """Chooses by the stopping rule, drafter by drafter; plain decoding is one of the choices.
+
+    Attributes:
+        costs: the cost table; it follows the rounds' own timings.
+        demonstration: draft this many where plain decoding would win; 0 for never.
+    """
+
+    def __init__(self, costs: Costs, *, demonstration: int = 0) -> None:
+        self.costs = costs
+        self.demonstration = demonstration
+        self._follow_clock = True
+        self._reset()
+
+    def _reset(self) -> None:
+        self._tracks = [_Track(Calibration()) for _ in self.costs.drafts]
+        # Sums over recent rounds: tokens, the seconds they took, those they take undrafted.
+        self._tokens = self._seconds = self._plain_seconds = 0.0
+        self._generated = 0
+        self._context = 0
+        self._drafting = False
+
+    def begin(self, *, follow_clock: bool) -> None:
+        """Start a generation; one that must be repeatable starts from nothing but the table."""
+        self._follow_clock = follow_clock
+        self._generated = 0
+        if not follow_clock:
+            self._reset()
+        for track in self._tracks:
+            track.pause, track.wait = 0.0, 0
+
+    def plan(self, situation: Situation) -> Plan:
+        """The round's best drafter, or none: plain decoding."""
+        self._context = situation.context
+        longest = min(situation.room, LONGEST)
+        if longest < 1 or not self._tracks:
+            return PLAIN
+        times = self.costs.target.at(situation.context).times(longest + 1)
+        rate = max(1 / times[1], self._tokens / self._seconds if self._seconds else 0.0)
+        value, aim, best = max(
+            self._promise(index, lag, situation, times, rate)
+            for index, lag in enumerate(situation.lags)
+        )
+        self._drafting = value > 0
+        if not self._drafting:
+            if self.demonstration:
+                return FixedPlan(min(self.demonstration, longest), best, learns=True)
+            if not self._looks(best, times, situation.context):
+                return PLAIN
+        return StoppingPlan(
+            self._tracks[best].calibration,
+            times,
+            self.costs.drafts[best].at(situation.context).seconds(1),
+            rate,
+            cuttable=situation.cuttable,
+            drafter=best,
+            aim=aim,
+        )
+
+    def observe(self, done: Round) -> None:
+        """Learn what the round tells about the drafter, the costs and the rate."""
+        if not done.tokens:
+            return
+        context, lag = self._context, done.draft_prefill
+        if self._follow_clock:
+            self._time(done)
+        lag = _USUAL_LAG if lag > _HORIZON else lag  # a prompt is not read again every round
+        seconds = self.costs.drafting(done.drafter, context, lag, done.draft_passes)
+        target = self.costs.target.at(context)
+        self._tokens = _FADE * self._tokens + done.emitted
+        self._seconds = _FADE * self._seconds + seconds + target.seconds(done.drafted + 1)
+        self._plain_seconds = _FADE * self._plain_seconds + done.emitted * target.seconds(1)
+        self._generated += done.emitted
+        if self._tracks:
+            self._judge(self._tracks[done.drafter], done)
+
+    def explain(self) -> str:
+        """What was decided lately, and why, in a sentence for people."""
+        if not self._tracks:
+            return "not drafting: there is no draft"
+        track = max(self._tracks, key=lambda each: each.rounds)
+        if not self._drafting and not (self.demonstration and track.rounds):
+            return "not drafting: this draft costs more than it saves here"
+        if track.drafted < 1:
+            return "drafting: nothing is known about this draft yet"
+        gain = self._plain_seconds / self._seconds
+        length = f"{track.drafted / track.rounds:.0f}"
+        accepted = f"{track.accepted / track.drafted:.0%}".replace("%", " %")
+        if self._drafting or gain >= 1:
+            return f"drafting {length}: {accepted} accepted, {gain:.1f}x"
+        return (
+            f"demonstration: drafting {length}, {accepted} accepted;"
+            f" plain decoding would be {1 / gain:.1f}x as fast"
+        )
+
+    def _promise(
+        self, index: int, lag: int, situation: Situation, times: Sequence[float], rate: float
+    ) -> tuple[float, int, int]:
+        """What the best draft is worth beyond plain decoding, in tokens; its length; `index`."""
+        curve = self.costs.drafts[index].at(situation.context)
+        chance = self._tracks[index].calibration.mean
+        cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
+        value, aim = _best_length(chance, times, cost, curve.seconds(1), rate)
+        return value, aim, index
+
+    def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
+        """This round's share of what reading `lag` tokens costs more than the usual."""
+        if lag <= _USUAL_LAG:
+            return 0.0
+        extra = curve.seconds(lag) - curve.seconds(_USUAL_LAG)
+        tokens = min(situation.remaining, max(_HORIZON, self._generated))
+        return extra / max(1.0, tokens / _TOKENS_A_ROUND)
+
+    def _looks(self, index: int, times: Sequence[float], context: int) -> bool:
+        """Whether to let the draft show its confidence although plain decoding is best."""
+        track = self._tracks[index]
+        if track.wait > 0:
+            track.wait -= 1
+            return False
+        step = self.costs.drafts[index].at(context).seconds(1)
+        rate = _WORTH_A_LOOK / times[1]
+        return _best_length(_NEARLY_ALWAYS, times, step, step, rate)[0] > _WORTH_A_LOOK - 1
+
+    def _judge(self, track: _Track, done: Round) -> None:
+        """Learn about the drafter from a round."""
+        if not done.draft_passes:
+            return
+        track.calibration.learn(done.confidences, done.chances)
+        track.rounds = _FADE * track.rounds + 1
+        track.drafted = _FADE * track.drafted + done.drafted
+        track.accepted = _FADE * track.accepted + done.accepted
+        if done.drafted:
+            track.pause, track.wait = 0.0, 0
+            return
+        look = self.costs.drafting(done.drafter, self._context, max(8, int(track.pause)), 1)
+        least = look / (_LOOK_SHARE * self.costs.target.at(self._context).seconds(1))
+        track.pause = min(_LONGEST_PAUSE, max(least, _LONGER * track.pause))
+        track.wait = int(track.pause)
+
+    def _time(self, done: Round) -> None:
+        """Let the round's own timing correct the cost table."""
+        seconds = done.total_s - done.draft_s
+        self.costs.observe_target(self._context, done.drafted + 1, seconds)
+        self.costs.observe_draft(
+            done.drafter, self._context, done.draft_prefill, done.draft_passes, done.draft_s
+        )
+
+
+def _best_length(
+    chance: float, times: Sequence[float], first: float, step: float, rate: float
+) -> tuple[float, int]:
+    """The best draft length if every token is accepted with `chance`, and its worth.
+
+    Returns:
+        (tokens gained over plain decoding, at `rate` tokens a second, and the length)
+    """
+    chain, gain = 1.0, 0.0
+    best, aim = -1e9, 0
+    for m in range(1, len(times) - 1):
+        chain *= chance
+        gain += chain
+        value = gain - rate * (first + (m - 1) * step + times[m + 1] - times[1])
+        if value > best:
+            best, aim = value, m
+    return best, aim
+
+
+def gamma_for(
+    acceptance: float, times: Sequence[float], step: float, *, rounds: int = 20
+) -> tuple[int, float]:
+    """The draft length that is best for a steady acceptance, and its speed-up over plain decoding.
+
+    Solved by Dinkelbach's iteration for the largest ratio of tokens to seconds.
+
+    Args:
+        acceptance: of every drafted token, given that those before it were accepted.
+        times: T(n) at index n, in seconds.
+        step: seconds of one draft pass.
+        rounds: iterations at most; three or four are enough.
+    """
+    rate, length = 1 / times[1], 0
+    for _ in range(rounds):
+        value, aim = _best_length(acceptance, times, step, step, rate)
+        if value + 1 - rate * times[1] <= 1e-9:
+            break
+        tokens = sum(acceptance**k for k in range(aim + 1))
+        rate, length = tokens / (aim * step + times[aim + 1]), aim
+    return length, rate * times[1]

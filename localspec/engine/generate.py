@@ -13,12 +13,12 @@ from time import perf_counter
 
 from localspec.engine.acceptance import Accept, Drawing, drawing
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import CatchUp, Drafter
-from localspec.engine.gamma import GammaPolicy
+from localspec.engine.draft import NOTHING_READ, CatchUp, Drafter
+from localspec.engine.gamma import PLAIN, FixedPlan, GammaPolicy, Plan, Situation
 from localspec.engine.grammar import Constraint
 from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context
 from localspec.engine.replay import Recorder
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.stats import FinishReason, Prefill, Round
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
@@ -38,6 +38,8 @@ class GenerateSettings:
         constraint: what the output must conform to, in its state before the first token.
         lenience: makes the rule lossy; None for lossless.
         recorder: writes a trace.
+        repeatable: somebody gave the seed: where the draft length has a part in what the seed
+            gives (token, block), it must not follow the clock.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -46,6 +48,7 @@ class GenerateSettings:
     constraint: Constraint | None = None
     lenience: float | None = None
     recorder: Recorder | None = None
+    repeatable: bool = False
 
 
 @dataclass(slots=True)
@@ -57,6 +60,17 @@ class _Generation:
     remaining: int
     recorder: Recorder | None
     first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a round says of its drafter; the fields are those of `Round`."""
+
+    drafter: int = 0
+    passes: int = 0
+    catch_up: CatchUp = NOTHING_READ
+    confidences: tuple[float, ...] = ()
+    chances: tuple[float, ...] = ()
 
 
 class Engine:
@@ -117,6 +131,8 @@ class Engine:
             One `Round` for every target pass.
         """
         generation = self._begin(prompt, settings, cancel)
+        if hasattr(policy, "begin"):
+            policy.begin(follow_clock=generation.drawing.cuttable or not settings.repeatable)
         if generation.remaining == 0:
             yield _nothing(FinishReason.LENGTH)
             return
@@ -144,15 +160,15 @@ class Engine:
         if settings.recorder is not None:
             settings.recorder.begin(prompt, draw.sampler.params)
         if self.drafter is not None:
-            self.drafter.begin(prompt, draw.pick, cancel)
+            self.drafter.begin(prompt, draw.look, cancel)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
         return _Generation(list(prompt), draw, remaining, settings.recorder)
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
         tokens, draw = generation.tokens, generation.drawing
         started = perf_counter()
-        gamma = self._gamma(generation, policy)
-        draft = self._propose(tokens, gamma)
+        plan = self._plan(generation, policy)
+        draft = self._propose(tokens, plan, cuttable=draw.cuttable)
         drafted = perf_counter()
         logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
         verified = perf_counter()
@@ -163,35 +179,52 @@ class Engine:
         held = len(tokens)  # the cache holds these and the whole draft now
         emitted, finish = self._commit(generation, draft, verdict)
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
-        catch_up = self._observe(tokens, draft, verdict)
+        asked = self._observe(plan, tokens, p, verdict)
         return Round(
             tokens=emitted,
-            gamma=gamma,
+            gamma=plan.aim,
             drafted=len(draft.tokens),
             accepted=verdict.accepted,
             draft_s=drafted - started,
             verify_s=verified - drafted,
             total_s=perf_counter() - started,
-            draft_prefill=catch_up.decoded,
-            draft_cached=catch_up.cached,
+            draft_prefill=asked.catch_up.decoded,
+            draft_cached=asked.catch_up.cached,
+            draft_passes=asked.passes,
+            drafter=asked.drafter,
+            confidences=asked.confidences,
+            chances=asked.chances,
             finish=finish,
         )
 
-    def _gamma(self, generation: _Generation, policy: GammaPolicy) -> int:
-        """The policy's choice, within what the batch, the context and `n_predict` leave room for.
+    def _plan(self, generation: _Generation, policy: GammaPolicy) -> Plan:
+        """The policy's plan within what the batch, the context and `n_predict` leave room for.
 
         A round emits one token more than it drafts.
         """
         if self.drafter is None or generation.first:
             generation.first = False
-            return 0
-        room = min(generation.remaining, self.target.free, self.target.n_batch, MAX_BATCH_OUTPUTS)
-        return max(0, min(policy.choose(), room - 1))
+            return PLAIN
+        tokens, remaining = generation.tokens, generation.remaining
+        room = min(remaining, self.target.free, self.target.n_batch, MAX_BATCH_OUTPUTS) - 1
+        if not hasattr(policy, "plan"):  # until every policy has one
+            return FixedPlan(max(0, min(policy.choose(), room)))  # type: ignore[attr-defined]
+        return policy.plan(
+            Situation(
+                room=max(0, room),
+                context=len(tokens),
+                remaining=remaining,
+                lags=(self.drafter.lag(tokens),),
+                cuttable=generation.drawing.cuttable,
+            )
+        )
 
-    def _propose(self, tokens: Sequence[int], gamma: int) -> Draft:
-        if gamma == 0 or self.drafter is None:
+    def _propose(self, tokens: Sequence[int], plan: Plan, *, cuttable: bool) -> Draft:
+        if plan.limit == 0 or self.drafter is None:
             return EMPTY
-        return self.drafter.propose(tokens, gamma)
+        draft = self.drafter.propose(tokens, plan)
+        kept = plan.keep() if cuttable else len(draft.tokens)
+        return Draft(draft.tokens[:kept], draft.q and draft.q[:kept])
 
     def _commit(
         self, generation: _Generation, draft: Draft, verdict: Verdict
@@ -211,11 +244,21 @@ class Engine:
         full = len(generation.tokens) > self.target.n_ctx
         return tokens, FinishReason.CONTEXT if full else None
 
-    def _observe(self, tokens: Sequence[int], draft: Draft, verdict: Verdict) -> CatchUp:
-        if self.drafter is None or not draft.tokens:
-            return CatchUp(0, 0)
-        self.drafter.observe(tokens, verdict.accepted)
-        return self.drafter.catch_up
+    def _observe(
+        self, plan: Plan, tokens: Sequence[int], p: Sequence[Dist], verdict: Verdict
+    ) -> _Asked:
+        """Tell the drafter what became of its draft; say what it has shown."""
+        drafter = self.drafter
+        if drafter is None or plan.limit == 0:
+            return _Asked()
+        drafter.observe(tokens, verdict.accepted)
+        passes, catch_up = len(drafter.views), drafter.catch_up
+        if not plan.learns:
+            return _Asked(plan.drafter, passes, catch_up)
+        # The position after the last one accepted was judged too; what follows it was not.
+        judged = zip(drafter.views, p[: verdict.accepted + 1], strict=False)
+        chances = tuple(view.chance(row) for view, row in judged)
+        return _Asked(plan.drafter, passes, catch_up, tuple(drafter.confidences), chances)
 
 
 def _nothing(finish: FinishReason) -> Round:

@@ -33,6 +33,13 @@ class Round:
         total_s: seconds from the start of the round to its end.
         draft_prefill: tokens that the draft had to decode before it could propose.
         draft_cached: tokens that the draft's cache held already.
+        draft_passes: decodes of the draft; one more than `drafted` where it was stopped by what
+            the last one showed.
+        drafter: which drafter was asked.
+        confidences: how sure the draft was, after each of its passes, in order; empty unless the
+            policy learns.
+        chances: acceptance probabilities of the positions that were judged: up to and including
+            the first rejection; empty unless the policy learns.
         finish: set on the last round alone.
     """
 
@@ -45,6 +52,10 @@ class Round:
     total_s: float
     draft_prefill: int = 0
     draft_cached: int = 0
+    draft_passes: int = 0
+    drafter: int = 0
+    confidences: tuple[float, ...] = ()
+    chances: tuple[float, ...] = ()
     finish: FinishReason | None = None
 
     @property
