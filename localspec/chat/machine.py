@@ -33,7 +33,8 @@ def peak_resident() -> int:
     if resource is None:
         return int(getattr(_process().memory_info(), "peak_wset", resident()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if sys.platform == "darwin" else peak * 1024)
+    # The kernel counts in batches: its peak may lag behind what is resident now.
+    return max(resident(), int(peak if sys.platform == "darwin" else peak * 1024))
 
 
 def total() -> int:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.interrupt import interruptible
 from localspec.cli.options import TEXT, Options, shared_options
 from localspec.errors import Cancelled, LocalspecError
 
@@ -45,7 +44,7 @@ def command(options: Options, prompt: str | None, stats: bool, as_json: bool) ->
     if not text.strip():
         raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
     wanted = Wanted(text=text, stats=stats, as_json=as_json)
-    if interruptible(lambda cancel: _answer(options.with_seed(), wanted, cancel)):
+    if _answer(options.with_seed(), wanted):
         raise Cancelled
 
 
@@ -69,8 +68,16 @@ def read_prompt() -> str:
         ) from None
 
 
-def _answer(options: Options, wanted: Wanted, cancel: Cancel) -> bool:
-    """Load and answer; whether the user stopped it. In a function: it imports llama.cpp."""
-    from localspec.cli.answering import answer  # noqa: PLC0415 - late, `run --help` must be quick
+def _answer(options: Options, wanted: Wanted) -> bool:
+    """Load and answer where Ctrl+C can interrupt it; whether it did.
 
-    return answer(options, wanted, cancel)
+    Imports happen here: `run --help` needs neither numpy nor llama.cpp.
+    """
+    from localspec.cli.interrupt import interruptible  # noqa: PLC0415
+
+    def work(cancel: Cancel) -> bool:
+        from localspec.cli.answering import answer  # noqa: PLC0415
+
+        return answer(options, wanted, cancel)
+
+    return interruptible(work)

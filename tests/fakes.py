@@ -1,0 +1,189 @@
+"""Stand-ins for the engine's rooms in tests of chat: a small tokeniser and scripted rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localspec.chat.pair import LoadedPair
+from localspec.chat.session import Session
+from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
+from localspec.engine.stats import FinishReason, Prefill, Round
+from localspec.errors import Cancelled
+
+BOS, EOS, START, END = 256, 257, 258, 259
+SPECIALS = {BOS: "<s>", EOS: "</s>", START: "<|im_start|>", END: "<|im_end|>"}
+WORDS = {300: b" the", 301: b"th", 302: b"hello", 303: b"he", 304: b"llo"}
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' + m['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass
+class FakeModel:
+    """Bytes are tokens 0 to 255; a few words and control tokens come on top.
+
+    Attributes:
+        space: put a space in front of every text between control tokens, as SentencePiece does.
+    """
+
+    chat_template: str | None = CHATML
+    add_bos: bool = False
+    bos: int | None = BOS
+    eos: int | None = EOS
+    space: bool = False
+    n_ctx_train: int = 4096
+    weights_bytes: int = 1000
+    name: str = "fake"
+    path: Path = Path("fake.gguf")
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        assert not add_special, "chat decides about BOS itself"
+        ids: list[int] = []
+        fragment = ""
+        while text:
+            special = next((t for t, mark in SPECIALS.items() if text.startswith(mark)), None)
+            if special is not None and parse_special:
+                ids += [*self._words(fragment), special]
+                fragment, text = "", text[len(SPECIALS[special]) :]
+            else:
+                fragment, text = fragment + text[0], text[1:]
+        return ids + self._words(fragment)
+
+    def _words(self, fragment: str) -> list[int]:
+        raw = (b" " if self.space and fragment else b"") + fragment.encode()
+        ids: list[int] = []
+        while raw:
+            longest = max(
+                (t for t, word in WORDS.items() if raw.startswith(word)),
+                key=lambda t: len(WORDS[t]),
+                default=raw[0],
+            )
+            ids.append(longest)
+            raw = raw[len(self.piece(longest)) :]
+        return ids
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        if token in SPECIALS:
+            return SPECIALS[token].encode() if special else b""
+        return WORDS[token] if token in WORDS else bytes([token])
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Everything that `ids` stand for, control tokens included."""
+        return b"".join(self.piece(t, special=True) for t in ids).decode()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeContext:
+    """What a session wants to know about a context."""
+
+    model: FakeModel
+    n_ctx: int = 1000
+    cache_bytes: int = 200
+    buffer_bytes: int = 30
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def rounds_of(ids: Sequence[int], *, size: int = 1, from_draft: int = 0) -> list[Round]:
+    """Rounds that emit `size` tokens each, the first `from_draft` of each proposed by the draft."""
+    return [
+        Round(
+            tokens=tuple(ids[i : i + size]),
+            gamma=from_draft,
+            drafted=from_draft,
+            accepted=from_draft,
+            draft_s=0.0,
+            verify_s=0.001,
+            total_s=0.001,
+        )
+        for i in range(0, len(ids), size)
+    ]
+
+
+def ended(reason: FinishReason = FinishReason.STOP) -> Round:
+    """A last round that emits nothing."""
+    return Round((), 0, 0, 0, 0.0, 0.0, 0.0, finish=reason)
+
+
+@dataclass
+class ScriptedEngine:
+    """Yields the rounds that a test wrote down, one list a turn; remembers what it was asked.
+
+    Attributes:
+        answers: for every turn its rounds; an exception in a list is raised in its place.
+        on_round: called before every round.
+    """
+
+    answers: list[list[Round | Exception]]
+    drafter: object | None = object()
+    on_round: Callable[[], None] = lambda: None
+    prompts: list[list[int]] = field(default_factory=list)
+    prefills: list[Prefill] = field(default_factory=list)
+    gammas: list[int] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+    settings: Any = None
+    prefill_error: Exception | None = None
+
+    def prefill(
+        self, prompt: Sequence[int], cancel: Cancel
+    ) -> Generator[tuple[int, int], None, Prefill]:
+        if self.prefill_error is not None:
+            raise self.prefill_error
+        end = len(prompt) - 1
+        known = 0
+        while known < min(end, len(self.cached)) and self.cached[known] == prompt[known]:
+            known += 1
+        if cancel.is_set():
+            raise Cancelled
+        yield end - known, end - known
+        self.prompts.append(list(prompt))
+        self.prefills.append(Prefill(len(prompt), known, end - known, 0.01))
+        self.cached = list(prompt[:end])
+        return self.prefills[-1]
+
+    def generate(
+        self, prompt: Sequence[int], settings: Any, policy: Any, cancel: Cancel
+    ) -> Iterator[Round]:
+        self.settings = settings
+        sequence = list(prompt)
+        for done in self.answers.pop(0):
+            self.on_round()
+            if isinstance(done, Exception):
+                raise done
+            if cancel.is_set():
+                yield ended(FinishReason.CANCELLED)
+                return
+            self.gammas.append(policy.choose())
+            sequence += done.tokens
+            self.cached = sequence[:-1]
+            yield done
+
+
+def fake_session(
+    *answers: list[Round | Exception],
+    model: FakeModel | None = None,
+    settings: ChatSettings | None = None,
+    n_ctx: int = 1000,
+    drafter: object | None = "a drafter",
+) -> tuple[Session, ScriptedEngine]:
+    """A session that plays `answers`, and its engine."""
+    engine = ScriptedEngine(list(answers), drafter=drafter)
+    target = FakeContext(model or FakeModel(), n_ctx)
+    pair: Any = LoadedPair(
+        name="fake",
+        target=target,  # type: ignore[arg-type]
+        draft=FakeContext(FakeModel()) if drafter else None,  # type: ignore[arg-type]
+        draft_note="" if drafter else "there is no draft",
+    )
+    engine_: Any = engine
+    return Session(pair, engine_, settings or ChatSettings()), engine

@@ -1,0 +1,168 @@
+"""Characters across tokens, stop strings across rounds, and who proposed what."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.chat.answer import Answer
+from localspec.chat.detokenise import Detokeniser, joined
+from localspec.chat.events import Origin, RoundText, Span
+from localspec.chat.stops import StopFilter
+from localspec.engine.stats import FinishReason, Round
+
+DRAFT, TARGET = Origin.DRAFT, Origin.TARGET
+
+
+def text_of(spans: tuple[Span, ...]) -> str:
+    return "".join(span.text for span in spans)
+
+
+def detokenised(pieces: list[tuple[bytes, Origin]]) -> tuple[Span, ...]:
+    detokeniser = Detokeniser()
+    spans: list[Span] = []
+    for piece, origin in pieces:
+        spans += detokeniser.feed(piece, origin)
+    return joined((*spans, *detokeniser.flush()))
+
+
+def test_a_character_waits_for_its_last_byte() -> None:
+    detokeniser = Detokeniser()
+    assert detokeniser.feed("a€".encode()[:3], TARGET) == (Span("a", TARGET),)
+    assert detokeniser.feed("€".encode()[2:], TARGET) == (Span("€", TARGET),)
+    assert detokeniser.flush() == ()
+
+
+@pytest.mark.parametrize(
+    ("origins", "expected"),
+    [
+        ((DRAFT, DRAFT, DRAFT), DRAFT),
+        ((DRAFT, DRAFT, TARGET), TARGET),
+        ((TARGET, DRAFT, DRAFT), TARGET),
+        ((DRAFT, TARGET, DRAFT), TARGET),
+    ],
+)
+def test_a_character_is_the_drafts_only_if_all_its_bytes_are(
+    origins: tuple[Origin, ...], expected: Origin
+) -> None:
+    pieces = [(bytes([byte]), origin) for byte, origin in zip("€".encode(), origins, strict=True)]
+    assert detokenised([*pieces, (b"x", DRAFT)])[0].origin is expected
+
+
+def test_the_rest_of_a_token_that_completes_a_character_keeps_its_origin() -> None:
+    euro = "€".encode()
+    spans = detokenised([(b"a" + euro[:1], DRAFT), (euro[1:] + b"b", TARGET)])
+    assert spans == (Span("a", DRAFT), Span("€b", TARGET))
+    spans = detokenised([(b"a" + euro[:1], TARGET), (euro[1:] + b"b", DRAFT)])
+    assert spans == (Span("a€", TARGET), Span("b", DRAFT))
+
+
+def test_invalid_bytes_are_replaced_and_an_unfinished_character_ends() -> None:
+    assert text_of(detokenised([(b"a\xff", TARGET), (b"b\xe2\x82", TARGET)])) == "a\ufffdb\ufffd"
+
+
+@given(st.binary(max_size=30), st.lists(st.integers(0, 30), max_size=8))
+def test_cutting_bytes_into_tokens_never_changes_the_text(raw: bytes, cuts: list[int]) -> None:
+    at = [0, *sorted(c for c in cuts if c <= len(raw)), len(raw)]
+    pieces = [(raw[a:b], TARGET) for a, b in pairwise(at)]
+    assert text_of(detokenised(pieces)) == raw.decode("utf-8", "replace")
+
+
+def stopped(parts: list[str], stops: list[str]) -> tuple[str, str | None, list[str]]:
+    stop_filter = StopFilter(stops)
+    released = [text_of(stop_filter.feed((Span(part, TARGET),))) for part in parts]
+    released.append(text_of(stop_filter.flush()))
+    return "".join(released), stop_filter.hit, released
+
+
+def test_a_stop_string_across_pieces_is_left_out() -> None:
+    text, hit, released = stopped(["one S", "TO", "P two"], ["STOP"])
+    assert (text, hit) == ("one ", "STOP")
+    assert released[0] == "one "
+
+
+def test_what_turns_out_to_be_no_stop_string_is_released() -> None:
+    text, hit, released = stopped(["one ST", "AND"], ["STOP"])
+    assert (text, hit) == ("one STAND", None)
+    assert released == ["one ", "STAND", ""]
+
+
+def test_a_held_back_end_is_released_at_the_end() -> None:
+    assert stopped(["one ST"], ["STOP"])[0] == "one ST"
+
+
+def test_the_stop_that_is_complete_first_wins() -> None:
+    assert stopped(["xabcd"], ["abcd", "bc"])[:2] == ("xa", "bc")
+    assert stopped(["xabc"], ["bc", "abc"])[:2] == ("x", "abc")
+    assert stopped(["a b c"], ["c", "b"])[:2] == ("a ", "b")
+
+
+def test_a_repeated_beginning_is_no_trap() -> None:
+    assert stopped(["aa", "a", "b"], ["aab"])[:2] == ("a", "aab")
+
+
+def test_empty_stop_strings_are_ignored() -> None:
+    assert stopped(["abc"], ["", ""])[:2] == ("abc", None)
+
+
+def test_held_back_text_keeps_its_origin() -> None:
+    stop_filter = StopFilter(["STOP"])
+    assert stop_filter.feed((Span("a S", DRAFT),)) == (Span("a ", DRAFT),)
+    released = stop_filter.feed((Span("x", TARGET),))
+    assert released == (Span("S", DRAFT), Span("x", TARGET))
+
+
+@given(st.text("abS", max_size=14), st.lists(st.text("abS", max_size=4), max_size=3), st.data())
+def test_stops_do_not_depend_on_how_text_is_cut(
+    text: str, stops: list[str], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(text)))
+    whole = stopped([text], stops)[:2]
+    assert stopped(list(text), stops)[:2] == whole
+    assert stopped([text[:cut], text[cut:]], stops)[:2] == whole
+
+
+def one_round(tokens: str, accepted: int = 0, finish: FinishReason | None = None) -> Round:
+    ids = tuple(tokens.encode())
+    return Round(ids, accepted, accepted, accepted, 0.0, 0.0, 0.0, finish=finish)
+
+
+def answer(*stops: str) -> Answer:
+    return Answer(lambda token: bytes([token]), stops)
+
+
+def test_accepted_tokens_are_the_drafts_and_the_last_one_is_the_targets() -> None:
+    event = answer().add(one_round("abc", accepted=2))
+    assert event.spans == (Span("ab", DRAFT), Span("c", TARGET))
+
+
+def test_a_multi_byte_character_across_two_rounds() -> None:
+    euro = "€".encode()
+    writing = answer()
+    first = writing.add(Round(tuple(b"a" + euro[:2]), 3, 3, 3, 0.0, 0.0, 0.0))
+    second = writing.add(Round((euro[2],), 0, 0, 0, 0.0, 0.0, 0.0, finish=FinishReason.STOP))
+    assert first.spans == (Span("a", DRAFT),)
+    assert second.spans == (Span("€", TARGET),)
+
+
+def test_a_stop_string_across_two_rounds_ends_the_answer_and_cuts_the_round() -> None:
+    writing = answer("END")
+    first = writing.add(one_round("abE"))
+    second = writing.add(one_round("NDxy", accepted=3))
+    assert (first.text, second.text) == ("ab", "")
+    assert second.round.finish is FinishReason.STOP
+    assert bytes(second.round.tokens) == b"ND"
+    assert bytes(writing.tokens) == b"abEND"
+    assert (second.round.drafted, second.round.accepted) == (3, 3)
+    assert writing.text == "ab"
+
+
+def test_the_last_round_releases_what_was_held_back() -> None:
+    writing = answer("END")
+    assert writing.add(one_round("abEN")).text == "ab"
+    last: RoundText = writing.add(one_round("", finish=FinishReason.LENGTH))
+    assert last.text == "EN"
+    assert writing.text == "abEN"

@@ -1,0 +1,141 @@
+"""The shared options: names, defaults, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from localspec.chat.settings import ChatSettings
+from localspec.cli.loading import chat_settings
+from localspec.cli.options import MAX_GAMMA, Options, shared_options
+from localspec.engine.llama import MAX_BATCH_OUTPUTS
+from localspec.engine.sampling import SamplingParams
+from localspec.errors import UsageError
+
+
+@click.command()
+@shared_options
+@click.option("--extra", default="")
+def command(options: Options, extra: str) -> None:
+    click.echo(f"{options!r} {extra}")
+
+
+def parse(*arguments: str) -> Options:
+    seen: list[Options] = []
+
+    @click.command()
+    @shared_options
+    def probe(options: Options) -> None:
+        seen.append(options)
+
+    probe.main(list(arguments), standalone_mode=False)
+    return seen[0]
+
+
+def refusal(*arguments: str) -> str:
+    result = CliRunner().invoke(command, list(arguments))
+    assert result.exit_code == 2
+    return result.output
+
+
+def test_defaults_are_those_of_the_engine() -> None:
+    assert chat_settings(parse()) == ChatSettings(sampling=SamplingParams())
+    assert parse() == Options()
+    assert MAX_GAMMA == MAX_BATCH_OUTPUTS - 1
+
+
+def test_every_option_arrives() -> None:
+    options = parse(
+        *("mine", "--draft", "none", "-c", "512", "-t", "3", "-ngl", "5", "--temp", "0.5"),
+        *("--top-k", "9", "--top-p", "0.5", "--min-p", "0.1", "-s", "7", "-n", "20"),
+        *("--gamma", "4", "--system-prompt", "Be brief.", "--stop", "a", "--stop", "b"),
+    )
+    assert options == Options(
+        pair="mine",
+        draft="none",
+        ctx_size=512,
+        threads=3,
+        n_gpu_layers=5,
+        temp=0.5,
+        top_k=9,
+        top_p=0.5,
+        min_p=0.1,
+        seed=7,
+        n_predict=20,
+        gamma=4,
+        system_prompt="Be brief.",
+        stop=("a", "b"),
+    )
+    settings = chat_settings(options)
+    assert settings.sampling.seed == 7
+    assert (settings.gamma, settings.stop, settings.n_predict) == (4, ("a", "b"), 20)
+
+
+def test_target_says_the_same_as_pair() -> None:
+    assert parse("--target", "x.gguf").pair == parse("x.gguf").pair == "x.gguf"
+    assert "the same" in refusal("a", "--target", "b")
+
+
+def test_minus_one_means_the_default_as_in_llama_cpp() -> None:
+    options = parse("--seed", "-1", "--threads", "-1", "-n", "-1")
+    assert (options.seed, options.threads, options.n_predict) == (None, None, -1)
+
+
+def test_a_seed_is_drawn_once_and_kept() -> None:
+    assert Options(seed=3).with_seed().seed == 3
+    drawn = Options().with_seed()
+    assert drawn.seed is not None
+    assert drawn.with_seed() == drawn
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--gamma", "-1"],
+        ["--gamma", "64"],
+        ["--gamma", "some"],
+        ["--gamma", "\u0664"],
+        ["--ctx-size", "-1"],
+        ["--threads", "9999"],
+        ["--n-predict", "-2"],
+        ["--seed", "x"],
+        ["--system-prompt", "\udcff"],
+        ["--stop", "\udcff"],
+        ["one", "two"],
+        ["--nonsense"],
+    ],
+)
+def test_nonsense_is_wrong_usage(arguments: list[str]) -> None:
+    output = refusal(*arguments)
+    assert "Usage:" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--temp", "-1"], ["--temp", "nan"], ["--temp", "inf"], ["--top-p", "2"], ["--min-p", "-1"]],
+)
+def test_impossible_sampling_is_wrong_usage(arguments: list[str]) -> None:
+    with pytest.raises(UsageError):
+        chat_settings(parse(*arguments))
+
+
+def test_help_of_run_imports_no_llama_cpp() -> None:
+    program = (
+        "import sys\n"
+        "from localspec.cli import main\n"
+        "sys.argv = ['localspec', 'run', '--help']\n"
+        "try:\n    main()\n"
+        "finally:\n"
+        "    print([m for m in ('llama_cpp', 'textual', 'huggingface_hub', 'numpy')"
+        " if m in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "--n-predict" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,478 @@
+"""`localspec run` on real models: what the document promises, and every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.chat.session import Session
+from localspec.cli import main
+from localspec.cli.loading import DEFAULT_CTX, load_session
+from localspec.cli.options import Options
+from localspec.engine.cancel import Cancel
+from localspec.errors import Cancelled, OutOfMemory
+from tests.support import gguf_models
+
+STORY = "Tell me a story about a dog."
+FIELDS = {
+    *("text", "tokens", "finish_reason", "prompt_tokens", "generated_tokens"),
+    *("tokens_per_second", "time_to_first_token_s", "drafted_tokens", "accepted_tokens"),
+    *("acceptance_rate", "mean_tokens_per_round", "rounds", "prefill", "peak_memory_bytes"),
+    *("settings", "notices"),
+}
+
+
+@dataclass
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        assert self.code == 0, self.err
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `localspec run` in this process."""
+
+    def invoke(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["localspec", "run", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        captured = capsys.readouterr()
+        code = exit_.value.code
+        return Done(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return invoke
+
+
+@pytest.fixture
+def story(run: Run) -> Callable[..., dict[str, Any]]:
+    """Run the story prompt and return its document."""
+    return lambda *arguments: run("demo", "-p", STORY, "--json", *arguments).document
+
+
+def process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "localspec", "run", *arguments],
+        stdin=options.pop("stdin", subprocess.DEVNULL),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def finished(running: subprocess.Popen[bytes], stdin: bytes | None = None) -> Done:
+    out, err = running.communicate(stdin, timeout=60)
+    return Done(running.returncode, out.decode(), err.decode())
+
+
+def fails(done: Done, *words: str, code: int = 1) -> None:
+    """It failed with a message that has these words, a remedy, and nothing else."""
+    assert done.code == code
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) == 2
+    for word in words:
+        assert word in done.err
+
+
+# What must hold.
+
+
+def test_greedy_tokens_are_those_of_plain_decoding_for_every_gamma(
+    story: Callable[..., dict[str, Any]],
+) -> None:
+    greedy = ("--temp", "0", "--n-predict", "100")
+    plain = story(*greedy, "--gamma", "0")
+    assert plain["drafted_tokens"] == 0
+    assert plain["acceptance_rate"] is None
+    for gamma in (1, 2, 3, 4, 6, 8):
+        document = story(*greedy, "--gamma", str(gamma))
+        assert document["tokens"] == plain["tokens"]
+        assert document["text"] == plain["text"]
+        assert document["drafted_tokens"] > 0
+        assert document["accepted_tokens"] > 0
+
+
+def test_a_random_draft_changes_nothing_but_the_acceptance(
+    story: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    bad = gguf_models.write_random_llama(tmp_path / "bad.gguf")
+    greedy = ("--temp", "0", "--n-predict", "100")
+    document = story(*greedy, "--gamma", "4", "--draft", str(bad))
+    assert document["tokens"] == story(*greedy, "--gamma", "0")["tokens"]
+    assert document["drafted_tokens"] > 0
+    assert document["acceptance_rate"] < 0.05
+
+
+def test_a_seed_repeats_the_tokens(story: Callable[..., dict[str, Any]]) -> None:
+    seeded = ("--temp", "0.8", "--seed", "7", "--gamma", "4", "-n", "60")
+    assert story(*seeded)["tokens"] == story(*seeded)["tokens"]
+
+
+def test_the_document_is_complete_and_adds_up(story: Callable[..., dict[str, Any]]) -> None:
+    document = story("--temp", "0", "-n", "40", "--gamma", "3", "--system-prompt", "Be brief.")
+    assert set(document) == FIELDS
+    rounds = document["rounds"]
+    assert set(rounds[0]) == {"gamma", "drafted", "accepted", "emitted", "draft_s", "verify_s"}
+    for field in ("drafted", "accepted"):
+        assert sum(done[field] for done in rounds) == document[f"{field}_tokens"]
+    assert sum(done["emitted"] for done in rounds) == document["generated_tokens"] == 40
+    assert len(document["tokens"]) == 40
+    assert document["finish_reason"] == "length"
+    assert document["mean_tokens_per_round"] == pytest.approx(40 / len(rounds))
+    assert document["tokens_per_second"] > 0
+    assert document["time_to_first_token_s"] > 0
+    assert document["peak_memory_bytes"] > 10_000_000
+    prefill = document["prefill"]
+    # The last prompt token is decoded by the first round.
+    assert prefill["target"] == {"cached": 0, "decoded": document["prompt_tokens"] - 1}
+    assert prefill["draft"]["decoded"] > document["prompt_tokens"]
+    settings = document["settings"]
+    assert settings["pair"] == "demo"
+    assert (settings["temp"], settings["accept"], settings["gamma"]) == (0, "match", 3)
+    assert settings["system_prompt"] == "Be brief."
+    assert settings["seed"] >= 0
+    assert settings["threads"] >= 1
+
+
+def test_gamma_auto_says_what_it_means(story: Callable[..., dict[str, Any]]) -> None:
+    settings = story("-n", "2")["settings"]
+    assert settings["gamma"] == "auto"
+    assert settings["gamma_note"].startswith("auto means 3")
+
+
+def test_the_text_streams_and_figures_go_to_stderr(run: Run) -> None:
+    document = run("demo", "-p", STORY, "--temp", "0", "-n", "20", "--json").document
+    done = run("demo", "-p", STORY, "--temp", "0", "-n", "20", "--stats")
+    assert done.code == 0
+    assert done.out == document["text"].rstrip("\n") + "\n"
+    assert "acceptance rate" in done.err
+    assert "20 tokens" in done.err
+
+
+def test_the_answer_ends_by_itself_or_at_a_stop_string(run: Run) -> None:
+    long = run("demo", "-p", STORY, "--temp", "0", "-n", "60", "--json").document
+    stop = long["text"].split()[6]
+    cut = run("demo", "-p", STORY, "--temp", "0", "--stop", stop, "--json").document
+    assert cut["finish_reason"] == "stop"
+    assert cut["text"] == long["text"][: long["text"].index(stop)]
+    assert cut["tokens"] == long["tokens"][: len(cut["tokens"])]
+
+
+def test_a_full_context_ends_the_answer(run: Run) -> None:
+    document = run(
+        "demo", "-p", STORY, "--temp", "0", "-c", "40", "--json", "--stop", "\0"
+    ).document
+    total = document["prompt_tokens"] + document["generated_tokens"]
+    assert document["finish_reason"] in {"context", "stop"}
+    assert total == 41 or document["finish_reason"] == "stop"
+
+
+def test_nothing_is_predicted_when_nothing_is_wanted(run: Run) -> None:
+    document = run("demo", "-p", STORY, "-n", "0", "--json").document
+    assert (document["text"], document["finish_reason"]) == ("", "length")
+
+
+def test_plain_decoding_without_a_draft(run: Run) -> None:
+    document = run("demo", "--draft", "none", "-p", STORY, "-n", "5", "--json").document
+    assert document["drafted_tokens"] == 0
+    assert "none was wanted" in document["settings"]["draft_note"]
+
+
+# Sessions on the real pair.
+
+
+@pytest.fixture
+def session() -> Session:
+    loaded = load_session(
+        Options(temp=0, gamma=3, n_predict=24, ctx_size=1024),
+        progress=lambda _step, _share: None,
+        cancel=Cancel(),
+    )
+    yield loaded  # type: ignore[misc]
+    loaded.close()
+
+
+def test_the_second_turn_reads_only_new_tokens_for_both_models(session: Session) -> None:
+    *_, first = session.turn(STORY, Cancel())
+    *_, second = session.turn("And then?", Cancel())
+    before = first.stats.prompt_tokens + first.stats.generated_tokens
+    new = second.stats.prompt_tokens - before
+    assert 0 < new < 30
+    # All but the last token of the first answer is cached; the prompt's last is in no prefill.
+    assert second.stats.prefill_cached == before - 1
+    assert second.stats.prefill_decoded == new
+    # The draft may lag by one token more; it also reads what the target said first.
+    assert before - 2 <= second.stats.draft_cached <= before
+    assert second.stats.draft_prefill <= new + 4
+
+
+def test_a_turn_can_be_stopped_and_the_next_one_goes_on(session: Session) -> None:
+    session.settings.n_predict = -1
+    cancel = Cancel()
+    for _event in session.turn(STORY, cancel):
+        if session.figures().generated > 5:
+            cancel.set()
+    assert session.messages[-1].finish == "cancelled"
+    assert session.messages[-1].content
+    session.settings.n_predict = 5
+    *_, end = session.turn("Go on.", Cancel())
+    assert end.stats.prefill_cached > 5
+
+
+def test_memory_counts_both_models(session: Session, demo_target: Path, demo_draft: Path) -> None:
+    memory = session.memory()
+    assert memory.target_weights == pytest.approx(demo_target.stat().st_size, rel=0.3)
+    assert memory.draft_weights == pytest.approx(demo_draft.stat().st_size, rel=0.3)
+    assert memory.target_cache > memory.draft_cache > 0
+    started = time.perf_counter()
+    for _ in range(10):
+        session.memory()
+    assert time.perf_counter() - started < 0.5
+
+
+def test_loading_reports_progress(demo_target: Path) -> None:
+    steps: list[tuple[str, float | None]] = []
+    loaded = load_session(
+        Options(), progress=lambda step, share: steps.append((step, share)), cancel=Cancel()
+    )
+    loaded.close()
+    assert any(demo_target.name in step for step, _ in steps)
+    assert any(share == 1 for _, share in steps)
+    assert loaded.pair.target.n_ctx <= DEFAULT_CTX
+
+
+def test_loading_can_be_cancelled() -> None:
+    cancel = Cancel()
+    with pytest.raises(Cancelled):
+        load_session(Options(), progress=lambda _step, _share: cancel.set(), cancel=cancel)
+
+
+def test_a_recurrent_target_goes_without_a_draft(tmp_path: Path, demo_draft: Path) -> None:
+    target = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
+    loaded = load_session(
+        Options(pair=str(target), draft=str(demo_draft), n_predict=3),
+        progress=lambda _step, _share: None,
+        cancel=Cancel(),
+    )
+    assert not loaded.speculation
+    assert "cannot take back" in loaded.speculation_note
+    *_, end = loaded.turn("hi", Cancel())
+    assert end.stats.drafted_tokens == 0
+    loaded.close()
+
+
+def test_a_recurrent_draft_is_left_out(tmp_path: Path, demo_target: Path) -> None:
+    draft = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
+    loaded = load_session(
+        Options(draft=str(draft), n_predict=3),
+        progress=lambda _step, _share: None,
+        cancel=Cancel(),
+    )
+    assert "cannot take back" in loaded.speculation_note
+    loaded.close()
+
+
+# Bad input.
+
+
+def test_a_missing_file(run: Run) -> None:
+    fails(run("./nowhere.gguf", "-p", "hi"), "nowhere.gguf", "does not exist")
+
+
+def test_an_unknown_name(run: Run) -> None:
+    fails(run("dmo", "-p", "hi"), "dmo", "demo")
+
+
+def test_no_gguf(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "page.gguf"
+    path.write_text("<!doctype html><html></html>")
+    fails(run(str(path), "-p", "hi"), "not a GGUF")
+
+
+@pytest.mark.parametrize("kept", [0, 3, 1000, 1_000_000])
+def test_a_truncated_gguf(run: Run, tmp_path: Path, demo_target: Path, kept: int) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(demo_target.read_bytes()[:kept])
+    fails(run(str(path), "-p", "hi"), "cut.gguf")
+
+
+def test_another_vocabulary_says_which_rule_failed(run: Run, tmp_path: Path) -> None:
+    other = gguf_models.write_other_vocabulary(tmp_path / "other.gguf")
+    fails(run("--draft", str(other), "-p", "hi"), "cannot serve this target", "--draft none")
+
+
+def test_an_embedding_model_as_target_or_draft(run: Run, tmp_path: Path) -> None:
+    model = gguf_models.write_embedding_model(tmp_path / "bert.gguf")
+    fails(run(str(model), "-p", "hi"), "embedding model", "writes no text")
+    fails(run("--draft", str(model), "-p", "hi"), "embedding model")
+
+
+def test_a_prompt_longer_than_the_context(run: Run) -> None:
+    fails(run("-c", "64", "-p", "dog " * 200), "tokens, the context holds 64", "--ctx-size")
+
+
+def test_a_context_beyond_training_warns_and_runs(run: Run, tmp_path: Path) -> None:
+    model = gguf_models.write_random_llama(tmp_path / "short.gguf", n_ctx=128)
+    done = run(str(model), "-c", "256", "-n", "3", "-p", "hi")
+    assert done.code == 0
+    assert done.err.startswith("warning: ")
+    assert "256" in done.err
+    assert "128" in done.err
+
+
+def test_too_little_memory_for_the_cache(run: Run) -> None:
+    fails(run("-c", "2000000000", "-p", "hi"), "memory", "--ctx-size")
+
+
+def test_too_little_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.chat.machine.address_space_left", lambda: 1_000_000)
+    with pytest.raises(OutOfMemory, match="may take 1"):
+        load_session(Options(), progress=lambda _step, _share: None, cancel=Cancel())
+
+
+def test_weights_that_do_not_fit_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.chat.machine.available", lambda: 2_000_000)
+    loaded = load_session(
+        Options(ctx_size=32), progress=lambda _step, _share: None, cancel=Cancel()
+    )
+    assert "read from disk again and again" in loaded.notices[0]
+    loaded.close()
+
+
+@pytest.mark.parametrize("prompt", ["", "  \n"])
+def test_an_empty_prompt(run: Run, prompt: str) -> None:
+    fails(run("-p", prompt), "empty", "-p TEXT")
+
+
+def test_wrong_usage_exits_with_2(run: Run) -> None:
+    for arguments in (["--gamma", "x"], ["--nonsense"], ["a", "b"], ["-p"]):
+        assert run(*arguments).code == 2
+    assert run("-p", "hi", "--temp", "-1").code == 2
+
+
+def test_a_draft_with_more_tokens_than_the_target(run: Run, tmp_path: Path) -> None:
+    longer = gguf_models.write_longer_vocabulary(tmp_path / "longer.gguf")
+    done = run("--draft", str(longer), "-p", STORY, "-n", "20", "--temp", "1", "--json")
+    assert done.document["drafted_tokens"] > 0
+
+
+def test_a_model_without_a_template_warns_and_answers(run: Run, tmp_path: Path) -> None:
+    model = gguf_models.write_other_vocabulary(tmp_path / "plain.gguf", template=False)
+    done = run(str(model), "-p", "hi", "-n", "5")
+    assert done.code == 0
+    assert "no chat template" in done.err
+
+
+# Streams and signals, in processes of their own.
+
+
+def test_standard_input_is_the_prompt_without_p_and_with_a_dash() -> None:
+    for arguments in ([], ["-p", "-"]):
+        running = process(*arguments, "-n", "4", "--temp", "0", "--json", stdin=subprocess.PIPE)
+        document = finished(running, f"{STORY}\n".encode()).document
+        assert document["text"].startswith("Once")
+
+
+def test_standard_input_is_left_alone_with_p() -> None:
+    reader, writer = os.pipe()  # never closed before the end: reading would wait for ever
+    try:
+        done = finished(process("-p", STORY, "-n", "4", stdin=reader))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert done.code == 0
+
+
+def test_standard_input_that_is_not_utf8() -> None:
+    running = process("-n", "4", stdin=subprocess.PIPE)
+    fails(finished(running, b"caf\xe9 au lait"), "not UTF-8", "0xe9", "iconv")
+
+
+def test_empty_standard_input() -> None:
+    fails(finished(process("-n", "4")), "empty")
+
+
+def test_ctrl_c_while_it_writes_keeps_the_text_and_exits_130() -> None:
+    running = process("-p", STORY, "--temp", "1.5", "--stop", "\x01", "--min-p", "0")
+    assert running.stdout is not None
+    first = running.stdout.read(1)
+    running.send_signal(signal.SIGINT)
+    done = finished(running)
+    assert done.code == 130
+    assert first
+    assert done.out.endswith("\n")
+    assert done.err == ""
+
+
+@pytest.mark.parametrize("after_s", [0.15, 0.4, 0.8, 1.2])
+def test_ctrl_c_at_any_moment_exits_130_without_a_traceback(after_s: float) -> None:
+    running = process("-p", STORY, "--json")
+    time.sleep(after_s)
+    running.send_signal(signal.SIGINT)
+    done = finished(running)
+    assert done.code in {130, 0}
+    assert "Traceback" not in done.err
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    running = process("-p", STORY, "-n", "200")
+    assert running.stdout is not None
+    running.stdout.read(4)
+    running.stdout.close()
+    assert running.stderr is not None
+    assert running.stderr.read() == b""
+    assert running.wait(60) == 0
+    running.stderr.close()
+
+
+def test_a_full_disk_is_a_message() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "localspec", "run", "-p", STORY, "-n", "4"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            check=False,
+        )
+    assert "cannot write to standard output" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_narrow_encoding_gets_replacements() -> None:
+    running = process("-p", STORY, "-n", "4", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert finished(running).code == 0
+
+
+def test_a_limit_on_the_address_space_is_a_message() -> None:
+    limit = 3 << 30
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    running = process("-p", "hi", "-c", "300000", preexec_fn=limited)
+    fails(finished(running), "memory")

@@ -1,0 +1,305 @@
+"""A session on a scripted engine: turns, stopping, errors, switching, figures, closing."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
+from localspec.chat.settings import AUTO_GAMMA, ChatSettings
+from localspec.engine.acceptance import Accept
+from localspec.engine.cancel import Cancel
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import FinishReason
+from localspec.errors import EngineError, LocalspecError, PromptTooLong
+from tests.fakes import FakeModel, ended, fake_session, rounds_of
+
+HELLO = [*rounds_of(b"hello"), ended()]
+
+
+def contents(messages: list[Message]) -> list[tuple[str, str]]:
+    return [(m.role.value, m.content) for m in messages]
+
+
+def test_a_turn_reports_progress_rounds_and_an_end() -> None:
+    session, _ = fake_session(HELLO)
+    events = list(session.turn("hi", Cancel()))
+    assert isinstance(events[0], PromptProgress)
+    assert all(isinstance(event, RoundText) for event in events[1:-1])
+    end = events[-1]
+    assert isinstance(end, TurnEnd)
+    assert (end.text, end.reason) == ("hello", FinishReason.STOP)
+    assert end.stats.generated_tokens == 5
+    assert session.messages == [
+        Message(Role.USER, "hi"),
+        Message(Role.ASSISTANT, "hello", FinishReason.STOP, (Span("hello", Origin.TARGET),)),
+    ]
+
+
+def test_the_second_turn_reads_only_what_is_new() -> None:
+    session, engine = fake_session(HELLO, HELLO)
+    list(session.turn("hi", Cancel()))
+    list(session.turn("more", Cancel()))
+    first, second = engine.prefills
+    # All but the last generated token is in the cache.
+    assert second.cached == first.prompt_tokens + 4
+    assert session.figures().prompt_cached == second.cached
+
+
+def test_settings_reach_the_engine_and_may_change_between_turns() -> None:
+    settings = ChatSettings(system_prompt="Be brief.", n_predict=7)
+    session, engine = fake_session(HELLO, HELLO, settings=settings)
+    list(session.turn("hi", Cancel()))
+    assert "Be brief." in FakeModel().text(engine.prompts[0])
+    assert (engine.settings.n_predict, engine.settings.accept) == (7, Accept.TOKEN)
+    session.settings.system_prompt = "Be long."
+    session.settings.sampling = SamplingParams(temperature=0)
+    list(session.turn("more", Cancel()))
+    assert "Be long." in FakeModel().text(engine.prompts[1])
+    assert engine.settings.accept is Accept.MATCH
+
+
+def test_the_rule_can_be_chosen() -> None:
+    assert ChatSettings(accept=Accept.BLOCK).rule is Accept.BLOCK
+
+
+def test_stop_strings_end_the_answer() -> None:
+    session, _ = fake_session(rounds_of(b"one two three"), settings=ChatSettings(stop=(" t",)))
+    end = list(session.turn("hi", Cancel()))[-1]
+    assert isinstance(end, TurnEnd)
+    assert (end.text, end.reason) == ("one", FinishReason.STOP)
+    assert end.stats.generated_tokens == 5
+    assert session.messages[-1].content == "one"
+
+
+def test_the_plain_template_stops_where_the_user_would_speak() -> None:
+    session, _ = fake_session(rounds_of(b" hello\nUser: and"), model=FakeModel(chat_template=None))
+    list(session.turn("hi", Cancel()))
+    assert session.messages[-1].content == " hello"
+    assert any("template" in notice for notice in session.notices)
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+def test_an_empty_prompt_is_refused(text: str) -> None:
+    session, engine = fake_session(HELLO)
+    with pytest.raises(LocalspecError, match="empty"):
+        list(session.turn(text, Cancel()))
+    assert session.messages == []
+    assert engine.prompts == []
+
+
+def test_a_prompt_longer_than_the_context_leaves_the_conversation_alone() -> None:
+    session, _ = fake_session(HELLO, HELLO, n_ctx=80)
+    list(session.turn("hi", Cancel()))
+    with pytest.raises(PromptTooLong, match=r"has \d+ tokens, the context holds 80") as caught:
+        list(session.turn("x" * 100, Cancel()))
+    assert "--ctx-size" in caught.value.remedy
+    assert contents(session.messages) == [("user", "hi"), ("assistant", "hello")]
+    list(session.turn("y", Cancel()))
+    assert len(session.messages) == 4
+
+
+def test_a_turn_that_is_cancelled_keeps_its_text() -> None:
+    cancel = Cancel()
+    session, engine = fake_session(rounds_of(b"hello"))
+    turn = session.turn("hi", cancel)
+    while not isinstance(event := next(turn), RoundText):
+        pass
+    cancel.set()
+    *_, end = turn
+    assert isinstance(end, TurnEnd)
+    assert (event.text, end.text, end.reason) == ("h", "h", FinishReason.CANCELLED)
+    assert contents(session.messages) == [("user", "hi"), ("assistant", "h")]
+    assert len(engine.gammas) == 1
+
+
+def test_a_turn_cancelled_before_its_first_word_leaves_no_empty_answer_in_the_prompt() -> None:
+    cancel = Cancel()
+    cancel.set()
+    session, engine = fake_session(HELLO)
+    (end,) = session.turn("hi", cancel)
+    assert isinstance(end, TurnEnd)
+    assert end.reason is FinishReason.CANCELLED
+    assert contents(session.messages) == [("user", "hi"), ("assistant", "")]
+    list(session.turn("really", Cancel()))
+    assert FakeModel().text(engine.prompts[0]).count("assistant") == 1
+
+
+def test_closing_a_turn_early_keeps_its_text_and_frees_the_session() -> None:
+    session, _ = fake_session(rounds_of(b"hello"), HELLO)
+    turn = session.turn("hi", Cancel())
+    next(turn)
+    next(turn)
+    turn.close()
+    assert session.messages[-1] == Message(
+        Role.ASSISTANT, "h", FinishReason.CANCELLED, (Span("h", Origin.TARGET),)
+    )
+    assert not session.figures().generating
+    list(session.turn("more", Cancel()))
+    assert len(session.messages) == 4
+
+
+def test_an_error_in_the_middle_keeps_what_was_said() -> None:
+    session, _ = fake_session([*rounds_of(b"he"), EngineError("broken")], HELLO)
+    with pytest.raises(EngineError):
+        list(session.turn("hi", Cancel()))
+    assert session.messages[-1].content == "he"
+    assert session.messages[-1].finish is None
+    list(session.turn("more", Cancel()))
+    assert session.messages[-1].content == "hello"
+
+
+def test_an_error_before_the_first_token_takes_the_question_back() -> None:
+    session, engine = fake_session([EngineError("broken")], HELLO)
+    with pytest.raises(EngineError):
+        list(session.turn("hi", Cancel()))
+    assert session.messages == []
+    engine.prefill_error = EngineError("broken")
+    with pytest.raises(EngineError):
+        list(session.turn("hi", Cancel()))
+    assert session.messages == []
+    engine.prefill_error = None
+    list(session.turn("hi", Cancel()))
+
+
+def test_two_turns_never_overlap() -> None:
+    session, _ = fake_session(HELLO, HELLO)
+    first = session.turn("hi", Cancel())
+    next(first)
+    with pytest.raises(LocalspecError, match="still being written"):
+        next(session.turn("too soon", Cancel()))
+    with pytest.raises(LocalspecError, match="still being written"):
+        session.reset()
+    list(first)
+    list(session.turn("now", Cancel()))
+    assert [m.content for m in session.messages if m.role is Role.USER] == ["hi", "now"]
+
+
+def test_regenerate_replaces_the_last_answer() -> None:
+    session, engine = fake_session(HELLO, [*rounds_of(b"other"), ended()])
+    list(session.turn("hi", Cancel()))
+    list(session.regenerate(Cancel()))
+    assert contents(session.messages) == [("user", "hi"), ("assistant", "other")]
+    assert engine.prompts[0] == engine.prompts[1]
+    assert engine.prefills[1].decoded == 0
+
+
+def test_regenerate_keeps_the_old_answer_when_it_fails() -> None:
+    session, _ = fake_session(HELLO, [EngineError("broken")])
+    list(session.turn("hi", Cancel()))
+    with pytest.raises(EngineError):
+        list(session.regenerate(Cancel()))
+    assert contents(session.messages) == [("user", "hi"), ("assistant", "hello")]
+
+
+def test_regenerate_needs_a_question() -> None:
+    session, _ = fake_session()
+    with pytest.raises(LocalspecError, match="no question"):
+        list(session.regenerate(Cancel()))
+
+
+def test_reset_forgets_the_conversation() -> None:
+    session, engine = fake_session(HELLO, HELLO)
+    list(session.turn("hi", Cancel()))
+    session.reset()
+    assert session.messages == []
+    assert session.figures().generated == 0
+    list(session.turn("hi", Cancel()))
+    assert engine.prompts[0] == engine.prompts[1]
+
+
+def test_speculation_is_switched_between_two_rounds() -> None:
+    session, engine = fake_session(HELLO)
+    switches = iter((None, False, None, True, None, None))
+
+    def switch() -> None:
+        if (wanted := next(switches)) is not None:
+            session.speculation = wanted
+
+    engine.on_round = switch
+    list(session.turn("hi", Cancel()))
+    assert engine.gammas == [AUTO_GAMMA, 0, 0, AUTO_GAMMA, AUTO_GAMMA, AUTO_GAMMA]
+    assert session.figures().speculation
+
+
+def test_a_fixed_gamma_of_zero_is_off_until_it_is_switched_on() -> None:
+    session, _ = fake_session(settings=ChatSettings(gamma=0))
+    assert not session.speculation
+    assert session.figures().gamma == 0
+    session.speculation = True
+    assert session.figures().gamma == AUTO_GAMMA
+    assert str(AUTO_GAMMA) in session.figures().gamma_note
+
+
+def test_without_a_drafter_speculation_stays_off_and_says_why() -> None:
+    session, _ = fake_session(drafter=None)
+    session.speculation = True
+    assert not session.speculation
+    assert session.speculation_note == "there is no draft"
+    assert session.draft_name is None
+
+
+def test_names() -> None:
+    session, _ = fake_session()
+    assert (session.pair_name, session.target_name, session.draft_name) == ("fake", "fake", "fake")
+    assert session.speculation_note == ""
+
+
+def test_figures_while_a_turn_runs_and_after() -> None:
+    rounds = [replace(done, drafted=3, accepted=1) for done in rounds_of(b"hello", size=2)]
+    session, _ = fake_session([rounds[0], *rounds, ended()])
+    turn = session.turn("hi", Cancel())
+    next(turn)
+    assert session.figures().generating
+    assert session.figures().speed_average is None
+    list(turn)
+    figures = session.figures()
+    assert not figures.generating
+    assert (figures.drafted, figures.accepted, figures.recovered) == (12, 4, 3)
+    assert figures.generated == 7
+    assert figures.acceptance_rate == pytest.approx(1 / 3)
+    assert figures.speed_average is not None
+    assert figures.speed_now is not None
+    assert figures.context_used == figures.prompt_tokens + 7
+    assert figures.context_size == 1000
+
+
+def test_memory_adds_up() -> None:
+    session, _ = fake_session()
+    memory = session.memory()
+    assert (memory.target_weights, memory.draft_weights) == (1000, 1000)
+    assert (memory.target_cache, memory.draft_cache, memory.buffers) == (200, 200, 60)
+    assert 0 < memory.process <= memory.peak_process
+    assert 0 <= memory.machine_available <= memory.machine_total
+    assert session.peak_memory_bytes() >= memory.process
+
+
+def test_closing_waits_for_the_running_turn() -> None:
+    session, engine = fake_session(rounds_of(b"hello" * 1000))
+    started = threading.Event()
+    engine.on_round = started.set
+    events: list[object] = []
+    thread = threading.Thread(target=lambda: events.extend(session.turn("hi", Cancel())))
+    thread.start()
+    assert started.wait(5)
+    session.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert session.pair.target.closed  # type: ignore[attr-defined]
+    assert session.messages[-1].finish is FinishReason.CANCELLED
+    session.close()
+    with pytest.raises(LocalspecError, match="closed"):
+        next(session.turn("hi", Cancel()))
+
+
+def test_closing_ends_a_turn_that_nobody_reads_any_more() -> None:
+    session, _ = fake_session(rounds_of(b"hello"))
+    turn = session.turn("hi", Cancel())
+    next(turn)
+    next(turn)
+    session.close()
+    assert session.messages[-1].content == "h"
+    assert list(turn) == []
