@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -56,3 +57,82 @@ class Course:
         """Go on from after `tokens`."""
         self.state = self.after(tokens)
         self._drafted, self._states = [], [self.state]
+
+
+# The converter from JSON schema to a grammar reads one group of keywords and passes over the rest.
+# What it would pass over is refused here, so that whatever comes out conforms.
+_NOTES = frozenset(
+    {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description"}
+    | {"default", "examples", "deprecated", "readOnly", "writeOnly"}
+)
+_READ = {
+    "object": frozenset({"properties", "required", "additionalProperties"}),
+    "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
+    "string": frozenset({"pattern", "format", "minLength", "maxLength"}),
+}
+_ALONE = ("$ref", "oneOf", "anyOf", "allOf")
+
+
+def require_enforceable(schema: Mapping[str, Any]) -> None:
+    """Refuse a JSON schema with keywords that the converter to a grammar ignores.
+
+    Raises:
+        UsageError: names the keyword.
+    """
+    for keyword in _ignored(schema):
+        raise UsageError(
+            f"the JSON schema's {keyword!r} cannot be enforced there",
+            "Leave it out, or write a grammar (GBNF) instead.",
+        )
+    for part in _parts(schema):
+        require_enforceable(part)
+
+
+def _ignored(schema: Mapping[str, Any]) -> Iterator[str]:
+    """The keywords of one level that the converter would pass over."""
+    given = set(schema) - _NOTES
+    alone = next((keyword for keyword in _ALONE if keyword in schema), None)
+    if alone is not None:
+        yield from given - {alone, "type" if alone == "allOf" else alone}
+        return
+    kind = schema.get("type")
+    if isinstance(kind, list) or "const" in schema or "enum" in schema:
+        yield from given - {"type", "const", "enum"}
+        return
+    yield from given - {"type"} - _READ.get(_kind(schema), frozenset())
+    yield from _ignored_together(schema)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """The type, or the one that the converter takes the keywords to mean."""
+    if isinstance(schema.get("type"), str):
+        return str(schema["type"])
+    for kind in ("object", "array", "string"):
+        if _READ[kind] & set(schema):
+            return kind
+    return ""
+
+
+def _ignored_together(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Keywords that the converter reads, but not in this company."""
+    if set(schema.get("required", ())) - set(schema.get("properties", ())):
+        yield "required"
+    if not isinstance(schema.get("items"), dict) or "prefixItems" in schema:
+        yield from {"minItems", "maxItems"} & set(schema)
+    if "items" in schema and "prefixItems" in schema:
+        yield "prefixItems"
+    if "pattern" in schema or "format" in schema or schema.get("type") != "string":
+        yield from {"minLength", "maxLength"} & set(schema)
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The schemas inside a schema."""
+    for keyword in ("properties", "$defs", "definitions"):
+        yield from schema.get(keyword, {}).values()
+    for keyword in ("oneOf", "anyOf", "allOf", "prefixItems"):
+        yield from schema.get(keyword, ())
+    items = schema.get("items", ())
+    yield from [items] if isinstance(items, dict) else items
+    extra = schema.get("additionalProperties")
+    if isinstance(extra, dict):
+        yield extra

@@ -6,13 +6,15 @@ import ctypes
 import json
 import os
 import tempfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
 from llama_cpp import llama_grammar as schema_converter
 
-from localspec.engine.llama.log import start_backend
+from localspec.engine.grammar import require_enforceable
+from localspec.engine.llama.log import LogSection, start_backend
 from localspec.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from localspec.engine.llama import Model
 
 ROOT = b"root"
+_MANY = 512  # from here on it pays to look at first bytes before asking llama.cpp
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
@@ -31,11 +34,11 @@ class LlamaGrammar:
     names against the grammar as if they were text, though nobody gets to see that text.
     """
 
-    def __init__(self, handle: int, hidden: NDArray[np.bool_], ends: frozenset[int]) -> None:
+    def __init__(self, handle: int, vocabulary: _Vocabulary, *, over: bool = False) -> None:
         self._handle = handle
-        self._hidden = hidden
-        self._ends = ends
-        self._over = False
+        self._vocabulary = vocabulary
+        self._over = over
+        self._first: NDArray[np.bool_] | None = None
 
     @classmethod
     def parse(cls, model: Model, gbnf: str) -> LlamaGrammar:
@@ -49,27 +52,41 @@ class LlamaGrammar:
             vocab = lib.llama_model_get_vocab(model.handle)
             handle = lib.llama_sampler_init_grammar(vocab, _encoded(gbnf), ROOT)
         if not handle:
-            raise _refusal(section.reason())
-        ends = model.end_tokens
-        hidden = np.fromiter(
-            (bool(lib.llama_vocab_is_control(vocab, i)) for i in range(model.n_vocab)),
-            np.bool_,
-            model.n_vocab,
-        )
-        hidden[list(ends)] = False
-        return cls(handle, hidden, ends)
+            raise _refusal(_said(section))
+        return cls(handle, _Vocabulary.of(model, by_id="<[" in gbnf))
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of `ids` (k,) may come next: (k,). After the end: all, since nobody reads on."""
         if self._over:
             return np.ones(len(ids), np.bool_)
+        if len(ids) <= _MANY:
+            return self._ask(ids)
+        possible = self._begins()[self._vocabulary.first[ids]]
+        possible[possible] = self._ask(ids[possible])
+        return possible
+
+    def _begins(self) -> NDArray[np.bool_]:
+        """Which first bytes are worth asking about (256,): a grammar reads byte by byte.
+
+        Where a token of one ASCII character is not allowed, no longer one is that begins with it.
+        """
+        if self._first is None:
+            known = self._vocabulary.single
+            worth = np.ones(256, np.bool_)
+            bytes_ = np.flatnonzero(known >= 0)
+            worth[bytes_] = self._ask(known[bytes_])
+            self._first = worth
+        return self._first
+
+    def _ask(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """What llama.cpp says about `ids` (k,): (k,)."""
         candidates = np.zeros(len(ids), _CANDIDATE)
         candidates["id"] = ids
         data = candidates.ctypes.data_as(ctypes.POINTER(lib.llama_token_data))
         array = lib.llama_token_data_array(data, len(ids), -1, False)
         lib.llama_sampler_apply(self._handle, ctypes.byref(array))
         possible: NDArray[np.bool_] = candidates["logit"] == 0
-        possible &= ~self._hidden[ids]
+        possible &= ~self._vocabulary.hidden[ids]
         return possible
 
     def after(self, token: int) -> LlamaGrammar:
@@ -78,19 +95,53 @@ class LlamaGrammar:
         Raises:
             EngineError: the grammar does not allow it (llama.cpp would end the process).
         """
-        known = 0 <= token < len(self._hidden)
+        known = 0 <= token < len(self._vocabulary.hidden)
         if not (known and self.allowed(np.array([token]))[0]):
             raise EngineError(f"token {token} breaks the grammar")
         if self._over:
             return self
-        state = LlamaGrammar(lib.llama_sampler_clone(self._handle), self._hidden, self._ends)
-        state._over = token in self._ends
-        if not state._over:
+        over = token in self._vocabulary.ends
+        state = LlamaGrammar(lib.llama_sampler_clone(self._handle), self._vocabulary, over=over)
+        if not over:
             lib.llama_sampler_accept(state._handle, token)
         return state
 
     def __del__(self) -> None:
         lib.llama_sampler_free(self._handle)
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """What a grammar needs to know of a vocabulary of n tokens.
+
+    Attributes:
+        hidden: (n,) control tokens that do not end generation.
+        first: (n,) the first byte of each token's text, 255 where there is none.
+        single: (256,) the token that is exactly this ASCII character, -1 where there is none.
+        ends: the ids that end generation.
+    """
+
+    hidden: NDArray[np.bool_]
+    first: NDArray[np.uint8]
+    single: NDArray[np.int64]
+    ends: frozenset[int]
+
+    @staticmethod
+    def of(model: Model, *, by_id: bool) -> _Vocabulary:
+        """Read it from `model`; `by_id` where the grammar names tokens by id, whatever they say."""
+        vocab = lib.llama_model_get_vocab(model.handle)
+        n, ends = model.n_vocab, model.end_tokens
+        hidden = np.array([lib.llama_vocab_is_control(vocab, i) for i in range(n)], np.bool_)
+        hidden[list(ends)] = False
+        first = np.full(n, 255, np.uint8)
+        single = np.full(256, -1, np.int64)
+        for token in range(n):
+            text = model.piece(token)
+            if text and token not in ends and not by_id:
+                first[token] = text[0]
+                if len(text) == 1 and text[0] < 128:
+                    single[text[0]] = token
+        return _Vocabulary(hidden, first, single, ends)
 
 
 def check_grammar(gbnf: str) -> None:
@@ -116,7 +167,7 @@ def check_grammar(gbnf: str) -> None:
         lib.llama_sampler_free(handle)
     elif "no vocab to parse token" not in written:
         reason = written.partition("error parsing grammar: ")[2].partition("\n\n")[0]
-        raise _refusal(" ".join(reason.split())[:200] or section.reason())
+        raise _refusal(" ".join(reason.split())[:200] or _said(section))
 
 
 def schema_to_gbnf(schema: str) -> str:
@@ -132,13 +183,21 @@ def schema_to_gbnf(schema: str) -> str:
     if not isinstance(parsed, dict):
         raise UsageError("the JSON schema is not a JSON object", "Check the schema.")
     try:
+        require_enforceable(parsed)
         gbnf: str = schema_converter.json_schema_to_gbnf(schema)
+    except UsageError:
+        raise
     except Exception as error:  # the converter raises what it happens to meet
         raise UsageError(
             f"this JSON schema cannot become a grammar: {error}",
             "Use JSON Schema without remote references; see llama.cpp's grammars/README.md.",
         ) from error
-    return gbnf
+    # The converter lets control characters into strings, where JSON forbids them.
+    return gbnf.replace(r'char ::= [^"\\] |', r'char ::= [^"\\\x7F\x00-\x1F] |')
+
+
+def _said(section: LogSection) -> str:
+    return " ".join(text.strip() for _, text in section.log.since(section.start))
 
 
 def _encoded(gbnf: str) -> bytes:

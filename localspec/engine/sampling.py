@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Logits = NDArray[np.float32]
 
 _LEAST = np.finfo(np.float32).min
-_GUESSES = (1, 256, 2048, 16384)  # how many to sort first where the number needed is not known
+_GUESSES = (256, 2048, 16384)  # how many to sort first where the number needed is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +322,12 @@ def _constrained(x: Logits, constraint: Constraint, wanted: int) -> Logits:
     Asking a grammar about a token is slow, so the most probable ones are asked first.
     """
     n = len(x)
-    for size in (*_GUESSES, n):
-        if size < min(wanted, n):
+    for size in (1, max(256, 2 * wanted), n):
+        if size < wanted:
             continue
         ids = np.arange(n) if size >= n else _largest(x, size)
         ids = ids[constraint.allowed(ids)]
-        if len(ids) >= wanted or size >= n:
+        if len(ids) >= wanted:
             break
     masked = np.full(n, -np.inf, np.float32)
     masked[ids] = x[ids]
@@ -385,7 +385,7 @@ def _nucleus(x: Logits, largest: np.float32, p: np.float32) -> Ids:
     """Top-p over a whole vocabulary (1904.09751): indices into x (n,), descending."""
     mass = np.exp(x - largest)
     mass /= mass.cumsum()[-1]
-    for size in (*_GUESSES[1:], len(x)):
+    for size in (*_GUESSES, len(x)):
         ids = _largest(x, size)
         reached = mass[ids].cumsum()
         if reached[-1] >= p:

@@ -1,0 +1,185 @@
+"""A trace holds what it takes to derive every token and to decode the same batches again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.engine.acceptance import Accept
+from localspec.engine.cancel import Cancel
+from localspec.engine.draft import ModelDrafter
+from localspec.engine.gamma import FixedGamma
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.llama import Context
+from localspec.engine.llama_grammar import LlamaGrammar
+from localspec.engine.replay import Recorder, read_trace, redecode, rederive
+from localspec.engine.sampling import SamplingParams
+from localspec.errors import LocalspecError
+
+from .support.stub_context import StubContext, StubModel, near, random_script
+
+VOCAB = 40
+PROMPT = [1, 2, 3]
+
+
+def stubs(ends: frozenset[int] = frozenset()) -> Engine:
+    script = random_script(VOCAB, 5)
+    target = StubContext(script, StubModel(VOCAB, ends))
+    draft = StubContext(near(script, 0.8, 6), StubModel(VOCAB, ends))
+    return Engine(target, ModelDrafter(draft, VOCAB))  # type: ignore[arg-type]
+
+
+def record(
+    engine: Engine, prompt: list[int], gamma: int = 4, n_predict: int = 40, **how: Any
+) -> tuple[list[int], list[str]]:
+    """Generate; return the tokens and the trace's lines."""
+    lines: list[str] = []
+    recorder = Recorder(lambda document: lines.append(json.dumps(document, allow_nan=False)))
+    settings = GenerateSettings(n_predict=n_predict, recorder=recorder, **how)
+    cancel = Cancel()
+    list(engine.prefill(prompt, cancel))
+    rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
+    return [token for done in rounds for token in done.tokens], lines
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("lenience", [None, 0.5])
+def test_every_token_is_derived_again(
+    accept: Accept, temperature: float, lenience: float | None
+) -> None:
+    sampling = SamplingParams(temperature=temperature, seed=8)
+    tokens, lines = record(stubs(), PROMPT, accept=accept, sampling=sampling, lenience=lenience)
+    assert rederive(read_trace(lines)) == tokens
+    assert len(tokens) == 40
+
+
+def test_a_run_without_a_seed_can_be_replayed_too() -> None:
+    for accept in Accept:
+        tokens, lines = record(stubs(), PROMPT, accept=accept, sampling=SamplingParams())
+        assert rederive(read_trace(lines)) == tokens
+
+
+def test_an_end_of_generation_inside_a_round() -> None:
+    tokens, lines = record(stubs(frozenset({7, 11, 13, 17})), PROMPT, accept=Accept.BLOCK)
+    derived = rederive(read_trace(lines))
+    assert derived[: len(tokens)] == tokens
+    assert len(tokens) < 40
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+def test_the_same_batches_give_the_same_rows(accept: Accept) -> None:
+    sampling = SamplingParams(
+        temperature=1.1, repeat_penalty=1.2, logit_bias={3: -np.inf, 4: 0.5}, seed=1
+    )
+    _, lines = record(stubs(), PROMPT, accept=accept, sampling=sampling)
+    found = redecode(read_trace(lines), stubs_target())
+    assert found.same_tokens
+    assert found.max_difference == 0
+    assert found.rounds == len(lines) - 1
+
+
+class _Clearable(StubContext):
+    def clear(self) -> None:
+        self.tokens.clear()
+
+
+def stubs_target(seed: int = 5) -> _Clearable:
+    context = _Clearable(random_script(VOCAB, seed), StubModel(VOCAB))
+    context.watch(None)
+    return context
+
+
+def test_another_model_is_told_apart() -> None:
+    _, lines = record(stubs(), PROMPT, accept=Accept.TOKEN)
+    found = redecode(read_trace(lines), stubs_target(seed=50))
+    assert not found.same_tokens
+    assert found.max_difference > 0.01
+
+
+def _edit(change: Callable[[dict[str, Any]], None], line: int) -> Callable[[list[str]], None]:
+    def edit(lines: list[str]) -> None:
+        document = json.loads(lines[line])
+        change(document)
+        lines[line] = json.dumps(document)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _edit(lambda d: d.update(token=(d["token"] + 1) % VOCAB), 3),
+        _edit(lambda d: d.update(accepted=d["accepted"] - 1), 3),
+        _edit(lambda d: d.update(position=d["position"] + 1), 3),
+        _edit(lambda d: d.update(draws=[1 - u for u in d["draws"]]), 3),
+        _edit(lambda d: d.update(draws=[]), 3),
+        _edit(lambda d: d.update(drafted=[(t + 1) % VOCAB for t in d["drafted"]]), 3),
+        _edit(lambda d: d["p"].pop("0"), 3),
+        _edit(lambda d: d.pop("q"), 3),
+        _edit(lambda d: d.update(version=99), 0),
+        _edit(lambda d: d.update(format="something else"), 0),
+        lambda lines: lines.pop(2),
+        lambda lines: lines.clear(),
+        lambda lines: lines.__setitem__(1, lines[1][:20]),
+        lambda lines: lines.__setitem__(0, "[]"),
+    ],
+)
+def test_a_damaged_trace_is_told(damage: Callable[[list[str]], None]) -> None:
+    _, lines = record(
+        stubs(), PROMPT, accept=Accept.TOKEN, sampling=SamplingParams(temperature=1.0, seed=2)
+    )
+    assert json.loads(lines[3])["accepted"] > 0
+    damage(lines)
+    with pytest.raises(LocalspecError, match="cannot be replayed"):
+        rederive(read_trace(lines))
+
+
+def test_recording_changes_nothing() -> None:
+    sampling = SamplingParams(temperature=0.9, seed=8)
+    engine = stubs()
+    cancel = Cancel()
+    list(engine.prefill(PROMPT, cancel))
+    settings = GenerateSettings(n_predict=40, sampling=sampling, accept=Accept.BLOCK)
+    rounds = list(engine.generate(PROMPT, settings, FixedGamma(4), cancel))
+    plain = [token for done in rounds for token in done.tokens]
+    assert record(stubs(), PROMPT, sampling=sampling, accept=Accept.BLOCK)[0] == plain
+
+
+# ---------------------------------------------------------------- the real pair
+
+
+@pytest.fixture
+def engine(target_context: Context, draft_context: Context) -> Engine:
+    return Engine(target_context, ModelDrafter(draft_context, target_context.model.n_vocab))
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+def test_the_real_batches_give_the_same_bits(engine: Engine, accept: Accept) -> None:
+    """The same batches, so the same kernels: exact whatever the flash attention does."""
+    model = engine.target.model
+    prompt = model.tokenize("The dog and the cat went", add_special=True, parse_special=False)
+    sampling = SamplingParams(temperature=1.0, seed=3)
+    tokens, lines = record(engine, prompt, sampling=sampling, accept=accept)
+    trace = read_trace(lines)
+    assert rederive(trace)[: len(tokens)] == tokens
+    found = redecode(trace, engine.target)
+    assert found.same_tokens
+    assert found.max_difference == 0
+
+
+def test_a_grammar_is_replayed_too(engine: Engine) -> None:
+    model = engine.target.model
+    prompt = model.tokenize("The dog", add_special=True, parse_special=False)
+    grammar = LlamaGrammar.parse(model, 'root ::= (" " [a-z]{2,5}){6}')
+    tokens, lines = record(
+        engine, prompt, sampling=SamplingParams(seed=3), accept=Accept.BLOCK, constraint=grammar
+    )
+    trace = read_trace(lines)
+    assert rederive(trace)[: len(tokens)] == tokens
+    assert redecode(trace, engine.target, grammar).max_difference == 0
+    assert redecode(trace, engine.target).max_difference > 0
