@@ -231,10 +231,7 @@ def redecode(trace: Trace, target: Decoder, constraint: Constraint | None = None
         logits = target.decode([tokens[-1], *done.draft.tokens], len(done.draft.tokens) + 1)
         rows = sampler.rows(logits, tokens, done.draft.tokens)
         difference = max([difference, *(_apart(rows[i], row) for i, row in done.p.items())])
-        noise = trace.noise(done)
-        for i, q in enumerate(done.draft.q or ()):
-            noise.pick(q, done.position + i)
-        same = same and _verdict(trace, done, rows, noise) == done.verdict
+        same = same and _repeats(trace, done, rows)
         tokens += done.emitted
         sampler.accept(done.emitted)
         target.truncate(len(tokens) - 1)
@@ -259,6 +256,17 @@ class _Looked(Sequence[Dist]):
 
 def _verdict(trace: Trace, done: TracedRound, p: Sequence[Dist], noise: Noise) -> Verdict:
     return rule_named(trace.rule, trace.lenience)(done.draft, p, noise, done.position)
+
+
+def _repeats(trace: Trace, done: TracedRound, p: Sequence[Dist]) -> bool:
+    """Whether the rows `p` and the recorded draws give the recorded verdict."""
+    noise = trace.noise(done)
+    try:
+        for i, q in enumerate(done.draft.q or ()):
+            noise.pick(q, done.position + i)
+        return _verdict(trace, done, p, noise) == done.verdict
+    except LocalspecError:  # other rows may need more draws than were made
+        return False
 
 
 def _apart(a: Dist, b: Dist) -> float:
