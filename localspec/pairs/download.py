@@ -7,6 +7,7 @@ hash are right is the file moved to where it can be taken for a model.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import queue
@@ -24,7 +25,8 @@ from localspec.pairs.patience import Interrupted, Patience, Unreachable
 
 # The library's tools list and clean up what ends in .incomplete.
 PART_ENDING: Final = ".part.incomplete"
-_BLOCK: Final = 1 << 20
+_HASH_BLOCK: Final = 1 << 20
+_WRITE_BLOCK: Final = 1 << 18
 _MUCH: Final = 16 << 20
 _REPORT_EVERY_S: Final = 0.1
 
@@ -68,6 +70,16 @@ def part_size(file: RemoteFile) -> int:
         return 0
 
 
+def read_part(file: RemoteFile, offset: int, size: int) -> bytes:
+    """Read bytes that an earlier attempt has left; they are not verified, and may be fewer."""
+    try:
+        with part_path(file).open("rb") as part:
+            part.seek(offset)
+            return part.read(size)
+    except OSError:
+        return b""
+
+
 def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -> Path:
     """Have `file` in the Hub cache, and return its path there.
 
@@ -81,6 +93,11 @@ def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -
     """
     hub.require_safe(file)
     fetching = _Fetching(file, patience, report)
+    if hub.snapshot_path(file).is_file() and hub.has_blob(file):
+        with contextlib.suppress(OSError):  # a cache that others own may be read only
+            hub.publish(file, None, revision)
+        fetching.tell("done", file.size)
+        return hub.snapshot_path(file)
     try:
         hub.prepare(file)
         fetching.tell("waiting")
@@ -151,7 +168,7 @@ class _Fetching:
         if os.fstat(handle).st_size > self._file.size:
             os.ftruncate(handle, 0)
         done = 0
-        while block := os.read(handle, _BLOCK):
+        while block := os.read(handle, _HASH_BLOCK):
             self._patience.check()
             digest.update(block)
             done += len(block)
@@ -218,7 +235,7 @@ class _Writer:
         self._handle = handle
         self._written = position
         self._digest = digest
-        self._queue: queue.Queue[bytearray | None] = queue.Queue(maxsize=8)
+        self._queue: queue.Queue[bytearray | None] = queue.Queue(maxsize=16)
         self._pending = bytearray()
         self._error: OSError | None = None
         self._thread = threading.Thread(target=self._work, name="localspec-writer", daemon=True)
@@ -235,7 +252,7 @@ class _Writer:
     def put(self, chunk: bytes) -> None:
         """Take `chunk` for writing; raise what went wrong with an earlier one."""
         self._pending += chunk
-        if len(self._pending) >= _BLOCK:
+        if len(self._pending) >= _WRITE_BLOCK:
             self._flush()
         if self._error is not None:
             raise self._error

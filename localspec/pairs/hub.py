@@ -276,16 +276,16 @@ def _translated(repo: str, reference: Reference) -> Iterator[None]:
         raise BadReference(f"{repo!r} is no repository's name", "Write user/repo.") from None
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
         raise Unreachable(
-            f"{endpoint()} cannot be reached: {_short(error)}",
+            f"{_host(error)} cannot be reached: {_short(error)}",
             "Check the network; what is on this disk already works without it.",
         ) from None
-    except httpx.TimeoutException:
+    except httpx.TimeoutException as error:
         raise Interrupted(
-            f"{endpoint()} did not answer in time", "Run the same command again."
+            f"{_host(error)} did not answer in time", "Run the same command again."
         ) from None
     except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
         raise Interrupted(
-            f"the connection to {endpoint()} broke off: {_short(error)}",
+            f"the connection to {_host(error)} broke off: {_short(error)}",
             "Run the same command again: it continues where it stopped.",
         ) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -305,6 +305,13 @@ def _only_hub_answers() -> Iterator[None]:
         raise HubUnavailable(
             f"{endpoint()} does not answer like a Hub: {_short(error)}", _NO_HUB
         ) from None
+
+
+def _host(error: Any) -> str:
+    """Name who did not answer: the Hub, or the storage it sent us to."""
+    with contextlib.suppress(AttributeError, RuntimeError):  # no request is known
+        return str(error.request.url.netloc.decode("ascii", "replace"))
+    return endpoint()
 
 
 def _short(error: BaseException) -> str:

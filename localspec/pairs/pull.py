@@ -119,7 +119,12 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
     require_room(plan)
     pair = plan.report
     models = [pair.target] if pair.draft is None else [pair.target, pair.draft]
-    wanted = [(file, model.revision) for model in models if model.missing for file in model.files]
+    wanted = [
+        (file, model.revision)
+        for model in models
+        for file, path in zip(model.files, model.paths, strict=False)
+        if hub.has_blob(file) or not path.is_file()  # a cache without links has no blobs
+    ]
     meter = _Meter([file for file, _ in wanted], report)
     for file, revision in wanted:
         download.fetch(file, revision, patience, meter.tell)

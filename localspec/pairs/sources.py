@@ -202,7 +202,9 @@ def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) ->
     label = f"{file.repo}:{file.name}"
 
     def read(offset: int, size: int) -> bytes:
-        return hub.read_range(file, offset, size, patience)
+        # What an earlier pull has left need not come again just to be looked at.
+        here = download.read_part(file, offset, size)
+        return here or hub.read_range(file, offset, size, patience)
 
     accept = vocabulary.require_like(like) if like is not None else None
     header = gguf.parse_header(read, file.size, label, accept)

@@ -1,7 +1,7 @@
 """A Hub on loopback: enough of its HTTP interface for the real client library, and its bad days.
 
 Files are served as the Hub serves large ones: ``resolve`` answers with a redirect to another
-host (``localhost`` instead of ``127.0.0.1``), so that forwarding of tokens can be watched.
+address (another port), so that forwarding of tokens can be watched.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Fault:
     flip_at: int | None = None  # change the byte at this offset of the file
     hold_after: int | None = None  # send so many bytes, then wait for `release`
     ignore_range: bool = False
+    whole: bool = False  # only requests without a range
     body: bytes = b""
     reached: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
@@ -105,22 +106,27 @@ class HubServer:
         self.token = token
         self.lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
-        self.port = self._server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}
-        )
+        self._storage = _Server(("127.0.0.1", 0), _handler(self))
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.storage_url = f"http://127.0.0.1:{self._storage.server_address[1]}"
+        self._threads = [
+            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+            for server in (self._server, self._storage)
+        ]
 
     def __enter__(self) -> HubServer:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *args: object) -> None:
         for fault in self.faults:
             fault.release.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        for server in (self._server, self._storage):
+            server.shutdown()
+            server.server_close()
+        for thread in self._threads:
+            thread.join()
 
     def add(self, name: str, files: dict[str, bytes | Path], **settings: Any) -> Repo:
         repo = Repo(name, files, **settings)
@@ -133,10 +139,11 @@ class HubServer:
             self.faults.append(fault)
         return fault
 
-    def take_fault(self, method: str, path: str) -> Fault | None:
+    def take_fault(self, seen: Seen) -> Fault | None:
         with self.lock:
             for fault in self.faults:
-                if fault.times > 0 and fault.method == method and fault.match in path:
+                fits = fault.method == seen.method and fault.match in seen.path
+                if fault.times > 0 and fits and not (fault.whole and seen.range):
                     fault.times -= 1
                     return fault
         return None
@@ -194,7 +201,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.headers.get("Host", ""),
         )
         self.server_hub.seen.append(self.seen)
-        self.fault = self.server_hub.take_fault(self.command, path)
+        self.fault = self.server_hub.take_fault(self.seen)
         self.body = self._read_body()
         if self.fault and self.fault.status:
             self._answer(self.fault.status, self.fault.body, self.fault.headers)
@@ -288,7 +295,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 302,
                 b"",
                 {
-                    "Location": f"http://localhost:{self.server_hub.port}{place}",
+                    "Location": f"{self.server_hub.storage_url}{place}",
                     "X-Repo-Commit": repo.commit,
                     "X-Linked-Etag": f'"{repo.etag(file)}"',
                     "X-Linked-Size": str(repo.size(file)),

@@ -1,0 +1,32 @@
+"""The command line in a child process that starts fast: the library is loaded beforehand."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import huggingface_hub.file_download
+from huggingface_hub import constants
+
+import localspec.cli.pull
+from localspec.cli import app
+
+assert huggingface_hub.file_download, localspec.cli.pull
+
+
+def run(endpoint: str, home: str, data: str, arguments: tuple[str, ...], limit: int) -> None:
+    """Run `localspec ARGUMENTS` and exit with its code; no output is kept."""
+    constants.ENDPOINT = endpoint
+    constants.HUGGINGFACE_CO_URL_TEMPLATE = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    constants.HF_HOME = home
+    constants.HF_HUB_CACHE = os.path.join(home, "hub")
+    constants.HF_TOKEN_PATH = os.path.join(home, "token")
+    os.environ["LOCALSPEC_DATA"] = data
+    os.environ.pop("HF_TOKEN", None)
+    if limit:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    sys.argv = ["localspec", *arguments]
+    sys.stdout = sys.stderr = open(os.path.join(os.path.dirname(home), f"log-{os.getpid()}"), "w")
+    app.main()

@@ -1,0 +1,534 @@
+"""`localspec pull` against a Hub on loopback: resumed, verified, shared, and refused in time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants, hf_hub_download
+
+from localspec.errors import (
+    Cancelled,
+    DownloadCorrupt,
+    HubUnavailable,
+    NotEnoughDisk,
+    NotOnHub,
+)
+from localspec.pairs import catalogue, curated, download, hub, installed, pull, references
+from localspec.pairs.download import FileProgress
+from localspec.pairs.hub import RemoteFile
+from localspec.pairs.patience import Patience
+from tests.support import ggufs
+from tests.support.hub_server import Repo, wait_for
+from tests.support.hub_world import World, world
+
+QUICK = Patience(pauses=(0.0, 0.0, 0.0))
+BIG = 2_000_000 // 32 * 32
+
+
+@pytest.fixture
+def hub_world(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def pair(hub_world: World) -> tuple[Repo, Repo]:
+    """A target of 2 MB and a draft that fits it."""
+    target = hub_world.server.add("ann/Big-GGUF", {"big-Q4_K_M.gguf": ggufs.model(n_bytes=BIG)})
+    draft = hub_world.server.add("ann/Small-GGUF", {"small-Q8_0.gguf": ggufs.model(seed=1)})
+    return target, draft
+
+
+def remote(repo: Repo, name: str) -> RemoteFile:
+    return RemoteFile(repo.name, repo.commit, name, repo.size(name), repo.etag(name))
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def ignore(progress: FileProgress) -> None:
+    """Nobody looks."""
+
+
+# --- a pull that works ------------------------------------------------------------------------
+
+
+def test_a_pair_is_pulled_recorded_and_found(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    target, draft = pair
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF", "--name", "mine")
+    assert done.code == 0, done.err
+    assert "installed as mine" in done.out
+    found = catalogue.resolve("mine")
+    assert sha256(found.target) == target.sha256("big-Q4_K_M.gguf")
+    assert found.draft is not None
+    assert sha256(found.draft) == draft.sha256("small-Q8_0.gguf")
+    assert not [name for name in hub_world.blobs(target.name) if "incomplete" in name]
+
+
+def test_files_end_where_the_library_and_llama_cpp_look(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    target, _ = pair
+    hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    sent = hub_world.server.sent()
+    path = Path(hf_hub_download("ann/Big-GGUF", "big-Q4_K_M.gguf"))
+    assert path == hub_world.snapshot("ann/Big-GGUF", target.commit, "big-Q4_K_M.gguf")
+    assert path.is_symlink()
+    assert path.resolve().name == target.sha256("big-Q4_K_M.gguf")
+    folder = hub_world.cache / "models--ann--Big-GGUF"
+    assert (folder / "refs" / "main").read_text() == target.commit
+    assert hub_world.server.sent() == sent
+
+
+def test_what_the_library_has_fetched_is_not_fetched_again(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    hf_hub_download("ann/Big-GGUF", "big-Q4_K_M.gguf")
+    sent = hub_world.server.sent("Big-GGUF")
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert done.code == 0, done.err
+    assert hub_world.server.sent("Big-GGUF") == sent
+
+
+def test_a_second_pull_fetches_nothing(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
+    assert hub_world.run(*arguments).code == 0
+    sent = hub_world.server.sent()
+    again = hub_world.run(*arguments)
+    assert again.code == 0
+    assert "installed as big:" in again.out
+    assert hub_world.server.sent() == sent
+    assert [one.name for one in installed.all_pairs()] == ["big"]
+
+
+def test_dry_run_reports_and_fetches_no_weights(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF", "--dry-run")
+    assert done.code == 0, done.err
+    for word in ("target", "draft", "vocabulary  matches", "memory", "licence     apache-2.0"):
+        assert word in done.out
+    assert "2 MB to fetch" in done.out
+    assert hub_world.blobs("ann/Big-GGUF") == {}
+    assert hub_world.server.sent("Big-GGUF") <= 256 * 1024
+    assert installed.all_pairs() == []
+
+
+def test_a_split_model_is_fetched_whole(hub_world: World) -> None:
+    files = ggufs.split_model("q8/deep-Q8_0", 3)
+    repo = hub_world.server.add("ann/Deep-GGUF", dict(files))
+    done = hub_world.run("pull", "ann/Deep-GGUF:Q8_0", "--draft", "none")
+    assert done.code == 0, done.err
+    found = catalogue.resolve("deep")
+    assert found.target.name == "deep-Q8_0-00001-of-00003.gguf"
+    for name in files:
+        assert sha256(hub_world.snapshot(repo.name, repo.commit, name)) == repo.sha256(name)
+
+
+def test_a_local_target_takes_a_draft_from_the_hub(
+    hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path
+) -> None:
+    path = tmp_path / "own.gguf"
+    path.write_bytes(ggufs.model(seed=7))
+    done = hub_world.run("pull", str(path), "--draft", "ann/Small-GGUF", "--name", "half")
+    assert done.code == 0, done.err
+    assert catalogue.resolve("half").target == path
+    removed = hub_world.run("rm", "half")
+    assert removed.code == 0
+    assert path.exists()
+    assert "your own file" in removed.out
+
+
+def test_a_revision_is_pinned_and_recorded(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    target, _ = pair
+    target.branches = ("main", "v1", "refs/pr/3")
+    for revision in ("v1", "refs/pr/3", target.commit):
+        done = hub_world.run("pull", f"ann/Big-GGUF@{revision}", "--draft", "none")
+        assert done.code == 0, done.err
+        assert catalogue.resolve(f"ann/Big-GGUF@{revision}").target.exists()
+    record = installed.find("big")
+    assert record is not None
+    assert record.target.reference == f"ann/Big-GGUF:big-Q4_K_M.gguf@{target.commit}"
+
+
+def test_a_file_kept_in_git_itself_is_verified_by_gits_hash(hub_world: World) -> None:
+    repo = hub_world.server.add("ann/Tiny", {"tiny.gguf": ggufs.model()}, lfs=False)
+    assert hub_world.run("pull", "ann/Tiny", "--draft", "none").code == 0
+    assert list(hub_world.blobs("ann/Tiny")) == [repo.etag("tiny.gguf")]
+    hub_world.run("rm", "tiny")
+    hub_world.server.fault("/cdn/ann/Tiny", flip_at=5000)
+    fetched = remote(repo, "tiny.gguf")
+    with pytest.raises(DownloadCorrupt):
+        download.fetch(fetched, "main", QUICK, ignore)
+
+
+def test_the_command_line_obeys_the_environment(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    pair[0].private = True
+    token = hub_world.server.token
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
+    done = hub_world.run_outside(*arguments, HF_TOKEN=token)
+    assert done.code == 0, done.err
+    assert hub_world.blobs("ann/Big-GGUF") == {
+        pair[0].etag("big-Q4_K_M.gguf"): pair[0].size("big-Q4_K_M.gguf")
+    }
+    # The storage host gets no token.
+    assert {seen.authorization for seen in hub_world.server.bodies()} == {""}
+    assert any(seen.authorization == f"Bearer {token}" for seen in hub_world.server.seen)
+    offline = hub_world.run_outside(*arguments, HF_HUB_OFFLINE="1")
+    assert offline.code == 0, offline.err
+    rows = json.loads(hub_world.run_outside("list", "--json").out)
+    assert {row["name"]: row["state"] for row in rows["pairs"]}["big"] == "installed"
+
+
+# --- stopped and continued --------------------------------------------------------------------
+
+
+def kill_at(world_: World, repo: Repo, name: str, point: int, *arguments: str) -> int:
+    """Start a pull, kill it once about `point` bytes are on disk, and return how many are."""
+    fault = world_.server.fault(f"/cdn/{repo.name}", hold_after=point, whole=True)
+    process = world_.start(*arguments)
+    part = f"{repo.etag(name)}{download.PART_ENDING}"
+    least = point - 2 * (1 << 18)  # one block may be in memory, and one on its way
+    wait_for(lambda: world_.blobs(repo.name).get(part, -1) >= least and fault.reached.is_set())
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    fault.release.set()
+    return world_.blobs(repo.name)[part]
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))]
+)
+def test_a_killed_pull_continues_where_it_was(
+    hub_world: World, pair: tuple[Repo, Repo], seed: int
+) -> None:
+    target, _ = pair
+    name = "big-Q4_K_M.gguf"
+    point = random.Random(seed).randrange(600_000, target.size(name))
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
+    kept = kill_at(hub_world, target, name, point, *arguments)
+    assert catalogue_error("ann/Big-GGUF")
+    hub_world.server.seen.clear()
+    done = hub_world.run(*arguments)
+    assert done.code == 0, done.err
+    asked = [seen.range for seen in hub_world.server.bodies("Big-GGUF")]
+    assert asked == [f"bytes={kept}-"]
+    assert hub_world.server.sent("Big-GGUF") == target.size(name) - kept
+    found = catalogue.resolve("big")
+    assert sha256(found.target) == target.sha256(name)
+
+
+def catalogue_error(text: str) -> bool:
+    """Whether `text` is not taken for something on this disk."""
+    try:
+        catalogue.resolve(text)
+    except NotOnHub:
+        return True
+    return False
+
+
+def test_two_pulls_at_once_fetch_once(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    target, _ = pair
+    name = "big-Q4_K_M.gguf"
+    fault = hub_world.server.fault("/cdn/ann/Big-GGUF", hold_after=600_000, whole=True)
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
+    first = hub_world.start(*arguments)
+    wait_for(fault.reached.is_set)
+    second = hub_world.start(*arguments)
+    wait_for(lambda: len([seen for seen in hub_world.server.seen if "/api/" in seen.path]) == 2)
+    fault.release.set()
+    for process in (first, second):
+        process.join(30)
+        assert process.exitcode == 0
+    whole = [seen for seen in hub_world.server.bodies("Big-GGUF") if not seen.range]
+    assert len(whole) == 1
+    assert sha256(catalogue.resolve("big").target) == target.sha256(name)
+
+
+def test_a_cut_connection_is_tried_again_with_growing_pauses(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    target, _ = pair
+    file = remote(target, "big-Q4_K_M.gguf")
+    for _ in range(3):
+        hub_world.server.fault("/cdn/ann/Big-GGUF", cut_after=500_000)
+    patience = Recorded(pauses=(0.01, 0.02, 0.04, 0.08))
+    phases: list[str] = []
+    path = download.fetch(file, "main", patience, lambda one: phases.append(one.phase))
+    assert sha256(path) == file.etag
+    assert patience.waited == [0.01, 0.02, 0.04]
+    assert phases.count("pausing") == 3
+    assert hub_world.server.sent() == file.size
+    starts = [seen.range for seen in hub_world.server.bodies()]
+    assert starts == ["", "bytes=500000-", "bytes=1000000-", "bytes=1500000-"]
+
+
+class Recorded(Patience):
+    """Patience that writes down its pauses instead of making them."""
+
+    def __init__(self, pauses: tuple[float, ...]) -> None:
+        super().__init__(pauses)
+        object.__setattr__(self, "waited", [])
+
+    waited: list[float]
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+
+
+def test_it_gives_up_when_nothing_comes_at_all(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    hub_world.server.fault("/cdn/ann/Big-GGUF", cut_after=0, times=99)
+    with pytest.raises(HubUnavailable) as caught:
+        download.fetch(file, "main", QUICK, ignore)
+    assert "continues" in caught.value.remedy
+    assert len(hub_world.server.bodies()) == 1 + len(QUICK.pauses)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again(
+    hub_world: World, pair: tuple[Repo, Repo], status: int
+) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    hub_world.server.fault("/cdn/", status=status, headers={"Retry-After": "7"}, times=2)
+    patience = Recorded(pauses=(0.5, 1.0, 2.0))
+    assert sha256(download.fetch(file, "main", patience, ignore)) == file.etag
+    assert patience.waited == [7.0, 7.0]
+
+
+def test_a_server_without_ranges_starts_from_the_beginning(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    hub_world.server.fault("/cdn/", cut_after=700_000)
+    hub_world.server.fault("/cdn/", ignore_range=True)
+    assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
+
+
+def test_a_slow_server_is_a_cut_connection(
+    hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    fault = hub_world.server.fault("/cdn/", hold_after=300_000, whole=True)
+    phases: list[str] = []
+    path = download.fetch(file, "main", QUICK, lambda one: phases.append(one.note))
+    fault.release.set()
+    assert sha256(path) == file.etag
+    assert any("did not answer in time" in note for note in phases)
+
+
+def test_cancelling_keeps_what_came(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    cancel = threading.Event()
+
+    def stop(progress: FileProgress) -> None:
+        if progress.phase == "fetching":
+            cancel.set()
+
+    fault = hub_world.server.fault("/cdn/", hold_after=900_000)
+    patience = Patience(pauses=(0.0,), cancel=cancel)
+    releaser = threading.Thread(target=lambda: (cancel.wait(20), fault.release.set()))
+    releaser.start()
+    timer = threading.Timer(1.0, cancel.set)  # where everything came within one report
+    timer.start()
+    with pytest.raises(Cancelled):
+        download.fetch(file, "main", patience, stop)
+    timer.cancel()
+    releaser.join()
+    timer.join()
+    assert not hub.has_blob(file)
+    kept = download.part_size(file)
+    assert 0 < kept < file.size
+    assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
+    assert hub_world.server.bodies()[-1].range == f"bytes={kept}-"
+
+
+def test_progress_adds_up(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    plan = pull.plan("ann/Big-GGUF", "ann/Small-GGUF", None, QUICK)
+    seen: list[pull.PullProgress] = []
+    pull.execute(plan, QUICK, seen.append)
+    assert seen[0].done == 0
+    assert seen[-1].done == seen[-1].total == plan.report.n_bytes
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+    assert {one.file.name for one in seen} == {"big-Q4_K_M.gguf", "small-Q8_0.gguf"}
+
+
+# --- wrong bytes, full disks, hostile names ---------------------------------------------------
+
+
+def test_wrong_bytes_are_thrown_away_and_said(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    hub_world.server.fault("/cdn/ann/Big-GGUF", flip_at=1_500_000, times=2)
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert "thrown away" in done.err
+    assert "Traceback" not in done.err
+    assert hub_world.blobs("ann/Big-GGUF") == {}
+    assert installed.all_pairs() == []
+    assert hub_world.run("pull", "ann/Big-GGUF", "--draft", "none").code == 0
+
+
+def test_a_spoilt_part_is_found_out(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    hub.prepare(file)
+    download.part_path(file).write_bytes(bytes(1_000_000))
+    with pytest.raises(DownloadCorrupt):
+        download.fetch(file, "main", QUICK, ignore)
+    assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
+
+
+def test_a_part_that_is_too_long_is_begun_anew(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    hub.prepare(file)
+    download.part_path(file).write_bytes(bytes(file.size + 1))
+    assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
+
+
+def test_a_blob_of_the_wrong_size_is_replaced(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    hub.prepare(file)
+    hub.blob_path(file).write_bytes(b"cut off")
+    assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
+
+
+def test_a_disk_that_fills_up_keeps_the_part(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    target, draft = pair
+    assert hub_world.run("pull", "ann/Small-GGUF", "--draft", "none", "--name", "other").code == 0
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
+    process = hub_world.start(*arguments, limit=1_000_000)
+    process.join(30)
+    assert process.exitcode == 1
+    log = next(hub_world.home.parent.glob("log-*")).read_text()
+    assert "the disk is full" in log
+    assert "Traceback" not in log
+    part = f"{target.etag('big-Q4_K_M.gguf')}{download.PART_ENDING}"
+    assert hub_world.blobs(target.name) == {part: 1_000_000}
+    assert sha256(catalogue.resolve("other").target) == draft.sha256("small-Q8_0.gguf")
+    hub_world.server.seen.clear()
+    assert hub_world.run(*arguments).code == 0
+    assert [seen.range for seen in hub_world.server.bodies()] == ["bytes=1000000-"]
+    assert sha256(catalogue.resolve("big").target) == target.sha256("big-Q4_K_M.gguf")
+
+
+def test_too_little_room_is_said_before_anything_moves(
+    hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "free_bytes", lambda folder: 1_000_000)
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert "2 MB are to be fetched and 1 MB are free" in done.err
+    assert hub_world.blobs("ann/Big-GGUF") == {}
+    plan = pull.plan("ann/Big-GGUF", "none", None, QUICK)
+    with pytest.raises(NotEnoughDisk):
+        pull.execute(plan, QUICK, lambda one: None)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../escape.gguf", "/tmp/escape.gguf", "a/../../b.gguf", "a\\b.gguf", "c:b.gguf"]
+)
+def test_file_names_that_leave_the_cache_are_refused(hub_world: World, name: str) -> None:
+    hub_world.server.add("eve/Bad-GGUF", {name: ggufs.model()})
+    done = hub_world.run("pull", "eve/Bad-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert "refused" in done.err
+    assert hub_world.server.bodies() == []
+    assert not list(hub_world.home.parent.rglob("*.gguf"))
+
+
+def test_a_link_in_the_cache_that_leads_out_of_it_is_refused(
+    hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path
+) -> None:
+    target, _ = pair
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    folder = hub_world.cache / "models--ann--Big-GGUF" / "snapshots"
+    folder.mkdir(parents=True)
+    (folder / target.commit).symlink_to(outside)
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert "leads out of the cache" in done.err
+    assert list(outside.iterdir()) == []
+
+
+def test_a_part_that_is_a_link_is_not_written_through(
+    hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path
+) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    hub.prepare(file)
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    download.part_path(file).symlink_to(victim)
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("sha", ["../../x", "main", ""])
+def test_a_commit_that_is_none_is_refused(
+    hub_world: World, pair: tuple[Repo, Repo], sha: str
+) -> None:
+    pair[0].commit = sha
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert "gives no commit" in done.err
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+def test_names_are_derived_told_and_kept_apart(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    first = hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
+    second = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert "installed as big:" in first.out
+    assert "installed as big-2:" in second.out
+    taken = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none", "--name", "big")
+    assert taken.code == 2
+    assert "another pair named big" in taken.err
+    for bad in ("demo", "none", "a/b", "", "UP PER", "x" * 99):
+        assert hub_world.run("pull", "ann/Big-GGUF", "--name", bad).code == 2, bad
+
+
+def test_a_curated_pair_is_pulled_by_name(hub_world: World) -> None:
+    entry = curated.pairs()["qwen3-8b"]
+    hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=64_000)})
+    hub_world.server.add(entry.draft.repo, {entry.draft.file: ggufs.model(seed=1)})
+    done = hub_world.run("pull", "QWEN3-8b")
+    assert done.code == 0, done.err
+    assert "installed as qwen3-8b:" in done.out
+    assert catalogue.resolve("qwen3-8b").draft is not None
+    # A target that a curated pair has gets that pair's draft.
+    assert hub_world.run("rm", "qwen3-8b").code == 0
+    again = hub_world.run("pull", str(references.parse(f"{entry.target.repo}:Q4_K_M")))
+    assert "as in the pair qwen3-8b" in again.out
+    assert "installed as qwen3-8b:" in again.out
+
+
+def test_a_target_without_a_draft_is_told_which_would_fit(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    other = ggufs.model(ggufs.words(300, ["odd"] * 7))
+    hub_world.server.add("ann/Odd-GGUF", {"odd.gguf": other})
+    assert hub_world.run("pull", "ann/Odd-GGUF", "--draft", "none").code == 0
+    assert hub_world.run("pull", "ann/Small-GGUF", "--draft", "none").code == 0
+    entry = curated.pairs()["qwen3-8b"].draft
+    hub_world.server.add(entry.repo, {entry.file: ggufs.model(seed=3)})
+    big = ggufs.model(n_bytes=4_000_000_000 // 1000 // 32 * 32)
+    hub_world.server.add("ann/Lone-GGUF", {"lone-Q4_K_M.gguf": big})
+    done = hub_world.run("pull", "ann/Lone-GGUF", "--dry-run")
+    assert done.code == 0, done.err
+    lines = {
+        line.split("--draft ")[1].split(" ")[0]: line
+        for line in done.out.splitlines()
+        if "--draft " in line
+    }
+    assert lines["ann/Small-GGUF:small-Q8_0.gguf@" + pair[1].commit].startswith("  fits")
+    odd = next(line for name, line in lines.items() if name.startswith("ann/Odd"))
+    assert "token 5 is 'odd', in the target 'word5'" in odd
