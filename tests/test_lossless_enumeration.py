@@ -16,10 +16,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from localspec.engine import verify
+from localspec.engine import acceptance, verify
+from localspec.engine.acceptance import Accept
+from localspec.engine.calibration import Calibration
+from localspec.engine.cancel import Cancel
+from localspec.engine.draft import ModelDrafter
+from localspec.engine.gamma import FixedGamma, GammaPolicy, Situation, StoppingPlan
+from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
+from localspec.engine.stats import Round
 from localspec.engine.verify import Draft, Rule, Verdict, block_rule, match_rule, token_rule
+
+from .support.stub_context import StubContext, StubModel
 
 V = 3
 PROMPT = (0, 2)
@@ -319,10 +328,11 @@ RULES: dict[str, tuple[Rule, type[Branching]]] = {
 }
 CHAINS = {
     "plain": World(1, 3, SamplingParams(temperature=1.0, top_p=1.0, min_p=0.0)),
+    "unsure": World(2, 3, SamplingParams(temperature=1.0, top_p=1.0, min_p=0.0)),
     "hot": World(2, 3, SamplingParams(temperature=1.5, top_p=1.0, min_p=0.0)),
     "filtered": World(3, 3, SamplingParams(temperature=0.8, top_k=2, top_p=0.95, min_p=0.1)),
     "all filtered": World(
-        4, 3, SamplingParams(temperature=0.9, typical_p=0.9, top_p=0.9, min_p=0.2)
+        4, 3, SamplingParams(temperature=0.9, typical_p=0.95, top_p=0.97, min_p=0.05)
     ),
     "penalties": World(
         5,
@@ -381,6 +391,11 @@ def distance(
     joint: defaultdict[Tokens, float] = defaultdict(float)
     for emitted, weight in branches(output(world, policy, rule, rows), noise):
         joint[emitted] += weight
+    return _completed_distance(world, joint)
+
+
+def _completed_distance(world: World, joint: defaultdict[Tokens, float]) -> float:
+    """The same, every output completed from p to gamma + 1 tokens."""
     for length in range(1, world.gamma + 1):
         for emitted in [tokens for tokens in joint if len(tokens) == length]:
             weight = joint.pop(emitted)
@@ -406,8 +421,11 @@ def _possible(world: World, emitted: Tokens) -> Dist:
 def test_every_policy_is_lossless(chain: str, rule: str) -> None:
     function, noise = RULES[rule]
     policies: tuple[Policy, ...] = SAMPLED + POINTS
-    if rule in ("match", "coupled"):
+    if rule == "coupled":  # four times the branches: as few as show every kind
+        policies = (fixed, stop_after, stop_by_value, argmax_best_prefix, discarding)
+    if rule == "match":
         policies += (discarding, cut_at_grammar, argmax_with_q, drawn_from_another_q)
+    assert len(CHAINS[chain].truth()) > 4 or chain == "greedy"
     for policy in policies:
         off = distance(CHAINS[chain], policy, function, noise)
         assert off < EXACT, (policy.__name__, off)
@@ -537,6 +555,107 @@ def test_one_noise_for_two_positions_is_caught() -> None:
             return super().pick(dist, len(PROMPT))
 
     assert distance(World(11, 1), nothing, match_rule, Stuck) > CAUGHT
+
+
+# ---------------------------------------------------------------- the engine's own round
+
+
+class Stopping:
+    """The production stopping rule over costs that make it stop at different lengths."""
+
+    def __init__(self, rate: float, *times: float) -> None:
+        self._rate = rate
+        self._times = [0.0, 1.0, *(times or (1.1, 1.5, 1.6))]
+
+    def begin(self, *, follow_clock: bool) -> None: ...
+
+    def plan(self, situation: Situation) -> StoppingPlan:
+        return StoppingPlan(
+            Calibration(),
+            times=self._times,
+            step=0.05,
+            rate=self._rate,
+            cuttable=situation.cuttable,
+        )
+
+    def observe(self, done: Round) -> None: ...
+
+    def explain(self) -> str:
+        return ""
+
+
+def engine_round(world: World, accept: Accept, policy: GammaPolicy, noise: Noise) -> Tokens:
+    """What the first speculative round of the production engine emits."""
+    target, draft = (
+        StubContext(lambda tokens, logits=logits: logits[tokens[len(PROMPT) :]], StubModel(V))
+        for logits in (world.target, world.draft)
+    )
+    for context in (target, draft):
+        context.cancel = None
+    engine = Engine(target, ModelDrafter(draft, V))  # type: ignore[arg-type]
+    list(engine.prefill(PROMPT, Cancel()))
+    settings = GenerateSettings(
+        sampling=world.params, accept=accept, constraint=NoRepeat() if world.grammar else None
+    )
+    generation = engine._begin(list(PROMPT), settings, Cancel())
+    generation.first = False
+    return engine._round(generation, policy).tokens
+
+
+def engine_distance(
+    world: World, accept: Accept, policy: GammaPolicy, monkeypatch: pytest.MonkeyPatch
+) -> tuple[float, set[int]]:
+    """The distance to the target's distribution, and how many tokens the rounds emitted."""
+    kind = CoupledBranching if accept is Accept.COUPLED else Branching
+    joint: defaultdict[Tokens, float] = defaultdict(float)
+    lengths = set()
+
+    def program(noise: Noise) -> Tokens:
+        monkeypatch.setattr(acceptance, "StreamNoise", lambda _seed: noise)
+        monkeypatch.setattr(acceptance, "CounterNoise", lambda _seed: noise)
+        emitted = engine_round(world, accept, policy, noise)
+        lengths.add(len(emitted))
+        while isinstance(noise, CoupledBranching) and len(emitted) <= world.gamma:
+            emitted = (*emitted, noise.pick(world.p(emitted), len(PROMPT) + len(emitted)))
+        return emitted
+
+    for emitted, weight in branches(program, kind):
+        joint[emitted] += weight
+    return _completed_distance(world, joint), lengths
+
+
+POLICIES: dict[str, GammaPolicy] = {
+    "fixed": FixedGamma(3),
+    "stopping late": Stopping(1.05),
+    "stopping early": Stopping(1.6),
+    "stopping and cutting": Stopping(1.35, 1.5, 1.55, 1.6),
+}
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("chain", ["unsure", "filtered", "penalties", "grammar, q masked"])
+def test_the_engines_round_is_lossless(
+    chain: str, policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off, lengths = engine_distance(CHAINS[chain], accept, POLICIES[policy], monkeypatch)
+    assert off < EXACT
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_cutting_what_was_sampled_is_caught_in_the_engine(
+    accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cuttable(acceptance.Drawing):
+        def __getattribute__(self, name: str) -> object:
+            return True if name == "cuttable" else super().__getattribute__(name)
+
+    monkeypatch.setattr(acceptance, "Drawing", Cuttable)
+    off, _ = engine_distance(
+        CHAINS["unsure"], accept, POLICIES["stopping and cutting"], monkeypatch
+    )
+    assert off > CAUGHT
 
 
 # ---------------------------------------------------------------- the coupling itself
