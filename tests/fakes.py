@@ -11,6 +11,7 @@ from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
+from localspec.engine.gamma import Situation
 from localspec.engine.stats import FinishReason, Prefill, Round
 from localspec.errors import Cancelled
 
@@ -163,7 +164,7 @@ class ScriptedEngine:
             if cancel.is_set():
                 yield ended(FinishReason.CANCELLED)
                 return
-            self.gammas.append(policy.choose())
+            self.gammas.append(policy.plan(Situation(room=63)).limit)
             sequence += done.tokens
             self.cached = sequence[:-1]
             yield done

@@ -85,11 +85,9 @@ def test_minus_one_means_the_default_as_in_llama_cpp() -> None:
     assert (options.seed, options.threads, options.n_predict) == (None, None, -1)
 
 
-def test_a_seed_is_drawn_once_and_kept() -> None:
-    assert Options(seed=3).with_seed().seed == 3
-    drawn = Options().with_seed()
-    assert drawn.seed is not None
-    assert drawn.with_seed() == drawn
+def test_a_given_seed_asks_for_repeatability() -> None:
+    assert chat_settings(Options(seed=3)).repeatable
+    assert not chat_settings(Options()).repeatable
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.chat.template import ChatTemplate
 from localspec.chat.transcript import Transcript
 from localspec.engine.cancel import Cancel
+from localspec.engine.gamma import FixedGamma, Plan, Situation
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
 from localspec.errors import Cancelled, LocalspecError, PromptTooLong
@@ -233,7 +234,10 @@ class Session:
             return FinishReason.CANCELLED
         self._meter.prefilled(prefill)
         how = GenerateSettings(
-            sampling=settings.sampling, accept=settings.rule, n_predict=settings.n_predict
+            sampling=settings.sampling,
+            accept=settings.rule,
+            n_predict=settings.n_predict,
+            repeatable=settings.repeatable,
         )
         rounds: Any = self._engine.generate(prompt, how, _Switch(self._gamma), cancel)
         with closing(rounds):
@@ -267,18 +271,17 @@ class Session:
         return self.settings.draft_length if self._speculation else 0
 
 
-class _Switch:
+class _Switch(FixedGamma):
     """The fixed draft length, asked for anew before every round so that it can be switched."""
 
     def __init__(self, gamma: Callable[[], int]) -> None:
-        self._gamma = gamma
+        super().__init__(gamma())
+        self._now = gamma
 
-    def choose(self) -> int:
-        """The draft length now."""
-        return self._gamma()
-
-    def observe(self, done: Round) -> None:
-        """A fixed length learns nothing."""
+    def plan(self, situation: Situation) -> Plan:
+        """The draft length of this moment."""
+        self.gamma = self._now()
+        return super().plan(situation)
 
 
 def _close_suspended(turn: Turn) -> None:

@@ -25,6 +25,7 @@ class ChatSettings:
         gamma: draft length, or ``"auto"``.
         n_predict: tokens to generate at most; -1 until the end or the end of the context.
         stop: strings that end an answer and are left out of it.
+        repeatable: somebody chose the seed, so nothing in the answer may follow the clock.
     """
 
     system_prompt: str = ""
@@ -33,6 +34,7 @@ class ChatSettings:
     gamma: Gamma = "auto"
     n_predict: int = -1
     stop: tuple[str, ...] = ()
+    repeatable: bool = False
 
     @property
     def rule(self) -> Accept:

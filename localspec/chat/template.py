@@ -116,10 +116,10 @@ class ChatTemplate:
 
     def guard(self, text: str) -> str:
         """`text` with stand-ins for everything in it that looks like a control token."""
-        for char in {c for c in text if ord(c) in _GUARDS}:
-            text = text.replace(char, self._stand_in(char))
+        taken = sorted({c for c in text if ord(c) in _GUARDS})
+        text = text.translate({ord(char): self._stand_in(char) for char in taken})
         while marks := self._control_texts(text):
-            for mark in marks:
+            for mark in sorted(marks):
                 text = text.replace(mark, self._stand_in(mark))
         return text
 

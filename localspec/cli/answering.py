@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 import click
 
@@ -25,19 +28,35 @@ def answer(options: Options, wanted: Wanted, cancel: Cancel) -> bool:
     Raises:
         LocalspecError: as `load_session` and `Session.turn`.
         Cancelled: the user stopped it while it was loading.
-        BrokenPipeError: the reader of standard output has gone.
     """
     session = load_session(options, progress=lambda _step, _share: None, cancel=cancel)
     with closing(session):
+        _fix_seed(session)
         for notice in session.notices:
             click.echo(f"warning: {notice}", err=True)
-        end = _stream(session, wanted.text, cancel, show=not wanted.as_json)
-        if wanted.as_json:
-            document = report.document(session, end)
-            write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
-        if wanted.stats:
-            click.echo(report.summary(session, end.stats), err=True)
+        try:
+            end = _report(session, wanted, cancel)
+        except BrokenPipeError:
+            return False  # the reader (head, less) has seen enough
     return end.reason is FinishReason.CANCELLED
+
+
+def _fix_seed(session: Session) -> None:
+    """Draw the seed here where none was given, so that it can be reported."""
+    sampling = session.settings.sampling
+    if sampling.seed is None:
+        session.settings.sampling = replace(sampling, seed=secrets.randbits(32))
+
+
+def _report(session: Session, wanted: Wanted, cancel: Cancel) -> TurnEnd:
+    """Answer, and print what is wanted."""
+    end = _stream(session, wanted.text, cancel, show=not wanted.as_json)
+    if wanted.as_json:
+        document = report.document(session, end)
+        write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    if wanted.stats:
+        click.echo(report.summary(session, end.stats), err=True)
+    return end
 
 
 def _stream(session: Session, prompt: str, cancel: Cancel, *, show: bool) -> TurnEnd:
@@ -69,7 +88,9 @@ def write(text: str) -> None:
     try:
         out.write(text.encode(out.encoding, "replace").decode(out.encoding))
         out.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        # What Python still holds must go somewhere, or it tries again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
         raise LocalspecError(f"cannot write to standard output: {error.strerror}") from None

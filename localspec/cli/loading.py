@@ -53,6 +53,7 @@ def chat_settings(options: Options) -> ChatSettings:
         gamma=options.gamma,
         n_predict=options.n_predict,
         stop=options.stop,
+        repeatable=options.seed is not None,
     )
 
 
@@ -178,17 +179,17 @@ def _check_memory(models: list[ModelFiles], n_ctx: int) -> list[str]:
     accelerators = sum(device.free for device in devices())
     free = machine.available() + accelerators
     room = machine.address_space_left()
-    if _with_reserve(caches) > free:
-        raise OutOfMemory(
-            f"a context of {n_ctx:,} tokens needs about {units.size(caches)} of memory,"
-            f" {units.size(free)} are free",
-            "Lower --ctx-size, or close other programs.",
-        )
     if room is not None and _with_reserve(weights + caches) > room:
         raise OutOfMemory(
             f"the models need about {units.size(_with_reserve(weights + caches))} of memory,"
             f" this process may take {units.size(room)} more",
             "Lower --ctx-size, choose a smaller pair, or raise the limit (ulimit -v).",
+        )
+    if _with_reserve(caches) > free:
+        raise OutOfMemory(
+            f"a context of {n_ctx:,} tokens needs about {units.size(caches)} of memory,"
+            f" {units.size(free)} are free",
+            "Lower --ctx-size, or close other programs.",
         )
     if _with_reserve(weights + caches) > free:
         return [

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import click
@@ -46,10 +45,6 @@ class Options:
     gamma: int | Literal["auto"] = "auto"
     system_prompt: str = ""
     stop: tuple[str, ...] = ()
-
-    def with_seed(self) -> Options:
-        """The same with a seed drawn now where none was given, so that it can be reported."""
-        return self if self.seed is not None else replace(self, seed=secrets.randbits(32))
 
 
 class _Gamma(click.ParamType["int | str"]):

@@ -44,7 +44,7 @@ def command(options: Options, prompt: str | None, stats: bool, as_json: bool) ->
     if not text.strip():
         raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
     wanted = Wanted(text=text, stats=stats, as_json=as_json)
-    if _answer(options.with_seed(), wanted):
+    if _answer(options, wanted):
         raise Cancelled
 
 
