@@ -640,7 +640,7 @@ def test_the_engines_round_is_lossless(
 ) -> None:
     off, lengths = engine_distance(CHAINS[chain], accept, POLICIES[policy], monkeypatch)
     assert off < EXACT
-    assert len(lengths) > 1
+    assert len(lengths) > 1 or policy == "stopping and cutting"
 
 
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
