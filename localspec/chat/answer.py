@@ -20,7 +20,6 @@ class Answer:
 
     Attributes:
         tokens: the ids generated, up to and including the one that completed a stop string.
-        spans: the text released so far by origin.
     """
 
     def __init__(self, piece: Callable[[int], bytes], stops: Iterable[str]) -> None:
@@ -28,12 +27,17 @@ class Answer:
         self._text = Detokeniser()
         self._stops = StopFilter(stops)
         self.tokens: list[int] = []
-        self.spans: tuple[Span, ...] = ()
+        self._released: list[Span] = []
 
     @property
     def text(self) -> str:
         """The text released so far."""
-        return "".join(span.text for span in self.spans)
+        return "".join(span.text for span in self._released)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The text released so far by origin."""
+        return joined(tuple(self._released))
 
     def add(self, done: Round) -> RoundText:
         """Add what a round emitted; the round in the result ends where a stop string did.
@@ -52,5 +56,5 @@ class Answer:
             released += self._stops.feed(self._text.flush())
             released += self._stops.flush()
         spans = joined(tuple(released))
-        self.spans = joined(self.spans + spans)
+        self._released += spans
         return RoundText(spans, done)
