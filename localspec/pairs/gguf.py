@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, BinaryIO, Final, overload
 from localspec.errors import ModelFileError
 from localspec.pairs.cursor import (
     FETCH_AGAIN,
-    MAX_HEADER_BYTES,
     MAX_STRING_LENGTH,
     Cursor,
     ReadRange,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"GGUF"
 MAX_KEYS: Final = 16_384
+MAX_STRINGS: Final = 1 << 21  # in one array; the largest known has 514,906 merges
 MAX_TENSORS: Final = 32_768
 MAX_KEY_LENGTH: Final = 4096
 MAX_NAME_LENGTH: Final = 63  # GGML_MAX_NAME - 1
@@ -391,7 +391,7 @@ def _read_array(cursor: Cursor) -> StringArray | NumberArray:
 
 
 def _read_strings(cursor: Cursor, count: int) -> StringArray:
-    if count * 8 > MAX_HEADER_BYTES:
+    if count > MAX_STRINGS:
         raise cursor.damaged(f"it claims to have an array of {count:,} strings")
     starts = array("I")
     length_of = struct.Struct("<Q").unpack_from

@@ -125,7 +125,12 @@ def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
             )
 
     info = retried(ask, patience)
-    _check_moved(reference, info.id)
+    with _only_hub_answers():
+        _check_moved(reference, info.id)
+        return _describe(reference, info)
+
+
+def _describe(reference: Reference, info: Any) -> RemoteRepo:
     if not _COMMIT.fullmatch(info.sha or ""):
         raise HubUnavailable(f"{endpoint()} gives no commit for {reference.repo}", _NO_HUB)
     files = [_remote_file(reference.repo, info.sha, sibling) for sibling in info.siblings or []]

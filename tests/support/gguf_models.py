@@ -260,7 +260,7 @@ def write_embedding_model(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0
     weights.sizes(sizes)
     writer = weights.writer
     writer.add_layer_norm_eps(EPSILON)
-    writer.add_causal_attention(False)  # noqa: FBT003 (gguf's signature)
+    writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType.MEAN)
     writer.add_token_type_count(1)
     weights.matrix("token_embd", len(weights.vocabulary.tokens), sizes.n_embd, std=1.0)

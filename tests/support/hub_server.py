@@ -356,8 +356,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             data = bytearray(data)
             data[flip - start] ^= 0xFF
         for piece in range(0, len(data), 1 << 16):
-            self.wfile.write(data[piece : piece + (1 << 16)])
             self.seen.sent += len(data[piece : piece + (1 << 16)])
+            self.wfile.write(data[piece : piece + (1 << 16)])
 
     def _refuse(
         self, status: int, code: str, message: str, headers: dict[str, str] | None = None
