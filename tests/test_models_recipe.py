@@ -1,0 +1,120 @@
+"""The recipe's parts that would fail silently. They need the dependency group `models`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("zstandard")
+
+MODELS = Path(__file__).parents[1] / "models"
+sys.path.append(str(MODELS))
+
+import data  # noqa: E402
+import export  # noqa: E402
+import generate  # noqa: E402
+import model as models  # noqa: E402
+
+from localspec.engine.llama import Context, ContextOptions, Model  # noqa: E402
+
+TALKS = [
+    [
+        {"role": "user", "content": f"What is {n} + 1?"},
+        {"role": "assistant", "content": f"{n} + 1 = {n + 1}."},
+    ]
+    for n in range(40)
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> object:
+    return tokenizers.Tokenizer.from_file(str(MODELS / "tokenizer.json"))
+
+
+@pytest.fixture
+def small() -> object:
+    torch.manual_seed(0)
+    made = models.Llama(models.Shape(4096, 64, 2, 2, 128, 256))
+    for parameter in made.parameters():
+        parameter.data *= 4
+    return made
+
+
+def stream(tokenizer: object, seed: int = 0) -> data.Stream:
+    encoder = data.Encoder(tokenizer)
+    known = {"talks": data.encode_source(encoder, TALKS)}
+    return data.Stream(known, {"talks": 1.0}, encoder, seed=seed)
+
+
+def test_rotary_rows_go_and_come_back() -> None:
+    matrix = np.random.default_rng(0).normal(size=(64, 8))
+    assert (export.separate(export.interleave(matrix, 2), 2) == matrix).all()
+    assert not (export.interleave(matrix, 2) == matrix).all()
+
+
+def test_llama_cpp_computes_what_torch_computes(
+    small: object, tokenizer: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    export.save(small, tokenizer, path, kind="f32", name="test")
+    ids = list(range(300, 340))
+    with torch.no_grad():
+        wanted = small(torch.tensor([ids]))[0].numpy()
+    with Model.load(path) as loaded, Context(loaded, ContextOptions(n_ctx=128, threads=1)) as there:
+        found = np.array(there.decode(ids, len(ids)))
+    assert np.abs(found - wanted).max() < 0.1  # the cache holds F16; the logits reach 6
+    again, tokens, _ = export.load(path)
+    assert again.shape == small.shape
+    assert tokens[1] == "<|im_start|>"
+
+
+def test_generation_decodes_what_one_pass_computes(small: object) -> None:
+    prompts = [[0, 5, 6, 7, 8], [0, 9]]
+    with torch.no_grad():
+        answers = generate.answer(small, prompts, [0, 0], -1, torch.device("cpu"))
+        for prompt, (said, ids, p) in zip(prompts, answers, strict=True):
+            whole = torch.tensor([prompt + said])
+            rows = small(whole)[0, len(prompt) - 1 : -1].softmax(-1)
+            best = rows.max(-1)
+            count = len(rows)
+            assert best.indices.tolist() == ids[:count, 0].tolist()
+            assert np.abs(best.values.numpy() - p[:count, 0]).max() < 1e-4
+
+
+def test_a_stream_goes_on_where_it_was(tokenizer: object) -> None:
+    first, second = stream(tokenizer), stream(tokenizer, seed=7)
+    first.batch(2, 64)
+    second.restore(first.state())
+    for one, other in zip(first.batch(3, 32), second.batch(3, 32), strict=True):
+        assert (one == other).all()
+
+
+def test_rows_follow_each_other_and_targets_are_shifted(tokenizer: object) -> None:
+    batch = stream(tokenizer).batch(2, 32)
+    assert (batch.inputs[0, 1:] == batch.targets[0, :-1]).all()
+    assert batch.inputs[1, 0] == batch.targets[0, -1]
+    assert set(np.unique(batch.weights)) == {np.float32(0.2), np.float32(1.0)}
+
+
+def test_turn_by_turn_is_the_same_as_the_whole_text(tokenizer: object) -> None:
+    ids, marks = data.Encoder(tokenizer).turns(TALKS[7])
+    text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in TALKS[7])
+    assert ids == tokenizer.encode(text).ids
+    said = [token for token, mark in zip(ids, marks, strict=True) if mark]
+    assert tokenizer.decode(said) == "7 + 1 = 8."
+
+
+def test_embeddings_are_carried_over_by_their_bytes(tokenizer: object) -> None:
+    old = torch.arange(8.0)[:, None].repeat(1, 2)
+    tokens = ["<|end|>", "a", "b", "c", "ab", "Ġ", "t", "Ġt"]
+    rows = export.transplant(old, tokens, ["a b", "Ġ t"], tokenizer, {"<|im_end|>": ["<|end|>"]})
+    ids = tokenizer.get_vocab()
+    assert rows[ids["a"], 0] == 1
+    assert rows[ids["<|im_end|>"], 0] == 0
+    assert rows[ids["Ġt"], 0] == 7
+    assert rows[ids["ac"], 0] == pytest.approx(2)
