@@ -23,6 +23,10 @@ _KEEP = 0.998
 _MEAN_RATE = 0.12
 _MEAN_START = 0.7
 
+# How sure the draft was lately, for what to expect of a position not looked at yet.
+_RECENT = 0.97
+_LEVELS = 5
+
 # How much of what sets one position apart from the mean is still there at the next.
 _PERSISTENCE = 0.25
 
@@ -38,6 +42,7 @@ class Calibration:
     Attributes:
         mean: acceptance of the positions judged lately, whatever the confidence.
         seen: positions judged so far.
+        levels: what to expect of a position: (probability, acceptance), few and far apart.
     """
 
     def __init__(self) -> None:
@@ -45,7 +50,9 @@ class Calibration:
         self.seen = 0
         self._weight = [0.0] * len(_CENTRES)
         self._sum = [0.0] * len(_CENTRES)
+        self._recent = [1.0 / len(_CENTRES)] * len(_CENTRES)
         self._map = list(_PRIOR)
+        self.levels = self._grouped()
 
     def acceptance(self, confidence: float) -> float:
         """The chance that a token proposed with this confidence is accepted."""
@@ -72,10 +79,28 @@ class Calibration:
             at = bisect_right(_EDGES, confidence)
             self._weight[at] += 1.0
             self._sum[at] += chance
+            self._recent = [_RECENT * r for r in self._recent]
+            self._recent[at] += 1 - _RECENT
             # The first few count more, so that a prior which is wrong does not linger.
             self.seen += 1
             self.mean += max(_MEAN_RATE, 1 / (self.seen + 2)) * (chance - self.mean)
         self._map = self._monotone()
+        self.levels = self._grouped()
+
+    def _grouped(self) -> list[tuple[float, float]]:
+        """The recent confidences as acceptances in groups, moved to the recent mean."""
+        groups: list[tuple[float, float]] = []
+        share = total = 0.0
+        for weight, acceptance in zip(self._recent, self._map, strict=True):
+            share += weight
+            total += weight * acceptance
+            if share > 0.8 / _LEVELS:
+                groups.append((share, total / share))
+                share = total = 0.0
+        if share:
+            groups.append((share, total / share))
+        shift = self.mean - sum(weight * level for weight, level in groups)
+        return [(weight, min(0.99, max(0.01, level + shift))) for weight, level in groups]
 
     def _monotone(self) -> list[float]:
         """Weighted isotonic regression of the bins, by pooling neighbours that fall."""

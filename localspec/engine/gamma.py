@@ -210,10 +210,18 @@ class StoppingPlan:
         self._kept = 0
 
     def wants_pass(self) -> bool:
-        """The look-ahead, the next pass not yet paid."""
-        chance = self._next
-        ahead = self._ahead(self._drafted, self._chain, self._gain, chance)
-        return ahead - self._step > self._floor
+        """The look-ahead, the next pass not yet paid and its confidence not yet known."""
+        n, floor = self._drafted + 1, self._floor
+        shift = self._next - self._calibration.mean
+        worth = 0.0
+        for weight, level in self._calibration.levels:
+            accepted = min(0.995, level + shift)
+            chain = self._chain * accepted
+            gain = self._gain + chain
+            here = gain - self._verify[n + 1]
+            ahead = self._ahead(n, chain, gain, self._calibration.next_after(accepted)) - self._step
+            worth += weight * max(floor, here, ahead)
+        return worth - self._step > floor
 
     def wants_token(self, confidence: float) -> bool:
         """The look-ahead, with the confidence of the position known and its pass paid."""
@@ -255,8 +263,8 @@ class _Track:
     """What one drafter has shown so far; the three sums fade."""
 
     calibration: Calibration
-    pause: float = 0.0  # plain rounds after the last look that came to nothing
-    wait: int = 0  # plain rounds still to come
+    failed: int = 0  # looks in a row that came to nothing
+    saved: float = 0.0  # seconds that may be spent on the next look
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
@@ -265,21 +273,19 @@ class _Track:
 # Lambda, and what is shown to people, forget a round after about this many more.
 _FADE = 1 - 1 / 40
 
-# While plain decoding is best the draft is looked at now and then. Looks cost at most this share
-# of the time at first; every one that comes to nothing makes the next pause this much longer.
-_LOOK_SHARE = 0.04
-_LONGER = 1.6
-_LONGEST_PAUSE = 200.0
+# While plain decoding is best the draft is looked at now and then: a look may cost this share of
+# the time since the last one for every 100 % that a draft which is nearly always right would
+# gain, and less after every look that came to nothing. Since a look has to read all that was
+# written meanwhile, there are no more looks where even reading costs too much.
+_LOOK_SHARE = 0.02
+_LESS = 0.75
+_NEARLY_ALWAYS = 0.98
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
 # as many again as were generated so far.
 _HORIZON = 128
 _USUAL_LAG = 2
 _TOKENS_A_ROUND = 3
-
-# A draft that saves less than this even if it is nearly always right is not worth a look.
-_NEARLY_ALWAYS = 0.98
-_WORTH_A_LOOK = 1.02
 
 
 class AutoGamma:
@@ -311,7 +317,7 @@ class AutoGamma:
         if not follow_clock:
             self._reset()
         for track in self._tracks:
-            track.pause, track.wait = 0.0, 0
+            track.failed, track.saved = 0, 0.0
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
@@ -325,13 +331,7 @@ class AutoGamma:
             self._promise(index, lag, situation, times, rate)
             for index, lag in enumerate(situation.lags)
         )
-        self._drafting = value > 0
-        if not self._drafting:
-            if self.demonstration:
-                return FixedPlan(min(self.demonstration, longest), best, learns=True)
-            if not self._looks(best, times, situation.context):
-                return PLAIN
-        return StoppingPlan(
+        plan = StoppingPlan(
             self._tracks[best].calibration,
             times,
             self.costs.drafts[best].at(situation.context).seconds(1),
@@ -340,6 +340,12 @@ class AutoGamma:
             drafter=best,
             aim=aim,
         )
+        self._drafting = value > 0 or plan.wants_pass()
+        if self._drafting:
+            return plan
+        if self.demonstration:
+            return FixedPlan(min(self.demonstration, longest), best, learns=True)
+        return plan if self._looks(best, situation.lags[best], times) else PLAIN
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
@@ -395,15 +401,16 @@ class AutoGamma:
         tokens = min(situation.remaining, max(_HORIZON, self._generated))
         return extra / max(1.0, tokens / _TOKENS_A_ROUND)
 
-    def _looks(self, index: int, times: Sequence[float], context: int) -> bool:
+    def _looks(self, index: int, lag: int, times: Sequence[float]) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
-        track = self._tracks[index]
-        if track.wait > 0:
-            track.wait -= 1
+        track, curve = self._tracks[index], self.costs.drafts[index].at(self._context)
+        step = curve.seconds(1)
+        _, gain = gamma_for(_NEARLY_ALWAYS, times, step)
+        track.saved += _LOOK_SHARE * (gain - 1) * _LESS**track.failed * times[1]
+        if track.saved < curve.seconds(lag):
             return False
-        step = self.costs.drafts[index].at(context).seconds(1)
-        rate = _WORTH_A_LOOK / times[1]
-        return _best_length(_NEARLY_ALWAYS, times, step, step, rate)[0] > _WORTH_A_LOOK - 1
+        track.saved = 0.0
+        return True
 
     def _judge(self, track: _Track, done: Round) -> None:
         """Learn about the drafter from a round."""
@@ -413,13 +420,7 @@ class AutoGamma:
         track.rounds = _FADE * track.rounds + 1
         track.drafted = _FADE * track.drafted + done.drafted
         track.accepted = _FADE * track.accepted + done.accepted
-        if done.drafted:
-            track.pause, track.wait = 0.0, 0
-            return
-        look = self.costs.drafting(done.drafter, self._context, max(8, int(track.pause)), 1)
-        least = look / (_LOOK_SHARE * self.costs.target.at(self._context).seconds(1))
-        track.pause = min(_LONGEST_PAUSE, max(least, _LONGER * track.pause))
-        track.wait = int(track.pause)
+        track.failed = 0 if done.drafted else track.failed + 1
 
     def _time(self, done: Round) -> None:
         """Let the round's own timing correct the cost table."""

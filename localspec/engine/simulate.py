@@ -1,1 +1,308 @@
-"""Replays of recorded rounds."""
+"""Replays policies over recorded rounds and cost curves: what would another draft length have done?
+
+A text is a sequence of positions, each with the draft's confidence there and the probability that
+its token is accepted. A round that starts at a position drafts along the text until a token is
+rejected; the next round starts after the token that took its place. Outcomes are drawn once per
+position, so that every policy meets the same luck. Pure and without a clock.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from localspec.engine.cost import Curve, Points
+from localspec.engine.gamma import LONGEST, PLAIN, FixedPlan, GammaPolicy, Plan, Situation
+from localspec.engine.stats import Round
+
+CURVES: Mapping[str, Points] = {
+    "CPU, 2 cores, 1.7B F16": {1: 1.0, 2: 1.35, 3: 1.30, 4: 1.43, 5: 1.72, 8: 2.23, 16: 3.24},
+    "CPU, 2 cores, 1.7B Q4_0": {1: 1.0, 2: 1.56, 3: 2.31, 4: 1.90, 5: 2.70, 8: 3.34, 16: 5.50},
+    "RTX 3090, 8B Q4_0": {1: 1.0, 2: 1.12, 3: 1.19, 4: 1.32, 5: 1.51, 8: 2.17},
+    "M4 Pro, Q4_0": {1: 1.0, 2: 1.81, 4: 3.83, 5: 5.65, 8: 7.44},
+    "235B MoE, experts on CPU": {1: 1.0, 2: 1.30, 3: 1.41, 4: 1.45, 5: 1.56, 8: 1.88},
+}
+"""T(n)/T(1) as measured on real machines; see docs/gamma.md for where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One place in a text.
+
+    Attributes:
+        confidence: what the draft gives its best guess there.
+        chance: probability that the token it proposes is accepted.
+    """
+
+    confidence: float
+    chance: float
+
+
+Text = Sequence[Position]
+
+
+def positions(rounds: Iterable[Round]) -> list[Position]:
+    """The judged positions of recorded rounds, in order (`FixedGamma(n, learns=True)` records)."""
+    return [
+        Position(confidence, chance)
+        for done in rounds
+        for confidence, chance in zip(done.confidences, done.chances, strict=False)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a replay costs and what its luck is.
+
+    Attributes:
+        target: T(n) in any unit.
+        draft: seconds of one decode of n tokens by the draft, in the same unit.
+        seed: of the outcomes.
+        cuttable: whether the rule lets a finished draft be cut.
+    """
+
+    target: Curve
+    draft: Curve
+    seed: int = 0
+    cuttable: bool = True
+
+    @staticmethod
+    def of(points: Points, step: float, *, seed: int = 0, cuttable: bool = True) -> World:
+        """A draft whose step costs `step` of T(1), on a curve of the same shape."""
+        draft = {n: step * seconds for n, seconds in points.items()}
+        return World(Curve(points), Curve(draft), seed, cuttable)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a policy made of a text."""
+
+    tokens: int
+    seconds: float
+    rounds: int
+    drafted: int
+    accepted: int
+
+    @property
+    def speed(self) -> float:
+        """Tokens per unit of time."""
+        return self.tokens / self.seconds
+
+
+def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
+    """Let `policy` write `text`."""
+    outcomes = random.Random(world.seed)  # noqa: S311 - luck, not secrets
+    lucky = [outcomes.random() for _ in text]
+    policy.begin(follow_clock=False)
+    at, read, seconds = 0, 0, 0.0
+    rounds = drafted = accepted = 0
+    while at < len(text):
+        room = len(text) - at - 1
+        lag = max(1, at - read)
+        plan = policy.plan(Situation(room, 0, room + 1, (lag,), world.cuttable)) if at else PLAIN
+        asked = _draft(plan, text[at : at + min(plan.limit, room)])
+        stay = 0
+        while stay < asked.tokens and lucky[at + stay] < text[at + stay].chance:
+            stay += 1
+        draft_s = _draft_seconds(world, lag, asked.passes)
+        verify_s = world.target.seconds(asked.tokens + 1)
+        judged = text[at : at + min(stay + 1, asked.passes)]
+        policy.observe(
+            Round(
+                tokens=(0,) * (stay + 1),
+                gamma=plan.aim,
+                drafted=asked.tokens,
+                accepted=stay,
+                draft_s=draft_s,
+                verify_s=verify_s,
+                total_s=draft_s + verify_s,
+                draft_prefill=lag if asked.passes else 0,
+                draft_passes=asked.passes,
+                confidences=tuple(place.confidence for place in text[at : at + asked.passes]),
+                chances=tuple(place.chance for place in judged),
+            )
+        )
+        if asked.passes:
+            # The draft's cache ends with what it decoded of the text that stands now.
+            read = at + min(stay, asked.passes - 1)
+        at += stay + 1
+        seconds += draft_s + verify_s
+        rounds += 1
+        drafted += asked.tokens
+        accepted += stay
+    return Replayed(at, seconds, rounds, drafted, accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    tokens: int
+    passes: int
+
+
+def _draft(plan: Plan, ahead: Text) -> _Asked:
+    """Let the plan decide along the text ahead, as a drafter does."""
+    tokens = passes = 0
+    for place in ahead:
+        if passes and not plan.wants_pass():
+            break
+        passes += 1
+        if not plan.wants_token(place.confidence):
+            break
+        tokens += 1
+    return _Asked(min(tokens, plan.keep()), passes)
+
+
+def _draft_seconds(world: World, lag: int, passes: int) -> float:
+    if passes == 0:
+        return 0.0
+    return world.draft.seconds(lag) + (passes - 1) * world.draft.seconds(1)
+
+
+class Threshold:
+    """Drafts until the draft's confidence falls below a bound: what others do (2405.19715)."""
+
+    def __init__(self, bound: float, limit: int = LONGEST) -> None:
+        self._bound = bound
+        self._limit = limit
+
+    def begin(self, *, follow_clock: bool) -> None:
+        """Nothing to prepare."""
+
+    def plan(self, situation: Situation) -> Plan:
+        """The same bound every time."""
+        return _ThresholdPlan(self._bound, max(0, min(self._limit, situation.room)))
+
+    def observe(self, done: Round) -> None:
+        """A bound learns nothing."""
+
+    def explain(self) -> str:
+        """The bound."""
+        return f"drafting above a confidence of {self._bound:.2f}"
+
+
+@dataclass(slots=True)
+class _ThresholdPlan:
+    bound: float
+    limit: int
+    learns: bool = True
+    drafter: int = 0
+    aim: int = 0
+    tokens: int = 0
+
+    def wants_pass(self) -> bool:
+        return True
+
+    def wants_token(self, confidence: float) -> bool:
+        if confidence < self.bound:
+            return False
+        self.tokens += 1
+        return True
+
+    def keep(self) -> int:
+        return self.tokens
+
+
+class Oracle:
+    """Knows every position's acceptance probability beforehand, but no outcome: the fair bound.
+
+    Each round it drafts the length that maximises expected tokens less their time at `rate`; the
+    rate that makes this optimal is found by `best_oracle`. It wastes no draft pass and never has
+    to find anything out, so nothing that must learn can reach it for sure.
+    """
+
+    def __init__(self, chances: Sequence[float], world: World, rate: float) -> None:
+        self._chances = chances
+        self._world = world
+        self._rate = rate
+        self._at = 0
+
+    def begin(self, *, follow_clock: bool) -> None:  # noqa: ARG002 - it has none
+        """Start at the first position."""
+        self._at = 0
+
+    def plan(self, situation: Situation) -> Plan:
+        """The best length from here on."""
+        world, rate = self._world, self._rate
+        cost = world.draft.seconds(situation.lags[0])
+        chain, gain = 1.0, 1.0
+        best, length = 1.0 - rate * world.target.seconds(1), 0
+        for m in range(1, min(situation.room, LONGEST) + 1):
+            chain *= self._chances[self._at + m - 1]
+            gain += chain
+            value = gain - rate * (cost + world.target.seconds(m + 1))
+            if value > best:
+                best, length = value, m
+            cost += world.draft.seconds(1)
+        return FixedPlan(length)
+
+    def observe(self, done: Round) -> None:
+        """Move on."""
+        self._at += done.emitted
+
+    def explain(self) -> str:
+        """What it is."""
+        return "told"
+
+
+def best_oracle(
+    text: Text, world: World, *, known: Sequence[float] | None = None, tries: int = 4
+) -> Replayed:
+    """The oracle at its own rate (Dinkelbach: the rate that a replay at that rate reaches).
+
+    Args:
+        text: what is written.
+        world: costs and luck.
+        known: the probabilities that it is told; None for those of `text`.
+        tries: iterations at most.
+    """
+    told = [place.chance for place in text] if known is None else known
+    best = replay(Oracle(told, world, 1 / world.target.seconds(1)), text, world)
+    for _ in range(tries):
+        found = replay(Oracle(told, world, best.speed), text, world)
+        if found.speed <= best.speed * (1 + 1e-4):
+            break
+        best = found
+    return best
+
+
+def calibrated(text: Text, *, bins: int = 20) -> list[float]:
+    """Every position's acceptance probability as far as its confidence tells it.
+
+    That is the a_k of the stopping rule: the mean chance of the positions that are alike in
+    confidence, known beforehand for this very text.
+    """
+    order = sorted(range(len(text)), key=lambda i: text[i].confidence)
+    known = [0.0] * len(text)
+    size = max(1, -(-len(text) // bins))
+    for start in range(0, len(order), size):
+        alike = order[start : start + size]
+        mean = sum(text[i].chance for i in alike) / len(alike)
+        for i in alike:
+            known[i] = mean
+    return known
+
+
+def steady(pool: Text, acceptance: float, length: int, *, seed: int = 0, run: int = 12) -> Text:
+    """A text of about this mean acceptance, cut together from recorded positions.
+
+    Runs of `run` positions are drawn, each with a probability that grows with its own acceptance
+    (exponential tilting), so that confidence and acceptance stay together as they were recorded,
+    and so do neighbours.
+    """
+    starts = range(max(1, len(pool) - run + 1))
+    means = [sum(place.chance for place in pool[i : i + run]) / run for i in starts]
+    low, high = -200.0, 200.0
+    for _ in range(60):
+        tilt = (low + high) / 2
+        weights = _tilted(means, tilt)
+        mean = sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
+        low, high = (tilt, high) if mean < acceptance else (low, tilt)
+    drawn = random.Random(seed).choices(starts, weights, k=-(-length // run))  # noqa: S311
+    return [place for i in drawn for place in pool[i : i + run]][:length]
+
+
+def _tilted(means: Sequence[float], tilt: float) -> list[float]:
+    top = max(tilt * mean for mean in means)
+    return [math.exp(tilt * mean - top) for mean in means]

@@ -1,5 +1,6 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
+from localspec.engine.llama.build import build, machine
 from localspec.engine.llama.context import MAX_BATCH_OUTPUTS, Context, ContextOptions
 from localspec.engine.llama.devices import default_threads, devices
 from localspec.engine.llama.model import Model
@@ -9,6 +10,8 @@ __all__ = [
     "Context",
     "ContextOptions",
     "Model",
+    "build",
     "default_threads",
     "devices",
+    "machine",
 ]

@@ -164,6 +164,10 @@ class Context:
             self._views[address, n_logits] = view
         return view
 
+    def use_threads(self, threads: int) -> None:
+        """Decode with so many CPU threads from now on."""
+        lib.llama_set_n_threads(self._handle, threads, threads)
+
     @property
     def n_batch(self) -> int:
         """Tokens that one decode may take."""

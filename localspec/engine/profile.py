@@ -1,0 +1,200 @@
+"""Measures what decodes cost here, once, and keeps it: per machine, build, threads and model file.
+
+Times are in seconds. The stored file of a model holds two tables: `measured`, which never changes
+until it is measured again, and `learned`, the same corrected by the rounds that were run since. A
+generation that must be repeatable uses the former.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from localspec.engine.cost import Buckets, bucket
+from localspec.engine.llama import Context, build, machine
+
+FORMAT = 1
+
+# What tells most about the curve first: a slow machine measures no further than its time allows.
+TARGET_SIZES = (1, 2, 4, 3, 5, 8, 6, 12, 7, 16, 9, 10, 14, 11, 17, 13, 15)
+DRAFT_SIZES = (1, 2, 16, 4, 1, 64, 8, 1)
+PASSES = 30
+TARGET_BUDGET = 3.0
+DRAFT_BUDGET = 0.5
+_LEAST = 2  # sizes measured however long it takes: a curve is more than a point
+_HEADER = 1 << 20  # bytes of a model file that are hashed
+
+
+def measure(
+    context: Context,
+    sizes: Sequence[int],
+    *,
+    budget: float,
+    passes: int = PASSES,
+    one_row: bool = False,
+    clock: Callable[[], float] = perf_counter,
+) -> dict[int, float]:
+    """Time decodes of several sizes on scratch positions behind what the cache holds.
+
+    The cache is left as it was. Every size is timed again in a second sweep as long as time and
+    passes last, and the least time counts: whatever disturbs a decode makes it longer.
+
+    Args:
+        context: of the model to measure; it must be able to take back tokens.
+        sizes: tokens per decode, what tells most first.
+        budget: seconds in which a new pass may be begun.
+        passes: decodes at most, the first of which only warms up.
+        one_row: ask for the logits of the last token alone, as a draft does.
+        clock: counts seconds.
+
+    Returns:
+        Size to seconds, for the sizes that there was time for.
+
+    Raises:
+        Cancelled: the context's watched flag was set; the cache is as before.
+    """
+    kept = len(context.tokens)
+    n_vocab = context.model.n_vocab
+    fitting = [n for n in sizes if n <= min(context.free, context.n_batch)]
+    found: dict[int, float] = {}
+    begun = clock()
+
+    def once(n: int) -> float:
+        # Tokens of all sorts, so that a mixture of experts uses many of its experts.
+        tokens = [(7919 * (i + 1)) % n_vocab for i in range(n)]
+        started = clock()
+        context.decode(tokens, 1 if one_row else n)
+        seconds = clock() - started
+        context.truncate(kept)
+        return seconds
+
+    try:
+        if fitting:
+            once(1)
+        for n in (fitting * 2)[: max(0, passes - 1)]:
+            if clock() - begun > budget and len(found) >= min(_LEAST, len(fitting)):
+                break
+            found[n] = min(found.get(n, float("inf")), once(n))
+    finally:
+        context.truncate(kept)
+    return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One model's costs on this machine.
+
+    Attributes:
+        identity: what they hold for.
+        measured: by context bucket, as measured.
+        learned: the same, corrected by use; empty until then.
+        threads: the fastest number of CPU threads that was found; None if nobody looked.
+    """
+
+    identity: Mapping[str, Any]
+    measured: Buckets = field(default_factory=dict)
+    learned: Buckets = field(default_factory=dict)
+    threads: int | None = None
+
+    @property
+    def best(self) -> Buckets:
+        """What is known best."""
+        return self.learned or self.measured
+
+
+def identity(context: Context, *, threads: int, n_gpu_layers: int, draft: bool) -> dict[str, Any]:
+    """What a timing of this model holds for."""
+    path = context.model.path
+    with path.open("rb") as file:
+        header = hashlib.sha256(file.read(_HEADER)).hexdigest()
+    return {
+        "machine": machine(),
+        "build": build(),
+        "threads": threads,
+        "n_gpu_layers": n_gpu_layers,
+        "use": "draft" if draft else "target",
+        "file_bytes": path.stat().st_size,
+        "weights_bytes": context.model.weights_bytes,
+        "header_sha256": header,
+    }
+
+
+def profile_target(context: Context, known: Mapping[str, Any]) -> Profile:
+    """Measure a target: T(n) for n from 1 to 17."""
+    points = measure(context, TARGET_SIZES, budget=TARGET_BUDGET)
+    return Profile(known, {bucket(len(context.tokens)): points})
+
+
+def profile_draft(context: Context, known: Mapping[str, Any]) -> Profile:
+    """Measure a draft: its steps, and reading more tokens at once."""
+    points = measure(context, DRAFT_SIZES, budget=DRAFT_BUDGET, one_row=True)
+    return Profile(known, {bucket(len(context.tokens)): points})
+
+
+class ProfileStore:
+    """Profiles as JSON files in a folder. What cannot be read or written is as good as absent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self, known: Mapping[str, Any]) -> Profile | None:
+        """The profile for this identity, if it was measured before."""
+        try:
+            document = json.loads(self._path(known).read_text("utf-8"))
+            if document["format"] != FORMAT or document["identity"] != known:
+                return None
+            measured, learned = _read(document["measured"]), _read(document["learned"])
+            return Profile(known, measured, learned, document["threads"]) if measured else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def save(self, profile: Profile) -> bool:
+        """Store atomically; whether that was possible."""
+        document = {
+            "format": FORMAT,
+            "identity": dict(profile.identity),
+            "measured": profile.measured,
+            "learned": profile.learned,
+            "threads": profile.threads,
+        }
+        path = self._path(profile.identity)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    json.dump(document, file, indent=1)
+                Path(name).replace(path)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError:
+            return False
+        return True
+
+    def learn(self, profile: Profile, learned: Buckets) -> bool:
+        """Store what use has taught about a profile; whether that was possible."""
+        return self.save(replace(profile, learned=learned))
+
+    def _path(self, known: Mapping[str, Any]) -> Path:
+        text = json.dumps(dict(known), sort_keys=True)
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def _read(table: Mapping[str, Mapping[str, float]]) -> dict[int, dict[int, float]]:
+    """A table of buckets from JSON, whose keys are text; what makes no sense is an error."""
+    read = {
+        int(at): {int(n): float(seconds) for n, seconds in points.items()}
+        for at, points in table.items()
+    }
+    for points in read.values():
+        if not points or any(n < 1 or not 0 < s < 1e5 for n, s in points.items()):
+            raise ValueError("a profile with impossible times")
+    return read
