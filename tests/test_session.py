@@ -54,7 +54,7 @@ def test_settings_reach_the_engine_and_may_change_between_turns() -> None:
     session, engine = fake_session(HELLO, HELLO, settings=settings)
     list(session.turn("hi", Cancel()))
     assert "Be brief." in FakeModel().text(engine.prompts[0])
-    assert (engine.settings.n_predict, engine.settings.accept) == (7, Accept.TOKEN)
+    assert (engine.settings.n_predict, engine.settings.accept) == (7, Accept.BLOCK)
     session.settings.system_prompt = "Be long."
     session.settings.sampling = SamplingParams(temperature=0)
     list(session.turn("more", Cancel()))
@@ -192,6 +192,15 @@ def test_regenerate_keeps_the_old_answer_when_it_fails() -> None:
     list(session.turn("hi", Cancel()))
     with pytest.raises(EngineError):
         list(session.regenerate(Cancel()))
+    assert contents(session.messages) == [("user", "hi"), ("assistant", "hello")]
+
+
+def test_regenerate_keeps_the_old_answer_when_it_is_stopped_before_a_word() -> None:
+    session, _ = fake_session(HELLO, HELLO)
+    list(session.turn("hi", Cancel()))
+    cancel = Cancel()
+    cancel.set()
+    list(session.regenerate(cancel))
     assert contents(session.messages) == [("user", "hi"), ("assistant", "hello")]
 
 

@@ -21,6 +21,7 @@ from localspec.chat.transcript import Transcript
 from localspec.engine.cancel import Cancel
 from localspec.engine.gamma import FixedGamma, Plan, Situation
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.llama_grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
 from localspec.errors import Cancelled, LocalspecError, PromptTooLong
 
@@ -50,6 +51,7 @@ class Session:
         self._speculation = engine.drafter is not None and settings.draft_length > 0
         self._busy = threading.Lock()
         self._closed = False
+        self._grammar: tuple[str, LlamaGrammar] | None = None
         self._running: Cancel | None = None
         self._turns: weakref.WeakSet[Turn] = weakref.WeakSet()
 
@@ -111,7 +113,7 @@ class Session:
     def regenerate(self, cancel: Cancel) -> Turn:
         """Answer the last question again in place of the old answer.
 
-        Yields and raises as `turn` does; also a LocalspecError where there is no question.
+        The old answer stays if the new one fails or is stopped before its first token. Yields and raises as `turn` does; also a LocalspecError where there is no question.
         """
         return self._tracked(self._ask_again(cancel))
 
@@ -204,7 +206,9 @@ class Session:
             raise
         finally:
             self._transcript.answered(answer.tokens, piece, answer.text)
-            if reason is None and not answer.text:  # it failed before it said anything
+            again = len(asked) <= len(before)
+            stopped = reason is FinishReason.CANCELLED
+            if not answer.text and (reason is None or (again and stopped)):
                 self.messages[:] = before
             else:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
@@ -237,6 +241,9 @@ class Session:
             sampling=settings.sampling,
             accept=settings.rule,
             n_predict=settings.n_predict,
+            constraint=self._constraint(settings.grammar),
+            lenience=settings.lenience,
+            recorder=settings.recorder,
             repeatable=settings.repeatable,
         )
         rounds: Any = self._engine.generate(prompt, how, _Switch(self._gamma), cancel)
@@ -249,6 +256,14 @@ class Session:
                 if event.round.finish is not None:
                     return event.round.finish
         raise AssertionError("the engine ended without a reason")
+
+    def _constraint(self, gbnf: str) -> LlamaGrammar | None:
+        """The grammar before any text; reading it takes a look at every token."""
+        if not gbnf:
+            return None
+        if self._grammar is None or self._grammar[0] != gbnf:
+            self._grammar = gbnf, LlamaGrammar.parse(self.pair.target.model, gbnf)
+        return self._grammar[1]
 
     def _read(
         self, prompt: Sequence[int], cancel: Cancel

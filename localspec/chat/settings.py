@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from localspec.engine.acceptance import Accept
+from localspec.engine.acceptance import Accept, default_accept
+from localspec.engine.replay import Recorder
 from localspec.engine.sampling import SamplingParams
 
 Gamma: TypeAlias = 'int | Literal["auto"]'
@@ -21,27 +22,39 @@ class ChatSettings:
     Attributes:
         system_prompt: what the model is told before anything else; empty for nothing.
         sampling: the sampler chain.
-        accept: the acceptance rule; None chooses match at temperature 0, else token.
+        accept: the acceptance rule; None chooses one (see `default_accept`).
+        lenience: makes the rule lossy, with another distribution than the target's; None for
+            lossless.
+        grammar: the GBNF that answers conform to; empty for none.
         gamma: draft length, or ``"auto"``.
         n_predict: tokens to generate at most; -1 until the end or the end of the context.
         stop: strings that end an answer and are left out of it.
         repeatable: somebody chose the seed, so nothing in the answer may follow the clock.
+        recorder: writes a trace of the next answer; None for none.
     """
 
     system_prompt: str = ""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     accept: Accept | None = None
+    lenience: float | None = None
+    grammar: str = ""
     gamma: Gamma = "auto"
     n_predict: int = -1
     stop: tuple[str, ...] = ()
     repeatable: bool = False
+    recorder: Recorder | None = None
 
     @property
     def rule(self) -> Accept:
         """The acceptance rule in force."""
         if self.accept is not None:
             return self.accept
-        return Accept.MATCH if self.sampling.greedy else Accept.TOKEN
+        return default_accept(self.sampling, seeded=self.repeatable)
+
+    @property
+    def lossy_note(self) -> str:
+        """What has to stand wherever a speed is shown; empty for a lossless rule."""
+        return "" if self.lenience is None else f"lossy {self.lenience:g}"
 
     @property
     def draft_length(self) -> int:
@@ -51,4 +64,5 @@ class ChatSettings:
     @property
     def gamma_note(self) -> str:
         """Where gamma comes from, in words."""
-        return AUTO_NOTE if self.gamma == "auto" else "fixed"
+        note = AUTO_NOTE if self.gamma == "auto" else "fixed"
+        return f"{note}, {self.lossy_note}" if self.lossy_note else note

@@ -6,8 +6,11 @@ import json
 import os
 import secrets
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,6 +21,7 @@ from localspec.cli.loading import load_session
 from localspec.cli.options import Options
 from localspec.cli.run import Wanted
 from localspec.engine.cancel import Cancel
+from localspec.engine.replay import Recorder
 from localspec.engine.stats import FinishReason
 from localspec.errors import LocalspecError
 
@@ -35,10 +39,35 @@ def answer(options: Options, wanted: Wanted, cancel: Cancel) -> bool:
         for notice in session.notices:
             click.echo(f"warning: {notice}", err=True)
         try:
-            end = _report(session, wanted, cancel)
+            with _traced(session, wanted.trace):
+                end = _report(session, wanted, cancel)
         except BrokenPipeError:
             return False  # the reader (head, less) has seen enough
     return end.reason is FinishReason.CANCELLED
+
+
+@contextmanager
+def _traced(session: Session, path: Path | None) -> Iterator[None]:
+    """Have the answer's trace written to `path`, one JSON document to a line."""
+    if path is None:
+        yield
+        return
+    try:
+        with path.open("w", encoding="utf-8") as out:
+
+            def line(document: dict[str, Any]) -> None:
+                out.write(json.dumps(document, allow_nan=False) + "\n")
+
+            session.settings.recorder = Recorder(line, report.settings(session))
+            yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LocalspecError(
+            f"cannot write the trace to {path}: {error.strerror}", "Choose another file."
+        ) from None
+    finally:
+        session.settings.recorder = None
 
 
 def _fix_seed(session: Session) -> None:

@@ -13,10 +13,12 @@ from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.cli.options import Options
+from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads, devices
+from localspec.engine.llama_grammar import check_grammar, schema_to_gbnf
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import OutOfMemory, SamplingError, UnsupportedModel, UsageError
 from localspec.pairs import catalogue, gguf, units, vocabulary
@@ -26,6 +28,7 @@ from localspec.pairs.gguf import GgufHeader, ModelFiles
 # Chosen where nobody asks for more: a cache of the whole trained context can take more memory
 # than the weights.
 DEFAULT_CTX = 8192
+LEAST_CTX = 16
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""
@@ -35,7 +38,7 @@ def chat_settings(options: Options) -> ChatSettings:
     """The settings that a conversation begins with.
 
     Raises:
-        UsageError: sampling settings that make no distribution.
+        UsageError: sampling settings that make no distribution; no grammar, or no schema.
     """
     try:
         sampling = SamplingParams(
@@ -43,6 +46,12 @@ def chat_settings(options: Options) -> ChatSettings:
             top_k=options.top_k,
             top_p=options.top_p,
             min_p=options.min_p,
+            typical_p=options.typical_p,
+            repeat_penalty=options.repeat_penalty,
+            presence_penalty=options.presence_penalty,
+            frequency_penalty=options.frequency_penalty,
+            repeat_last_n=options.repeat_last_n,
+            logit_bias=dict(options.logit_bias),
             seed=options.seed,
         )
     except SamplingError as error:
@@ -50,11 +59,26 @@ def chat_settings(options: Options) -> ChatSettings:
     return ChatSettings(
         system_prompt=options.system_prompt,
         sampling=sampling,
+        accept=Accept(options.accept) if options.accept else None,
+        lenience=options.lossy,
+        grammar=_grammar(options),
         gamma=options.gamma,
         n_predict=options.n_predict,
         stop=options.stop,
         repeatable=options.seed is not None,
     )
+
+
+def _grammar(options: Options) -> str:
+    """The GBNF that is asked for, checked before a screen is up; empty for none."""
+    if options.json_schema is not None:
+        gbnf = schema_to_gbnf(options.json_schema)
+    elif options.grammar is not None:
+        gbnf = options.grammar
+    else:
+        return ""
+    check_grammar(gbnf)
+    return gbnf
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +139,8 @@ def _plan(options: Options) -> _Plan:
         vocabulary.check(target.header, draft.header)
     n_ctx = _context_size(options, target.header)
     notices = [*_beyond_training(n_ctx, target), *(_beyond_training(n_ctx, draft) if draft else [])]
-    notices += _check_memory([model for model in (target, draft) if model], n_ctx)
+    models = [target] if draft is None else [target, draft]
+    notices += _check_memory(models, n_ctx, on_accelerator=options.n_gpu_layers != 0)
     return _Plan(resolved, target, draft, n_ctx, tuple(notices))
 
 
@@ -123,7 +148,13 @@ def _context_size(options: Options, target: GgufHeader) -> int:
     trained = _trained(target)
     if options.ctx_size is None:
         return min(trained or DEFAULT_CTX, DEFAULT_CTX)
-    return options.ctx_size or trained or DEFAULT_CTX
+    n_ctx = options.ctx_size or trained or DEFAULT_CTX
+    if n_ctx < LEAST_CTX:
+        raise UsageError(
+            f"a context of {n_ctx} tokens holds no conversation",
+            f"Give --ctx-size at least {LEAST_CTX}, or 0 for all that the model was trained for.",
+        )
+    return n_ctx
 
 
 def _trained(header: GgufHeader) -> int:
@@ -165,7 +196,7 @@ def _require_chat_model(model: ModelFiles) -> None:
         )
 
 
-def _check_memory(models: list[ModelFiles], n_ctx: int) -> list[str]:
+def _check_memory(models: list[ModelFiles], n_ctx: int, *, on_accelerator: bool) -> list[str]:
     """Refuse what cannot fit, warn of what will be slow.
 
     Weights are mapped: where they do not fit they are read from disk again and again, which is
@@ -176,8 +207,9 @@ def _check_memory(models: list[ModelFiles], n_ctx: int) -> list[str]:
     """
     weights = sum(model.tensor_bytes for model in models)
     caches = sum(_cache_bytes(model.header, n_ctx) for model in models)
-    accelerators = sum(device.free for device in devices())
-    free = machine.available() + accelerators
+    free = machine.available()
+    if on_accelerator:
+        free += sum(device.free for device in devices())
     room = machine.address_space_left()
     if room is not None and _with_reserve(weights + caches) > room:
         raise OutOfMemory(

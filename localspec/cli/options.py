@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import click
 
+from localspec.cli.sampling_options import GRAMMAR, RULES, SAMPLING, one_constraint
+
 MAX_GAMMA = 63  # one verify pass yields 64 rows of logits at most
 MAX_THREADS = 512  # ggml's own limit
 
@@ -29,6 +31,12 @@ class Options:
         gamma: draft length, or ``"auto"``.
         system_prompt: empty for none.
         stop: strings that end an answer.
+        typical_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, logit_bias:
+            the rest of the sampler chain.
+        grammar: GBNF that the answer conforms to, None for none.
+        json_schema: the same as a JSON schema.
+        accept: the acceptance rule's name, None to choose.
+        lossy: lenience of a lossy rule, None for lossless.
     """
 
     pair: str | None = None
@@ -45,6 +53,16 @@ class Options:
     gamma: int | Literal["auto"] = "auto"
     system_prompt: str = ""
     stop: tuple[str, ...] = ()
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_last_n: int = 64
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: str | None = None
+    json_schema: str | None = None
+    accept: str | None = None
+    lossy: float | None = None
 
 
 class _Gamma(click.ParamType["int | str"]):
@@ -61,6 +79,22 @@ class _Gamma(click.ParamType["int | str"]):
         if not (text.isascii() and text.isdecimal()) or int(text) > MAX_GAMMA:
             self.fail(f"{text!r} is neither auto nor a number from 0 to {MAX_GAMMA}.", param, ctx)
         return int(text)
+
+
+class _Whole(click.ParamType[int]):
+    """A whole number within bounds that the help text need not spell out."""
+
+    name = "integer"
+
+    def __init__(self, least: int, most: int = 2**31 - 1) -> None:
+        self._least = least
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = click.INT.convert(value, param, ctx)
+        if not self._least <= number <= self._most:
+            self.fail(f"{number} is not between {self._least} and {self._most}.", param, ctx)
+        return number
 
 
 class _Text(click.ParamType[str]):
@@ -98,21 +132,21 @@ _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
     click.option(
         *("-c", "--ctx-size"),
-        type=click.IntRange(0, 2**31 - 1),
+        type=_Whole(0),
         metavar="N",
         help="Context size in tokens; 0 for all that the target was trained for."
         "  [default: that, but 8192 at most]",
     ),
     click.option(
         *("-t", "--threads"),
-        type=click.IntRange(-1, MAX_THREADS),
+        type=_Whole(-1, MAX_THREADS),
         metavar="N",
         callback=_threads,
         help="CPU threads.  [default: the physical cores]",
     ),
     click.option(
         *("-ngl", "--n-gpu-layers"),
-        type=click.IntRange(-1, 2**31 - 1),
+        type=_Whole(-1),
         default=_DEFAULTS.n_gpu_layers,
         metavar="N",
         help="Layers on the GPU, if there is one; -1 for all.",
@@ -128,7 +162,7 @@ _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
     click.option(
         "--top-k",
-        type=click.IntRange(-(2**31), 2**31 - 1),
+        type=_Whole(-1),
         default=_DEFAULTS.top_k,
         metavar="N",
         help="Keep the N most probable tokens; 0 keeps all.",
@@ -152,14 +186,14 @@ _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
     click.option(
         *("-s", "--seed"),
-        type=click.IntRange(-1, 2**63 - 1),
+        type=_Whole(-1, 2**63 - 1),
         metavar="N",
         callback=_none_below_zero,
         help="Seed of the random draws; the same seed gives the same text.  [default: a new one]",
     ),
     click.option(
         *("-n", "--n-predict"),
-        type=click.IntRange(-1, 2**31 - 1),
+        type=_Whole(-1),
         default=_DEFAULTS.n_predict,
         metavar="N",
         help="Tokens to generate at most; -1 for no limit.",
@@ -168,6 +202,7 @@ _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option(
         "--gamma",
         type=_Gamma(),
+        metavar="N|auto",
         default=_DEFAULTS.gamma,
         help="Tokens drafted per round; 0 is plain decoding.",
         show_default=True,
@@ -186,6 +221,9 @@ _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         metavar="TEXT",
         help="End the answer where this text begins; may be repeated.",
     ),
+    *SAMPLING,
+    *GRAMMAR,
+    *RULES,
 )
 
 
@@ -197,6 +235,7 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def call(pair: str | None, target: str | None, **given: Any) -> Any:
         if pair is not None and target is not None:
             raise click.UsageError("PAIR and --target say the same: give one of them.")
+        one_constraint(given)
         shared = {name: given.pop(name) for name in names}
         options = Options(pair=target if pair is None else pair, **shared)
         return command(options=options, **given)

@@ -65,7 +65,11 @@ def settings(session: Session) -> dict[str, Any]:
         **pair.load_settings,
         "temp": sampling.pop("temperature"),
         **sampling,
+        # JSON has no infinity.
+        "logit_bias": {str(token): str(bias) for token, bias in chosen.sampling.logit_bias.items()},
         "accept": chosen.rule.value,
+        "lossy": chosen.lenience,
+        "grammar": chosen.grammar or None,
         "gamma": chosen.gamma,
         "gamma_note": chosen.gamma_note,
         "n_predict": chosen.n_predict,
@@ -78,7 +82,7 @@ def summary(session: Session, stats: GenerationStats) -> str:
     """The figures for a person, one to a line."""
     lines = [
         ("prompt", _prompt_line(stats)),
-        ("generated", _generated_line(stats)),
+        ("generated", _generated_line(session, stats)),
         ("time to first token", _seconds(stats.time_to_first_token_s)),
         ("draft length", _gamma_line(session)),
         ("drafted", f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"),
@@ -95,8 +99,10 @@ def _prompt_line(stats: GenerationStats) -> str:
     return f"{stats.prompt_tokens} tokens, {stats.prefill_cached} cached, {stats.prefill_s:.2f} s"
 
 
-def _generated_line(stats: GenerationStats) -> str:
-    return f"{stats.generated_tokens} tokens, {_number(stats.tokens_per_second)} tokens/s"
+def _generated_line(session: Session, stats: GenerationStats) -> str:
+    note = session.settings.lossy_note
+    speed = f"{_number(stats.tokens_per_second)} tokens/s{f' ({note})' if note else ''}"
+    return f"{stats.generated_tokens} tokens, {speed}"
 
 
 def _gamma_line(session: Session) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,11 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to answer, and what to print besides: figures, or a JSON document in place of text."""
+    """What to answer, and what to print besides: figures, or a JSON document in place of text.
+
+    Attributes:
+        trace: a file for what a replay needs, None for none.
+    """
 
     text: str
     stats: bool
     as_json: bool
+    trace: Path | None = None
 
 
 @click.command(name="run")
@@ -34,7 +40,14 @@ class Wanted:
 )
 @click.option("--stats", is_flag=True, help="Print the figures to standard error afterwards.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-def command(options: Options, prompt: str | None, stats: bool, as_json: bool) -> None:
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file what a replay of the run needs.",
+)
+def command(
+    options: Options, prompt: str | None, stats: bool, as_json: bool, trace: Path | None
+) -> None:
     """Answer one prompt on standard output.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
@@ -43,7 +56,7 @@ def command(options: Options, prompt: str | None, stats: bool, as_json: bool) ->
     text = read_prompt() if prompt in (None, "-") else str(prompt)
     if not text.strip():
         raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
-    wanted = Wanted(text=text, stats=stats, as_json=as_json)
+    wanted = Wanted(text=text, stats=stats, as_json=as_json, trace=trace)
     if _answer(options, wanted):
         raise Cancelled
 

@@ -61,10 +61,14 @@ class Recorder:
 
     Args:
         write: takes one document at a time.
+        about: what else to note in the first document: the model, the grammar.
     """
 
-    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, write: Callable[[dict[str, Any]], None], about: Mapping[str, Any] | None = None
+    ) -> None:
         self._write = write
+        self._about = dict(about or {})
         self._tape: list[float] = []
         self._header: dict[str, Any] = {}
 
@@ -83,7 +87,7 @@ class Recorder:
         """Write the settings: the first document."""
         settings = asdict(sampling)
         settings["logit_bias"] = [[id_, str(bias)] for id_, bias in sampling.logit_bias.items()]
-        head = {"format": FORMAT, "version": VERSION, "prompt": list(prompt)}
+        head = {"format": FORMAT, "version": VERSION, "about": self._about, "prompt": list(prompt)}
         self._write({**head, **self._header, "sampling": settings})
 
     def round(self, tokens: Sequence[int], draft: Draft, p: Rows, verdict: Verdict) -> None:
@@ -126,8 +130,9 @@ class TracedRound:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A whole trace: the settings and the rounds."""
+    """A whole trace: the settings, what was noted about the run, and the rounds."""
 
+    about: Mapping[str, Any]
     prompt: tuple[int, ...]
     sampling: SamplingParams
     rule: str
@@ -287,6 +292,7 @@ def _trace(head: dict[str, Any], rounds: Iterable[dict[str, Any]]) -> Trace:
     settings = head["sampling"]
     bias = {id_: float(bias) for id_, bias in settings.pop("logit_bias")}
     return Trace(
+        about=head["about"],
         prompt=tuple(head["prompt"]),
         sampling=SamplingParams(**settings, logit_bias=bias),
         rule=head["rule"],

@@ -1,0 +1,163 @@
+"""The options of the sampler chain, grammars, rules and traces, from the command line on."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from localspec.chat.settings import ChatSettings
+from localspec.cli.loading import chat_settings
+from localspec.cli.options import Options, shared_options
+from localspec.cli.run import command as run_command
+from localspec.engine.acceptance import Accept
+from localspec.engine.replay import read_trace, rederive
+from localspec.engine.sampling import SamplingParams
+from localspec.errors import UsageError
+
+DEMO = Path(__file__).parents[1] / "models" / "demo"
+
+
+def parse(*arguments: str) -> Options:
+    seen: list[Options] = []
+
+    @click.command()
+    @shared_options
+    def probe(options: Options) -> None:
+        seen.append(options)
+
+    probe.main(list(arguments), standalone_mode=False)
+    return seen[0]
+
+
+def test_every_option_reaches_the_chain() -> None:
+    settings = chat_settings(
+        parse(
+            *("--typical-p", "0.9", "--repeat-penalty", "1.1", "--presence-penalty", "0.2"),
+            *("--frequency-penalty", "0.3", "--repeat-last-n", "7", "-l", "5+1.5", "-l", "6-inf"),
+            *("--accept", "coupled", "--lossy", "0.5", "--grammar", 'root ::= "a"'),
+        )
+    )
+    assert settings.sampling == SamplingParams(
+        typical_p=0.9,
+        repeat_penalty=1.1,
+        presence_penalty=0.2,
+        frequency_penalty=0.3,
+        repeat_last_n=7,
+        logit_bias={5: 1.5, 6: -math.inf},
+    )
+    assert settings.accept is Accept.COUPLED
+    assert settings.lenience == 0.5
+    assert settings.grammar == 'root ::= "a"'
+
+
+def test_the_defaults_are_the_chains() -> None:
+    settings = chat_settings(parse())
+    assert settings.sampling == SamplingParams()
+    assert settings.lenience is None
+    assert settings.grammar == ""
+    assert settings.lossy_note == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        (ChatSettings(sampling=SamplingParams(temperature=0)), Accept.MATCH),
+        (ChatSettings(sampling=SamplingParams(temperature=0, seed=1), repeatable=True), "match"),
+        (ChatSettings(sampling=SamplingParams(seed=1), repeatable=True), Accept.COUPLED),
+        (ChatSettings(), Accept.BLOCK),
+        (ChatSettings(accept=Accept.TOKEN, repeatable=True), Accept.TOKEN),
+    ],
+)
+def test_the_rule_where_none_is_chosen(settings: ChatSettings, rule: Accept) -> None:
+    assert settings.rule == rule
+
+
+def test_a_lossy_rule_is_called_lossy_where_speed_is_shown() -> None:
+    assert "lossy 0.5" in ChatSettings(lenience=0.5).gamma_note
+    assert "lossy" not in ChatSettings().gamma_note
+
+
+def test_files_and_schemas(tmp_path: Path) -> None:
+    grammar, schema = tmp_path / "a.gbnf", tmp_path / "a.json"
+    grammar.write_text('root ::= "é"', encoding="utf-8")
+    schema.write_text('{"type": "boolean"}', encoding="utf-8")
+    assert chat_settings(parse("--grammar-file", str(grammar))).grammar == 'root ::= "é"'
+    by_file = chat_settings(parse("-jf", str(schema))).grammar
+    assert by_file == chat_settings(parse("-j", '{"type": "boolean"}')).grammar
+    assert "true" in by_file
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--accept", "perhaps"],
+        ["--lossy", "0"],
+        ["--lossy", "1.5"],
+        ["--lossy", "nan"],
+        ["-l", "5"],
+        ["-l", "x+1"],
+        ["-l", "5+inf"],
+        ["-l", "5+1.2.3"],
+        ["--repeat-last-n", "-1"],
+        ["--grammar", "a", "-j", "{}"],
+        ["--grammar-file", "/no/such/file"],
+    ],
+)
+def test_nonsense_is_wrong_usage(arguments: list[str]) -> None:
+    result = CliRunner().invoke(run_command, [*arguments, "-p", "x"])
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--typical-p", "0"],
+        ["--repeat-penalty", "0"],
+        ["--repeat-penalty", "nan"],
+        ["--presence-penalty", "inf"],
+        ["--grammar", "root ::= ("],
+        ["--grammar", ""],
+        ["-j", "{"],
+        ["-j", '{"type": "integer", "minimum": 3}'],
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(UsageError):
+        chat_settings(parse(*arguments))
+
+
+def run(*arguments: str) -> str:
+    draft = next(DEMO.glob("draft-*.gguf"))
+    target = next(DEMO.glob("target-*.gguf"))
+    result = CliRunner().invoke(
+        run_command, [str(target), "--draft", str(draft), "-t", "1", *arguments], env={}
+    )
+    assert result.exception is None, result.output
+    return str(result.stdout) + str(result.stderr)
+
+
+def test_a_trace_from_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    document = json.loads(
+        run("-p", "A dog", "--seed", "3", "-n", "30", "--json", "--trace", str(path))
+    )
+    with path.open(encoding="utf-8") as lines:
+        trace = read_trace(lines)
+    assert rederive(trace)[: len(document["tokens"])] == document["tokens"]
+    assert trace.about["accept"] == "coupled"
+    assert trace.about["seed"] == 3
+
+
+def test_an_answer_of_a_schema_and_the_lossy_mark() -> None:
+    schema = '{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}'
+    output = run("-p", "A dog", "-j", schema, "--lossy", "0.5", "--stats")
+    answer, _, figures = output.partition("\n")
+    assert isinstance(json.loads(answer)["ok"], bool)
+    generated = next(line for line in figures.splitlines() if line.startswith("generated"))
+    assert "lossy 0.5" in generated
