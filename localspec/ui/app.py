@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -15,10 +16,10 @@ from textual.widgets import Static
 from localspec.errors import LocalspecError
 from localspec.ui import commands, numbers
 from localspec.ui.engine_thread import EngineThread
+from localspec.ui.growing import legend
 from localspec.ui.help_screen import HelpScreen
 from localspec.ui.key_line import KeyLine
 from localspec.ui.messages import ChangeDone, Loaded, LoadFailed, Loading, TurnNews, TurnOver
-from localspec.ui.origin_view import legend
 from localspec.ui.panel import CompactPanel, FullPanel, PanelForm, natural_form, next_form
 from localspec.ui.panel_layout import PanelState
 from localspec.ui.prompt import Prompt
@@ -130,7 +131,7 @@ class ChatApp(App[None]):
             yield SystemCommand(
                 command.name.capitalize(),
                 command.meaning,
-                lambda name=command.name: self.run_worker(self.action_command(name)),
+                partial(self.action_command, command.name),
             )
         yield SystemCommand("Theme", "choose the colours", self.action_change_theme)
 
@@ -149,38 +150,38 @@ class ChatApp(App[None]):
             self._status.lasting(message.step, message.share)
 
     @on(Loaded)
-    async def _loaded(self, message: Loaded) -> None:
+    def _loaded(self, message: Loaded) -> None:
         self.session = message.session
         self.turns.phase = Phase.READY
         self.panel_state.note = message.session.speculation_note
-        await self.transcript.open(message.session)
+        self.transcript.open(message.session)
         self._show_title()
         self.show_phase()
         self._refresh_everything()
 
     @on(LoadFailed)
-    async def _load_failed(self, message: LoadFailed) -> None:
+    def _load_failed(self, message: LoadFailed) -> None:
         self.load_error = message.error
         self.turns.phase = Phase.UNUSABLE
         self.show_phase()
-        await self.transcript.say(*in_words(message.error), error=True)
+        self.transcript.say(*in_words(message.error), error=True)
 
     @on(TurnNews)
-    async def _turn_news(self) -> None:
-        await self.turns.news()
+    def _turn_news(self) -> None:
+        self.turns.news()
 
     @on(TurnOver)
-    async def _turn_over(self, message: TurnOver) -> None:
-        await self.turns.over(message.error)
+    def _turn_over(self, message: TurnOver) -> None:
+        self.turns.over(message.error)
 
     @on(ChangeDone)
-    async def _change_done(self, message: ChangeDone) -> None:
+    def _change_done(self, message: ChangeDone) -> None:
         self.turns.phase = Phase.READY
         if message.error is not None:
-            await self.transcript.say(*in_words(message.error), error=True)
+            self.transcript.say(*in_words(message.error), error=True)
         elif self.session is not None:
             self.panel_state.clear()
-            await self.transcript.open(self.session)
+            self.transcript.open(self.session)
         self._refresh_everything()
 
     # From the keyboard
@@ -195,15 +196,15 @@ class ChatApp(App[None]):
         return False
 
     @on(Prompt.Sent)
-    async def _sent(self, message: Prompt.Sent) -> None:
+    def _sent(self, message: Prompt.Sent) -> None:
         if (slash := commands.parse(message.text)) is not None:
-            await self._run_command(*slash)
+            self._run_command(*slash)
         else:
-            await self.turns.ask(commands.message_text(message.text))
+            self.turns.ask(commands.message_text(message.text))
 
     @on(Prompt.PasteRefused)
-    async def _paste_refused(self, message: Prompt.PasteRefused) -> None:
-        await self.transcript.say(
+    def _paste_refused(self, message: Prompt.PasteRefused) -> None:
+        self.transcript.say(
             f"the pasted text is too long: {message.length:,} characters",
             "Paste a part of it that fits into the context.",
             error=True,
@@ -235,15 +236,15 @@ class ChatApp(App[None]):
         self.turns.stop()
         self.say_briefly("press Ctrl+C again to quit")
 
-    async def action_command(self, name: str) -> None:
+    def action_command(self, name: str) -> None:
         """Run a command from a key or the palette."""
-        await self._run_command(name, "")
+        self._run_command(name, "")
 
-    async def _run_command(self, name: str, argument: str) -> None:
+    def _run_command(self, name: str, argument: str) -> None:
         try:
-            await commands.find(name).run(self, argument)
+            commands.find(name).run(self, argument)
         except LocalspecError as error:
-            await self.transcript.say(*in_words(error), error=True)
+            self.transcript.say(*in_words(error), error=True)
 
     # What commands and turns ask for
 
@@ -263,9 +264,9 @@ class ChatApp(App[None]):
         self.engine.shut_down()
         self.exit()
 
-    async def toggle_origins(self) -> None:
+    def toggle_origins(self) -> None:
         """Show who proposed what, or Markdown again."""
-        await self.transcript.show_origins(not self.transcript.by_origin)
+        self.transcript.show_origins(not self.transcript.by_origin)
         self.show_phase()
 
     def cycle_panel(self, wanted: str) -> None:
@@ -276,9 +277,9 @@ class ChatApp(App[None]):
 
     def copy_answer(self) -> None:
         """Copy the last answer."""
-        text = self.transcript.last_answer()
-        if text:
-            self._copy(text, "the last answer")
+        answer = self.transcript.last_answer()
+        if answer is not None and answer.text:
+            self._copy(answer.text, "the last answer")
         else:
             self.say_briefly("there is no answer yet")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,7 +12,7 @@ from localspec.ui.contract import ChatSession
 if TYPE_CHECKING:
     from localspec.ui.app import ChatApp
 
-Action: TypeAlias = "Callable[[ChatApp, str], Awaitable[None]]"
+Action: TypeAlias = "Callable[[ChatApp, str], None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ def _session(app: ChatApp) -> ChatSession:
     return app.session
 
 
-async def _help(app: ChatApp, argument: str) -> None:  # noqa: ARG001 - one signature for all
+def _help(app: ChatApp, argument: str) -> None:  # noqa: ARG001 - one signature for all
     app.show_help()
 
 
-async def _speculation(app: ChatApp, argument: str) -> None:
+def _speculation(app: ChatApp, argument: str) -> None:
     session = _session(app)
     wanted = {"": not session.speculation, "on": True, "off": False}.get(argument.lower())
     if wanted is None:
@@ -94,40 +94,40 @@ async def _speculation(app: ChatApp, argument: str) -> None:
     app.refresh_figures()
 
 
-async def _origin(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    await app.toggle_origins()
+def _origin(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    app.toggle_origins()
 
 
-async def _panel(app: ChatApp, argument: str) -> None:
+def _panel(app: ChatApp, argument: str) -> None:
     app.cycle_panel(argument.lower())
 
 
-async def _regenerate(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+def _regenerate(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     _session(app)
-    await app.turns.regenerate()
+    app.turns.regenerate()
 
 
-async def _copy(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+def _copy(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     app.copy_answer()
 
 
-async def _system(app: ChatApp, argument: str) -> None:
+def _system(app: ChatApp, argument: str) -> None:
     session = _session(app)
     if not argument:
         current = session.settings.system_prompt
-        await app.transcript.say(f"system prompt: {current}" if current else "no system prompt")
+        app.transcript.say(f"system prompt: {current}" if current else "no system prompt")
         return
     prompt = "" if argument in {"none", "off"} else argument
     session.settings = replace(session.settings, system_prompt=prompt)
-    await app.transcript.say(
+    app.transcript.say(
         "system prompt set for the answers to come" if prompt else "system prompt removed"
     )
 
 
-async def _gamma(app: ChatApp, argument: str) -> None:
+def _gamma(app: ChatApp, argument: str) -> None:
     session = _session(app)
     if not argument:
-        await app.transcript.say(f"gamma: {session.settings.gamma}")
+        app.transcript.say(f"gamma: {session.settings.gamma}")
         return
     if argument != "auto" and not (argument.isascii() and argument.isdigit()):
         raise UsageError(
@@ -138,14 +138,14 @@ async def _gamma(app: ChatApp, argument: str) -> None:
     if isinstance(gamma, int) and gamma > 16:
         raise UsageError(f"gamma cannot be {gamma}", "At most 16 tokens are drafted at a time.")
     session.settings = replace(session.settings, gamma=gamma)
-    await app.transcript.say(f"gamma {gamma} for the answers to come")
+    app.transcript.say(f"gamma {gamma} for the answers to come")
 
 
-async def _temperature(app: ChatApp, argument: str) -> None:
+def _temperature(app: ChatApp, argument: str) -> None:
     session = _session(app)
     sampling = session.settings.sampling
     if not argument:
-        await app.transcript.say(f"temperature: {sampling.temperature:g}")
+        app.transcript.say(f"temperature: {sampling.temperature:g}")
         return
     try:
         temperature = float(argument)
@@ -155,15 +155,15 @@ async def _temperature(app: ChatApp, argument: str) -> None:
         ) from None
     sampling = replace(sampling, temperature=temperature)
     session.settings = replace(session.settings, sampling=sampling)
-    await app.transcript.say(f"temperature {temperature:g} for the answers to come")
+    app.transcript.say(f"temperature {temperature:g} for the answers to come")
 
 
-async def _clear(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+def _clear(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     _session(app)
     app.turns.clear()
 
 
-async def _quit(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+def _quit(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     app.leave()
 
 

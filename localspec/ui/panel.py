@@ -92,5 +92,7 @@ class FullPanel(Vertical):
         """Show the state as it is now."""
         figure, meaning = big_speed(self.state)
         self._digits.update(figure)
-        self._unit.update(drawing.styled(("tokens/s\n", "bold"), (meaning, "$foreground 65%")))
+        self._unit.update(
+            drawing.styled(("tokens/s\n", "bold"), (meaning, "$foreground 65%")), layout=False
+        )
         self._body.refresh()

@@ -1,167 +1,231 @@
-"""The conversation on the screen: questions, answers, notices, and a welcome while it is empty."""
+"""The conversation on the screen: one widget that draws the lines that are seen.
+
+A widget for each paragraph, as Textual's own Markdown has it, is laid out and styled again and
+again while text streams in; with a fast model that took half of a core. Lines cost nothing while
+they are out of sight, so an old conversation does not slow down a new answer.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from typing import TYPE_CHECKING, TypeVar
 
-from textual.containers import VerticalScroll
-from textual.content import Content
-from textual.widgets import Static
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.visual import Visual
+from textual.widget import Widget
 
 from localspec.chat.events import Origin, Span
-from localspec.ui.answer import Answer
-from localspec.ui.safe_text import one_line, safe
+from localspec.ui.items import Answer, Item, Notice, Question, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from textual.widget import Widget
+    from textual import events
+    from textual.content import Content
+    from textual.selection import Selection
 
+    from localspec.engine.stats import FinishReason, GenerationStats
     from localspec.ui.contract import ChatMessage, ChatSession
 
-# Widgets cost layout time in every frame, seen or not: the oldest messages leave the screen
-# (not the conversation) once there are more than this.
-LONGEST = 120
-_SHOWN_OF_QUESTION = 20_000
+# Laying out thousands of messages takes a second: the oldest are not shown.
+LONGEST = 400
+_TOP = 1
+
+AnyItem = TypeVar("AnyItem", bound=Item)
 
 
-class Question(Static):
-    """What the user said, exactly as typed."""
-
-    def __init__(self, text: str) -> None:
-        shown = safe(text)
-        if len(shown) > _SHOWN_OF_QUESTION:
-            more = len(shown) - _SHOWN_OF_QUESTION
-            shown = f"{shown[:_SHOWN_OF_QUESTION]}\n… and {more:,} more characters"
-        super().__init__(Content(shown), markup=False, classes="question")
-
-
-class Notice(Static):
-    """A message of the app itself, in place; errors look like errors also without colour."""
-
-    def __init__(self, text: str, remedy: str = "", *, error: bool = False) -> None:
-        mark = ("✗ ", "bold $text-error") if error else ("• ", "$foreground 65%")
-        pieces: list[tuple[str, str]] = [mark, (safe(text), "" if error else "$foreground 65%")]
-        if remedy:
-            pieces.append((f"\n  {safe(remedy)}", "$foreground 65%"))
-        super().__init__(
-            Content.assemble(*pieces), markup=False, classes="notice -error" if error else "notice"
-        )
-
-
-class Welcome(Static):
-    """What an empty conversation shows: which pair is loaded and how to begin."""
-
-    def __init__(self, session: ChatSession) -> None:
-        super().__init__(welcome(session), markup=False, classes="welcome")
-
-
-def welcome(session: ChatSession) -> Content:
-    """The pair and the first keys to know."""
-    draft = session.draft_name
-    how = (
-        "The draft guesses, the target checks; the text is the target's own."
-        if draft
-        else "No draft is loaded: every token is the target's own work."
-    )
-    keys = [
-        ("Enter", "send"),
-        ("Ctrl+J", "break the line"),
-        ("Esc", "stop an answer"),
-        ("F1", "all keys and commands"),
-    ]
-    rows: list[tuple[str, str]] = []
-    for key, meaning in keys:
-        rows += [(f"{key:>8}", "bold $text-accent"), (f"  {meaning}\n", "$foreground 65%")]
-    return Content.assemble(
-        (f"{one_line(session.pair_name, 60)}\n", "bold $text-primary"),
-        ("target  ", "$foreground 65%"),
-        f"{one_line(session.target_name, 60)}\n",
-        ("draft   ", "$foreground 65%"),
-        f"{one_line(draft, 60) if draft else 'none'}\n",
-        (f"{how}\n\n", "$foreground 65% italic"),
-        *rows,
-    )
-
-
-class Transcript(VerticalScroll):
+class Transcript(ScrollView, can_focus=False):
     """The scrolling conversation; stays at the newest line until the user scrolls away."""
-
-    can_focus = False
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self.by_origin = False
+        self.items: list[Item] = []
+        self._starts: list[int] = []
+        self._margin = 2
 
-    def on_mount(self) -> None:
-        """Follow the newest line."""
-        self.anchor()
+    # Changing the conversation
 
-    async def open(self, session: ChatSession) -> None:
+    def open(self, session: ChatSession) -> None:
         """Show a session's messages, or the welcome."""
-        await self.clear()
-        widgets: list[Widget] = [Notice(notice) for notice in session.notices]
-        for message in session.messages[-LONGEST:]:
-            if message.role == "user":
-                widgets.append(Question(message.content))
-            elif message.role == "assistant":
-                widgets.append(Answer(_spans(message), by_origin=self.by_origin))
+        self.items = [Notice(notice) for notice in session.notices]
+        messages = session.messages[-LONGEST:]
         if not session.messages:
-            widgets.insert(0, Welcome(session))
-        await self.mount_all(widgets)
+            self.items.insert(0, Welcome(session))
+        elif len(messages) < len(session.messages):
+            hidden = len(session.messages) - len(messages)
+            self.items.append(Notice(f"{hidden:,} older messages are not shown"))
+        for message in messages:
+            if message.role == "user":
+                self.items.append(Question(message.content))
+            elif message.role == "assistant":
+                self.items.append(Answer(_spans(message), by_origin=self.by_origin))
+        self._measure(0)
+        self._to_end()
 
-    async def clear(self) -> None:
-        """Empty the screen."""
-        await self.remove_children()
+    def ask(self, text: str) -> Answer:
+        """Show a question; the answer that is to come."""
+        self.items = [item for item in self.items if not isinstance(item, Welcome)][-LONGEST:]
+        self._measure(0)
+        self._add(Question(text))
+        return self._add(Answer(by_origin=self.by_origin))
 
-    async def ask(self, text: str) -> tuple[Question, Answer]:
-        """Show a question and the answer that is to come."""
-        question = Question(text)
-        return question, (await self._append(question, self._new_answer()))
-
-    async def answer_again(self) -> Answer | None:
+    def answer_again(self) -> Answer | None:
         """Put a fresh answer in place of the last one; None where there is none."""
-        answers = list(self.query_children(Answer))
-        if not answers:
+        last = self.last_answer()
+        if last is None:
             return None
-        fresh = self._new_answer()
-        await self.mount(fresh, after=answers[-1])
-        await answers[-1].remove()
-        self._follow()
+        fresh = Answer(by_origin=self.by_origin)
+        index = self.items.index(last)
+        self.items[index] = fresh
+        self._measure(index)
+        self._to_end()
         return fresh
 
-    async def say(self, text: str, remedy: str = "", *, error: bool = False) -> None:
-        """Show a notice below everything else."""
-        await self.mount(Notice(text, remedy, error=error))
-        self._follow()
+    def take_back(self, answer: Answer) -> None:
+        """Remove an answer that never began, and its question."""
+        index = self.items.index(answer)
+        first = index - 1 if index and isinstance(self.items[index - 1], Question) else index
+        del self.items[first : index + 1]
+        self._measure(first)
 
-    async def show_origins(self, by_origin: bool) -> None:
+    def write(self, answer: Answer, spans: Iterable[Span]) -> None:
+        """Append text to an answer."""
+        answer.write(spans)
+        self._grown(answer)
+
+    def finish(
+        self, answer: Answer, stats: GenerationStats | None, reason: FinishReason | None
+    ) -> None:
+        """An answer is complete."""
+        answer.finish(stats, reason)
+        self._grown(answer)
+
+    def say(self, text: str, remedy: str = "", *, error: bool = False) -> None:
+        """Show a notice below everything else."""
+        self._add(Notice(text, remedy, error=error))
+
+    def show_origins(self, by_origin: bool) -> None:
         """Switch all answers, and those to come."""
         self.by_origin = by_origin
-        for answer in self.query_children(Answer):
-            await answer.show_origins(by_origin)
+        for item in self.items:
+            if isinstance(item, Answer):
+                item.show_origins(by_origin)
+        self._measure(0)
 
-    def last_answer(self) -> str:
-        """The text of the newest answer, or nothing."""
-        answers = list(self.query_children(Answer))
-        return answers[-1].text if answers else ""
+    def last_answer(self) -> Answer | None:
+        """The newest answer."""
+        return next((item for item in reversed(self.items) if isinstance(item, Answer)), None)
 
-    def _new_answer(self) -> Answer:
-        return Answer(by_origin=self.by_origin)
+    def plain(self) -> str:
+        """All that can be read here, as it is wrapped."""
+        lines = [line for item in self.items for line in item.lines(self._text_width())]
+        return "\n".join(line.plain.rstrip() for line in lines)
 
-    async def _append(self, question: Question, answer: Answer) -> Answer:
-        for welcome_text in self.query_children(Welcome):
-            await welcome_text.remove()
-        excess = len(self.children) + 2 - LONGEST
-        for old in list(self.children)[: max(0, excess)]:
-            await old.remove()
-        await self.mount_all([question, answer])
-        self._follow()
-        return answer
+    # Lines
 
-    def _follow(self) -> None:
-        """Sending moves back to the newest line, wherever the user had scrolled."""
-        self.anchor()
+    def _add(self, item: AnyItem) -> AnyItem:
+        self.items.append(item)
+        self._measure(len(self.items) - 1)
+        self._to_end()
+        return item
+
+    def _grown(self, item: Item) -> None:
+        if item in self.items:
+            self._measure(self.items.index(item))
+
+    def _measure(self, first: int) -> None:
+        """Find out anew where items begin from `first` on, and draw."""
+        width = self._text_width()
+        if width <= 0:
+            return
+        following = self.is_vertical_scroll_end
+        del self._starts[first:]
+        line = self._starts[-1] + len(self.items[first - 1].lines(width)) if first else _TOP
+        changed_from = line
+        for item in self.items[first:]:
+            self._starts.append(line)
+            line += len(item.lines(width))
+        if line != self.virtual_size.height:
+            self._set_height(line)
+            if following:
+                self._to_end()
+        self._draw_from(changed_from)
+
+    def _set_height(self, height: int) -> None:
+        """Tell the scrollbar. Set the plain way, the height would lay out the whole screen anew."""
+        self.set_reactive(Widget.virtual_size, Size(self.size.width, height))
+        self.vertical_scrollbar.window_virtual_size = height
+        self.vertical_scrollbar.window_size = self.size.height
+        if self.scroll_y > self.max_scroll_y:
+            self._to_end()
+
+    def _draw_from(self, line: int) -> None:
+        top = max(0, line - self.scroll_offset.y)
+        if top < self.size.height:
+            self.refresh(Region(0, top, self.size.width, self.size.height - top))
+
+    def _to_end(self) -> None:
+        self.scroll_end(animate=False, immediate=True, x_axis=False)
+
+    def _text_width(self) -> int:
+        return self.size.width - 2 * self._margin
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Wrap everything anew."""
+        self._margin = 2 if event.size.width >= 60 else 1
+        following = self.is_vertical_scroll_end or self.max_scroll_y == 0
+        self._measure(0)
+        if following:
+            self.call_after_refresh(self._to_end)
+
+    def notify_style_update(self) -> None:
+        """Another theme: what was drawn has the wrong colours."""
+        super().notify_style_update()
+        for item in self.items:
+            item.strips.clear()
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line; what was drawn once is kept."""
+        absolute = y + self.scroll_offset.y
+        index = bisect_right(self._starts, absolute) - 1
+        ground = self.visual_style.rich_style
+        if index < 0 or index >= len(self.items):
+            return Strip.blank(self.size.width, ground)
+        item, local = self.items[index], absolute - self._starts[index]
+        lines = item.lines(self._text_width())
+        if local >= len(lines):
+            return Strip.blank(self.size.width, ground)
+        selection = self.text_selection
+        if selection is not None:
+            return self._draw(lines[local], selection.get_span(absolute), absolute)
+        if local not in item.strips:
+            item.strips[local] = self._draw(lines[local], None, absolute)
+        return item.strips[local].apply_offsets(0, absolute)
+
+    def _draw(self, line: Content, selected: tuple[int, int] | None, absolute: int) -> Strip:
+        line = line.pad_left(self._margin)
+        if selected is not None:
+            start, end = selected
+            style = self.screen.get_visual_style("screen--selection")
+            line = line.stylize(style, start, len(line) if end == -1 else end)
+        strips = Visual.to_strips(
+            self, line, self.size.width, 1, self.visual_style, apply_selection=False, pad=True
+        )
+        return strips[0].apply_offsets(0, absolute)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text as it is wrapped, without the margin."""
+        margin = " " * self._margin
+        text = "\n" * _TOP + "\n".join(margin + line for line in self.plain().split("\n"))
+        found = selection.extract(text)
+        return "\n".join(line.removeprefix(margin) for line in found.split("\n")), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
+        """Draw anew: which lines are concerned is not told."""
+        self.refresh()
 
 
 def _spans(message: ChatMessage) -> Iterable[Span]:

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from localspec.chat.events import Span, TurnEvent
-    from localspec.ui.answer import Answer
     from localspec.ui.app import ChatApp
-    from localspec.ui.transcript import Question
+    from localspec.ui.items import Answer
 
 
 class Phase(Enum):
@@ -38,7 +37,6 @@ class Turns:
         self._pace = Pace()
         self._flush_timer: Timer | None = None
         self._answer: Answer | None = None
-        self._question: Question | None = None
         self._asked = ""
         self._end: TurnEnd | None = None
 
@@ -55,17 +53,16 @@ class Turns:
         self._app.engine.reserve()
         return True
 
-    async def ask(self, text: str) -> None:
+    def ask(self, text: str) -> None:
         """Send `text` to the model, after `reserve`."""
-        self._question, answer = await self._app.transcript.ask(text)
-        self._begin(answer, text)
+        self._begin(self._app.transcript.ask(text), text)
         self._app.engine.ask(text)
 
-    async def regenerate(self) -> None:
+    def regenerate(self) -> None:
         """Answer the last message again."""
         if not self._ready() or not self.reserve():
             return
-        answer = await self._app.transcript.answer_again()
+        answer = self._app.transcript.answer_again()
         if answer is None:
             self.phase = Phase.READY
             self._app.say_briefly("there is no answer yet")
@@ -96,7 +93,7 @@ class Turns:
         self._pace.start()
         self._app.turn_began()
 
-    async def news(self) -> None:
+    def news(self) -> None:
         """Turn events have arrived: draw them now, or when the pace allows."""
         if self._flush_timer is not None:
             return
@@ -104,35 +101,35 @@ class Turns:
         if delay > 0:
             self._flush_timer = self._app.set_timer(delay, self._flush_later)
         else:
-            await self._flush()
+            self._flush()
 
-    async def over(self, error: Exception | None) -> None:
+    def over(self, error: Exception | None) -> None:
         """The engine is free: draw the rest, settle the answer, open the gate."""
-        await self._flush()
+        self._flush()
         answer, end = self._answer, self._end
         if answer is not None:
-            await answer.finish(end.stats if end else None, end.reason if end else None)
+            self._app.transcript.finish(
+                answer, end.stats if end else None, end.reason if end else None
+            )
         self.phase = Phase.READY
         if error is not None:
-            await self._failed(error)
-        self._answer = self._question = None
+            self._failed(error)
+        self._answer = None
         self._app.turn_ended()
 
-    async def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         """Say what happened; a question without any answer goes back into the input."""
         answer = self._answer
         if answer is not None and not answer.text:
-            await answer.remove()
-            if self._question is not None:
-                await self._question.remove()
+            self._app.transcript.take_back(answer)
             self._app.give_back(self._asked)
-        await self._app.transcript.say(*in_words(error), error=True)
+        self._app.transcript.say(*in_words(error), error=True)
 
-    async def _flush_later(self) -> None:
+    def _flush_later(self) -> None:
         self._flush_timer = None
-        await self._flush()
+        self._flush()
 
-    async def _flush(self) -> None:
+    def _flush(self) -> None:
         if self._flush_timer is not None:
             self._flush_timer.stop()
             self._flush_timer = None
@@ -140,7 +137,7 @@ class Turns:
         for event in self._app.engine.outbox.collect():
             spans.extend(self._take(event))
         if self._answer is not None and spans:
-            await self._answer.write(spans)
+            self._app.transcript.write(self._answer, spans)
         self._pace.drawn()
 
     def _take(self, event: TurnEvent) -> tuple[Span, ...]:

@@ -1,0 +1,143 @@
+"""Blocks of text and how they become lines of a given width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from textual.content import Content
+
+FAINT = "$foreground 45%"
+_CODE_STYLE = "on $foreground 7%"
+_NARROWEST = 8
+_NARROWEST_COLUMN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What stands to the left of a block: list markers, quote bars.
+
+    Attributes:
+        first: before the first line.
+        rest: before every other line, of the same width.
+    """
+
+    first: Content
+    rest: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Words that wrap; a heading is a paragraph of another style."""
+
+    text: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines that keep their spaces, on a ground of their own."""
+
+    lines: tuple[Content, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells by row; the first row is the head."""
+
+    rows: tuple[tuple[Content, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A line across."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """An empty line."""
+
+
+Body: TypeAlias = Paragraph | Code | Table | Rule | Gap
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A body in its frame."""
+
+    frame: Frame
+    body: Body
+
+
+def lay_out(blocks: Iterable[Block], width: int) -> list[Content]:
+    """All lines of `blocks`, none wider than `width` cells (as far as `width` allows any text)."""
+    lines: list[Content] = []
+    for block in blocks:
+        first, rest = block.frame.first, block.frame.rest
+        room = max(_NARROWEST, width - rest.cell_length)
+        for index, line in enumerate(_body_lines(block.body, room)):
+            prefix = rest if index else first
+            lines.append(prefix + line if prefix else line)
+    return lines
+
+
+def _body_lines(body: Body, room: int) -> Sequence[Content]:
+    match body:
+        case Paragraph(text):
+            return text.wrap(room)
+        case Code(lines):
+            return _code_lines(lines, room)
+        case Table(rows):
+            return _table_lines(rows, room)
+        case Rule():
+            return [Content.styled("─" * room, FAINT)]
+        case Gap():
+            return [Content("")]
+
+
+def _code_lines(lines: tuple[Content, ...], room: int) -> list[Content]:
+    ground = Content.styled(" ", _CODE_STYLE)
+    out = []
+    for line in lines:
+        for part in line.expand_tabs(4).fold(room - 2):
+            filled = part.pad_right(max(0, room - 2 - part.cell_length))
+            out.append(Content.assemble(ground, filled.stylize_before(_CODE_STYLE), ground))
+    return out
+
+
+def _table_lines(rows: tuple[tuple[Content, ...], ...], room: int) -> list[Content]:
+    widths = _column_widths(rows, room)
+    bar = Content.styled(" │ ", FAINT)
+    lines: list[Content] = []
+    for index, row in enumerate(rows):
+        cells = [cell.wrap(width) for cell, width in zip(row, widths, strict=False)]
+        for level in range(max(map(len, cells), default=0)):
+            parts = [
+                _padded(cell[level] if level < len(cell) else Content(""), width)
+                for cell, width in zip(cells, widths, strict=False)
+            ]
+            lines.append(bar.join(parts))
+        if index == 0:
+            lines.append(Content.styled("─┼─".join("─" * width for width in widths), FAINT))
+    return lines
+
+
+def _padded(cell: Content, width: int) -> Content:
+    return cell.pad_right(max(0, width - cell.cell_length))
+
+
+def _column_widths(rows: tuple[tuple[Content, ...], ...], room: int) -> list[int]:
+    """Every column as wide as its widest cell; the widest ones give way until all fit."""
+    count = max(map(len, rows), default=0)
+    widths = [
+        max((row[i].cell_length for row in rows if i < len(row)), default=0) or 1
+        for i in range(count)
+    ]
+    excess = sum(widths) + 3 * (count - 1) - room
+    while excess > 0 and max(widths) > _NARROWEST_COLUMN:
+        widest = widths.index(max(widths))
+        second = max((w for i, w in enumerate(widths) if i != widest), default=0)
+        cut = min(excess, max(1, widths[widest] - max(second, _NARROWEST_COLUMN)))
+        widths[widest] -= cut
+        excess -= cut
+    return widths

@@ -1,0 +1,242 @@
+"""What a conversation consists of on the screen; each item knows its lines for a given width."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+
+from localspec.chat.events import Span
+from localspec.engine.stats import FinishReason
+from localspec.ui import numbers
+from localspec.ui.blocks import Block, Frame, Paragraph, lay_out
+from localspec.ui.growing import Growing, GrowingMarkdown, GrowingOrigins
+from localspec.ui.safe_text import one_line, safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.strip import Strip
+
+    from localspec.engine.stats import GenerationStats
+    from localspec.ui.contract import ChatSession
+
+# Text parsed block by block comes out as text parsed at once, with one exception: links whose
+# address is defined further down. Only with those is the whole text parsed again at the end.
+_LATE_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:", re.MULTILINE)
+_SHOWN_OF_QUESTION = 20_000
+_MUTED = "$foreground 65%"
+_FAINT = "$foreground 45%"
+_INDENT = Content("  ")
+_ENDINGS = {
+    FinishReason.STOP: "",
+    FinishReason.LENGTH: "length limit reached",
+    FinishReason.CONTEXT: "the context is full",
+    FinishReason.CANCELLED: "stopped",
+}
+
+
+class Item:
+    """Something in the conversation. Lines are kept until the width or the item changes.
+
+    Attributes:
+        strips: what the transcript has drawn, by line.
+    """
+
+    def __init__(self) -> None:
+        self.strips: dict[int, Strip] = {}
+        self._lines: list[Content] = []
+        self._width = 0
+
+    def lines(self, width: int) -> list[Content]:
+        """All lines, the empty one below included."""
+        if width != self._width:
+            self._width = width
+            self.strips.clear()
+            self._lines = [*self._lay_out(width), Content("")]
+        return self._lines
+
+    def forget(self) -> None:
+        """What was laid out or drawn is no longer right."""
+        self._width = 0
+        self.strips.clear()
+
+    def _lay_out(self, width: int) -> list[Content]:
+        raise NotImplementedError
+
+
+def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[Content]:
+    return lay_out([Block(Frame(first, rest), Paragraph(text))], width)
+
+
+class Question(Item):
+    """What the user said, exactly as typed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        shown = safe(text)
+        if len(shown) > _SHOWN_OF_QUESTION:
+            more = len(shown) - _SHOWN_OF_QUESTION
+            shown = f"{shown[:_SHOWN_OF_QUESTION]}\n… and {more:,} more characters"
+        self._text = Content(shown)
+
+    def _lay_out(self, width: int) -> list[Content]:
+        bar = Content.styled("▌ ", "$primary")
+        lines = _wrapped(self._text, bar, bar, width)
+        return [
+            line.pad_right(max(0, width - line.cell_length)).stylize_before("on $foreground 6%")
+            for line in lines
+        ]
+
+
+class Notice(Item):
+    """A message of the app itself, in place; an error looks like one also without colour."""
+
+    def __init__(self, text: str, remedy: str = "", *, error: bool = False) -> None:
+        super().__init__()
+        self._mark = ("✗ ", "bold $text-error") if error else ("• ", _MUTED)
+        self._text = Content.styled(safe(text), "$text-error" if error else _MUTED)
+        self._remedy = Content.styled(safe(remedy), _MUTED)
+
+    def _lay_out(self, width: int) -> list[Content]:
+        lines = _wrapped(self._text, Content.styled(*self._mark), _INDENT, width)
+        if self._remedy:
+            lines += _wrapped(self._remedy, _INDENT, _INDENT, width)
+        return lines
+
+
+class Welcome(Item):
+    """What an empty conversation shows: which pair is loaded and how to begin."""
+
+    def __init__(self, session: ChatSession) -> None:
+        super().__init__()
+        self._session = session
+
+    def _lay_out(self, width: int) -> list[Content]:
+        return [line for part in welcome(self._session) for line in part.wrap(width)]
+
+
+def welcome(session: ChatSession) -> list[Content]:
+    """The pair, what the two models do, and the first keys to know."""
+    draft = session.draft_name
+    how = (
+        "The draft guesses, the target checks; the text is the target's own."
+        if draft
+        else "No draft is loaded: every token is the target's own work."
+    )
+    keys = {
+        "Enter": "send",
+        "Ctrl+J": "break the line",
+        "Esc": "stop an answer",
+        "F1": "all keys and commands",
+    }
+    return [
+        Content.styled(one_line(session.pair_name, 60), "bold $text-primary"),
+        Content.assemble(("target  ", _MUTED), one_line(session.target_name, 60)),
+        Content.assemble(("draft   ", _MUTED), one_line(draft, 60) if draft else "none"),
+        Content.styled(how, f"{_MUTED} italic"),
+        Content(""),
+        *(
+            Content.assemble((f"{key:<7}", "bold $text-accent"), (meaning, _MUTED))
+            for key, meaning in keys.items()
+        ),
+    ]
+
+
+class Answer(Item):
+    """One answer: Markdown that grows while the model writes, or the same text by origin.
+
+    Args:
+        spans: text that is already there (a conversation opened again).
+        by_origin: show who proposed what instead of Markdown.
+    """
+
+    def __init__(self, spans: Iterable[Span] = (), *, by_origin: bool = False) -> None:
+        super().__init__()
+        self._spans: list[Span] = []
+        self._by_origin = by_origin
+        self._footnote = Content("")
+        self._start()
+        self.write(spans)
+
+    @property
+    def text(self) -> str:
+        """The text so far, as it is shown."""
+        return "".join(span.text for span in self._spans)
+
+    def write(self, spans: Iterable[Span]) -> None:
+        """Append what one or several rounds released."""
+        new = [Span(safe(span.text), span.origin) for span in spans if span.text]
+        if new:
+            self._spans.extend(new)
+            self._grow(new)
+
+    def finish(self, stats: GenerationStats | None, reason: FinishReason | None) -> None:
+        """No more text comes: say how it went."""
+        if _LATE_DEFINITION.search(self.text):
+            self._start()
+            self._grow(self._spans)
+        note = footnote(stats, reason, empty=not self._spans)
+        self._footnote = Content.styled(note, _FAINT)
+        self.forget()
+
+    def show_origins(self, by_origin: bool) -> None:
+        """Switch between Markdown and the text by origin; also while it grows."""
+        if by_origin != self._by_origin:
+            self._by_origin = by_origin
+            self._start()
+            self._grow(self._spans)
+
+    def _start(self) -> None:
+        self._growing: Growing = GrowingOrigins() if self._by_origin else GrowingMarkdown()
+        self._final: list[Block] = []
+        self._live: list[Block] = []
+        self._final_lines = 0
+        self.forget()
+
+    def _grow(self, spans: Iterable[Span]) -> None:
+        """Lay out what is new; lines above the unfinished end stay as they are."""
+        final, self._live = self._growing.add(spans)
+        self._final += final
+        if not self._width:
+            return
+        room = self._room(self._width)
+        changed = self._final_lines
+        self._lines[changed:] = self._indented(lay_out(final, room))
+        self._final_lines = len(self._lines)
+        self._lines += self._indented(lay_out(self._live, room))
+        self._lines.append(Content(""))
+        for y in [y for y in self.strips if y >= changed]:
+            del self.strips[y]
+
+    def _lay_out(self, width: int) -> list[Content]:
+        room = self._room(width)
+        lines = self._indented(lay_out(self._final, room))
+        self._final_lines = len(lines)
+        lines += self._indented(lay_out(self._live, room))
+        if self._footnote:
+            lines += _wrapped(self._footnote, _INDENT, _INDENT, width)
+        return lines
+
+    def _room(self, width: int) -> int:
+        return width - _INDENT.cell_length
+
+    def _indented(self, lines: list[Content]) -> list[Content]:
+        return [_INDENT + line for line in lines]
+
+
+def footnote(stats: GenerationStats | None, reason: FinishReason | None, *, empty: bool) -> str:
+    """One line about a finished answer: length, speed, acceptance, and how it ended."""
+    parts = []
+    if stats is not None and stats.generated_tokens:
+        tokens = stats.generated_tokens
+        parts.append(f"{numbers.count(tokens)} token{'s' if tokens != 1 else ''}")
+        if stats.tokens_per_second is not None:
+            parts.append(f"{numbers.speed(stats.tokens_per_second)} tokens/s")
+        if stats.acceptance_rate is not None:
+            parts.append(f"{numbers.percent(stats.acceptance_rate)} accepted")
+    ending = _ENDINGS[reason] if reason is not None else "broken off"
+    if empty:
+        ending = ending or "an empty answer"
+    return " · ".join([*parts, ending] if ending else parts)
