@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from localspec.errors import NotOnHub, UsageError
+from localspec.errors import DownloadCorrupt, NotOnHub, UsageError
 from localspec.pairs import (
     catalogue,
     curated,
@@ -19,6 +19,7 @@ from localspec.pairs import (
     vocabulary,
 )
 from localspec.pairs.catalogue import NO_DRAFT
+from localspec.pairs.curated import CuratedFile
 from localspec.pairs.fit import Fit
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
 from localspec.pairs.patience import Patience
@@ -131,11 +132,21 @@ def _find_name(name: str, patience: Patience, note: Note | None) -> tuple[str, S
         )
     entry = curated.pairs().get(name.lower())
     if entry is not None:
-        target = replace(
-            sources.from_hub(entry.target.reference, patience, note), licence=entry.licence
-        )
-        return entry.name, target, lambda: sources.from_hub(entry.draft.reference, patience, note)
+        target = replace(_curated(entry.target, patience, note), licence=entry.licence)
+        return entry.name, target, lambda: _curated(entry.draft, patience, note)
     raise NotOnHub(f"there is no pair named {name}", catalogue.suggestion(name))
+
+
+def _curated(file: CuratedFile, patience: Patience, note: Note | None) -> Source:
+    """Look at one side of a curated pair; it must be the very file that was verified."""
+    found = sources.from_hub(file.reference, patience, note)
+    actual = found.files[0].sha256
+    if file.sha256 and actual and file.sha256 != actual:
+        raise DownloadCorrupt(
+            f"{found.label} is not the file that the catalogue was checked with",
+            "Pull it by its reference if you trust its owner.",
+        )
+    return found
 
 
 def _own_draft(record: InstalledPair, patience: Patience, note: Note | None) -> Finder:

@@ -1,0 +1,129 @@
+"""Check every curated pair against the Hub, and pin it: revision, sha256 and size.
+
+    uv run python models/verify_catalogue.py              check all entries and write the pins
+    uv run python models/verify_catalogue.py qwen3-8b     only this one
+    uv run python models/verify_catalogue.py --check      write nothing
+
+For each entry both repositories are asked at their newest revision: the file must be there,
+ungated or said to be gated, its header readable, the vocabularies compatible, and the pair
+must fit its memory class. About 15 MB of headers are read per entry, no weights. The exit
+code is 1 when an entry fails; the others are pinned all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import HubOffline, LocalspecError
+from localspec.pairs import curated, fit, folders, sources, units, vocabulary
+from localspec.pairs.curated import CuratedFile, CuratedPair
+from localspec.pairs.installed import write_atomically
+from localspec.pairs.patience import Patience
+from localspec.pairs.references import Reference
+from localspec.pairs.sources import Source
+
+PINS = ("bytes", "revision", "sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """An entry that passed, and what is worth saying about it."""
+
+    target: Source
+    draft: Source
+    remarks: tuple[str, ...]
+
+
+def verify(entry: CuratedPair, patience: Patience) -> Verified:
+    """Check one entry.
+
+    Raises:
+        LocalspecError: it does not hold.
+    """
+    target, draft = (_look_at(side, patience) for side in (entry.target, entry.draft))
+    vocabulary.check(target.header, draft.header)
+    needed = fit.estimate_bytes(
+        target.header, draft.header, more_bytes=target.more_bytes + draft.more_bytes
+    )
+    remarks = []
+    if needed > entry.memory_gb * 1e9:
+        remarks.append(f"needs {units.size(needed)}, more than its class of {entry.memory_gb} GB")
+    for side, known in ((target, entry.target), (draft, entry.draft)):
+        if side.gated:
+            remarks.append(f"{side.repo} is gated")
+        if known.sha256 and known.sha256 != side.files[0].sha256:
+            remarks.append(f"{side.label} has changed since it was pinned")
+        if abs(known.n_bytes - side.n_bytes) > 0.02 * side.n_bytes:
+            remarks.append(f"{side.label} has {units.size(side.n_bytes)}")
+    return Verified(target, draft, tuple(remarks))
+
+
+def _look_at(side: CuratedFile, patience: Patience) -> Source:
+    source = sources.from_hub(Reference(side.repo, file=side.file), patience)
+    if len(source.files) != 1 or not source.files[0].sha256:
+        raise LocalspecError(f"{source.label} cannot be pinned: split, or without a sha256")
+    return source
+
+
+def pin(text: str, name: str, verified: Verified) -> str:
+    """Write the pins of entry `name` into the catalogue's `text`; all else stays as it is."""
+    start = re.search(rf'^\[\[pair\]\]\nname = "{re.escape(name)}"$', text, re.M)
+    if start is None:
+        raise LocalspecError(f"{name} is not written as expected in the catalogue")
+    end = text.find("[[pair]]", start.end())
+    entry = text[start.start() : end if end >= 0 else None]
+    changed = entry
+    for side, source in (("target", verified.target), ("draft", verified.draft)):
+        changed = _pin_side(changed, side, source)
+    return text.replace(entry, changed)
+
+
+def _pin_side(entry: str, side: str, source: Source) -> str:
+    head, section = entry.split(f"[pair.{side}]\n")
+    body, gap, rest = section.partition("\n\n")
+    lines = [line for line in body.rstrip("\n").split("\n") if line.split(" = ")[0] not in PINS]
+    lines += [
+        f"bytes = {source.n_bytes}",
+        f'revision = "{source.commit}"',
+        f'sha256 = "{source.files[0].sha256}"',
+    ]
+    return f"{head}[pair.{side}]\n" + "\n".join(lines) + (gap + rest if gap else "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(description="Check the curated pairs against the Hub.")
+    parser.add_argument("names", nargs="*", help="entries to check; all when left out")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args(arguments)
+    path, entries = folders.shipped("catalogue.toml"), curated.pairs()
+    unknown = [name for name in options.names if name not in entries]
+    if unknown:
+        parser.error(f"not in the catalogue: {', '.join(unknown)}")
+    failed = 0
+    for name in options.names or entries:
+        try:
+            verified = verify(entries[name], Patience())
+        except HubOffline as error:
+            print(f"error: {error.message}\n  {error.remedy}", file=sys.stderr)
+            return 1
+        except LocalspecError as error:
+            failed += 1
+            print(f"{name}: FAILED: {error.message}")
+            continue
+        print(f"{name}: ok{''.join(f'; {remark}' for remark in verified.remarks)}")
+        if not options.check:
+            _write(path, name, verified)
+    return 1 if failed else 0
+
+
+def _write(path: Path, name: str, verified: Verified) -> None:
+    write_atomically(path, pin(path.read_text(encoding="utf-8"), name, verified))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

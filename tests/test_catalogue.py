@@ -1,0 +1,457 @@
+"""Names, references, quants, the curated list, installed pairs, and what rm and list do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.errors import BadReference, LocalspecError, ModelFileError, NotOnHub, UsageError
+from localspec.pairs import catalogue, curated, fit, folders, gguf, installed, quants, references
+from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.pairs.references import Reference
+from tests.support import ggufs
+from tests.support.hub_server import Repo
+from tests.support.hub_world import World, world
+
+
+@pytest.fixture
+def hub_world(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def pair(hub_world: World) -> tuple[Repo, Repo]:
+    target = hub_world.server.add("ann/Big-GGUF", {"big-Q4_K_M.gguf": ggufs.model(n_bytes=64_000)})
+    draft = hub_world.server.add("ann/Small-GGUF", {"small-Q8_0.gguf": ggufs.model(seed=1)})
+    return target, draft
+
+
+# --- references -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("u/r", Reference("u/r")),
+        ("u/r:Q4_K_M", Reference("u/r", quant="Q4_K_M")),
+        ("u/r:q8_0@v1", Reference("u/r", quant="q8_0", revision="v1")),
+        ("u/r@v1:q8_0", Reference("u/r", quant="q8_0", revision="v1")),
+        ("u/r:m.gguf", Reference("u/r", file="m.gguf")),
+        ("u/r:sub/m.GGUF@refs/pr/3", Reference("u/r", file="sub/m.GGUF", revision="refs/pr/3")),
+        ("u/r/sub/m.gguf", Reference("u/r", file="sub/m.gguf")),
+        ("u/r@0123abc", Reference("u/r", revision="0123abc")),
+        ("hf.co/u/r", Reference("u/r")),
+        ("hf.co/u/r:Q8_0", Reference("u/r", quant="Q8_0")),
+        ("https://hf.co/u/r/", Reference("u/r")),
+        ("huggingface.co/u/r/tree/main", Reference("u/r", revision="main")),
+        (
+            "https://huggingface.co/u/r/blob/main/a%20b/m.gguf?download=true",
+            Reference("u/r", file="a b/m.gguf", revision="main"),
+        ),
+        (
+            "https://huggingface.co/u/r/resolve/refs%2Fpr%2F3/m.gguf",
+            Reference("u/r", file="m.gguf", revision="refs/pr/3"),
+        ),
+        ("hf://u/r@v1/m.gguf", Reference("u/r", file="m.gguf", revision="v1")),
+        ("hf://u/r/m.gguf", Reference("u/r", file="m.gguf")),
+        ("hf://models/u/r", Reference("u/r")),
+        (" u/r ", Reference("u/r")),
+    ],
+)
+def test_references_in_every_form(text: str, expected: Reference) -> None:
+    assert references.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("u", "u/", "/r", "u//r", "u/r/x", "u/r:", "u/r@", "u/r:a/b", "u/r:../m.gguf", "u/../r"),
+        *("u/r:/m.gguf", "u/r@../x", "u/r@-x", "u--x/r", "-u/r", "ftp://hf.co/u/r", "u/r:Q 8"),
+        *(
+            "https://example.com/u/r",
+            "https://hf.co/u",
+            "hf://",
+            "u/r:m\u2028.gguf",
+            "u/r:a\\b.gguf",
+        ),
+    ],
+)
+def test_bad_references(text: str) -> None:
+    with pytest.raises(BadReference) as caught:
+        references.parse(text)
+    assert "\n" not in caught.value.message
+    assert caught.value.remedy
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_is_a_reference_or_refused(text: str) -> None:
+    try:
+        found = references.parse(text)
+    except BadReference:
+        return
+    assert references.parse(str(found)) == found
+    assert not found.file or references.safe_file(found.file)
+
+
+def test_an_endpoint_of_ones_own_is_a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.example.com")
+    url = "https://hub.example.com/u/r/resolve/main/m.gguf"
+    assert references.parse(url) == Reference("u/r", file="m.gguf", revision="main")
+
+
+def test_paths_are_told_from_references() -> None:
+    for text in (
+        "/a/b",
+        "./a",
+        "../a/b",
+        "~/m",
+        "m.gguf",
+        "dir/m.gguf",
+        "C:\\m.gguf",
+        "a/b/m.GGUF",
+    ):
+        assert references.looks_like_path(text), text
+    for text in ("u/r", "u/r:m.gguf", "hf.co/u/r/m.gguf", "https://hf.co/u/r/m.gguf", "name"):
+        assert not references.looks_like_path(text), text
+
+
+@pytest.mark.parametrize("name", ["", "../m", "/m", "a/../m", "a//m", "./m", "a\\m", "c:m", "m\n"])
+def test_unsafe_file_names(name: str) -> None:
+    assert not references.safe_file(name)
+
+
+# --- quants -----------------------------------------------------------------------------------
+
+FILES = [
+    "README.md",
+    "model-BF16.gguf",
+    "model-Q2_K.gguf",
+    "model-Q4_K_M.gguf",
+    "model-Q8_0.gguf",
+    "model-UD-Q4_K_M.gguf",
+    "model-IQ4_XS.gguf",
+    "mmproj-model-F16.gguf",
+    "model-imatrix.gguf",
+    "mtp-model-Q4_K_M.gguf",
+    "Q6_K/model-Q6_K-00001-of-00002.gguf",
+    "Q6_K/model-Q6_K-00002-of-00002.gguf",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("u/r", "model-Q4_K_M.gguf"),
+        ("u/r:q4_k_m", "model-Q4_K_M.gguf"),
+        ("u/r:UD-Q4_K_M", "model-UD-Q4_K_M.gguf"),
+        ("u/r:q8_0", "model-Q8_0.gguf"),
+        ("u/r:bf16", "model-BF16.gguf"),
+        ("u/r:IQ4_XS", "model-IQ4_XS.gguf"),
+        ("u/r:MODEL-q2_k.gguf", "model-Q2_K.gguf"),
+        ("u/r:mmproj-model-F16.gguf", "mmproj-model-F16.gguf"),
+    ],
+)
+def test_quants_are_chosen_as_llama_cpp_does(text: str, expected: str) -> None:
+    assert quants.choose(FILES, references.parse(text)) == [expected]
+
+
+def test_split_files_come_whole() -> None:
+    expected = FILES[-2:]
+    assert quants.choose(FILES, references.parse("u/r:Q6_K")) == expected
+    for part in expected:
+        assert quants.choose(FILES, references.parse(f"u/r:{part}")) == expected
+
+
+def test_defaults_fall_back() -> None:
+    assert quants.choose(["m-Q8_0.gguf", "m-Q5_K.gguf"], references.parse("u/r")) == ["m-Q8_0.gguf"]
+    assert quants.choose(["b.gguf", "a.gguf"], references.parse("u/r")) == ["a.gguf"]
+    only_unsloth = ["m-UD-Q4_K_M.gguf", "m-Q2_K.gguf"]
+    assert quants.choose(only_unsloth, references.parse("u/r")) == ["m-UD-Q4_K_M.gguf"]
+
+
+def test_quants_that_are_not_there_list_those_that_are() -> None:
+    with pytest.raises(NotOnHub) as caught:
+        quants.choose(FILES, references.parse("u/r:Q3_K"))
+    assert caught.value.remedy == "It has: Q6_K, BF16, IQ4_XS, Q2_K, Q4_K_M, Q8_0, UD-Q4_K_M."
+    with pytest.raises(NotOnHub):
+        quants.choose(FILES[:1], references.parse("u/r"))
+
+
+# --- the curated list -------------------------------------------------------------------------
+
+
+def test_every_curated_pair_is_well_formed() -> None:
+    pairs = curated.pairs()
+    assert len(pairs) >= 16
+    for name, entry in pairs.items():
+        assert installed.check_name(name) == name
+        assert entry.kind in ("chat", "code", "reasoning")
+        assert entry.licence
+        assert entry.evidence
+        assert entry.memory_gb * 1e9 > entry.n_bytes * 0.8
+        assert entry.draft.n_bytes < 0.5 * entry.target.n_bytes
+        for side in (entry.target, entry.draft):
+            assert references.parse(str(side.reference)) == side.reference
+            assert quants.is_model(side.file)
+            assert bool(side.sha256) == bool(side.revision)
+
+
+def test_a_damaged_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "catalogue.toml"
+    monkeypatch.setattr(folders, "shipped", lambda name: path)
+    for text in ("[[pair]]\nname = 'x'", "pair = 3", "not toml"):
+        path.write_text(text)
+        with pytest.raises(LocalspecError, match="cannot be read"):
+            curated.pairs()
+    path.unlink()
+    with pytest.raises(LocalspecError, match="cannot be read"):
+        curated.pairs()
+
+
+# --- resolving --------------------------------------------------------------------------------
+
+
+def test_the_demo_pair_is_there_without_a_network(demo_target: Path, demo_draft: Path) -> None:
+    for text in (None, "demo", "DEMO"):
+        found = catalogue.resolve(text)
+        assert (found.name, found.target, found.draft) == ("demo", demo_target, demo_draft)
+    assert catalogue.resolve("demo", "none").draft is None
+    assert catalogue.resolve(str(demo_target), "demo").draft == demo_draft
+
+
+def test_files_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(ggufs.model())
+    found = catalogue.resolve(str(path), str(path))
+    assert (found.target, found.draft, found.draft_reason) == (path, path, "named")
+    alone = catalogue.resolve(str(path))
+    assert alone.draft is None
+    assert "none is known" in alone.draft_reason
+    with pytest.raises(ModelFileError, match="does not exist"):
+        catalogue.resolve(str(tmp_path / "none.gguf"))
+
+
+def test_what_is_not_here_comes_with_the_command_that_fetches_it(hub_world: World) -> None:
+    for text, draft, remedy in (
+        ("qwen3-8b", None, "Run `localspec pull qwen3-8b`."),
+        ("u/r:Q8_0", None, "Run `localspec pull u/r:Q8_0`."),
+        ("u/r", "u/d", "Run `localspec pull u/r --draft u/d`."),
+    ):
+        with pytest.raises(NotOnHub) as caught:
+            catalogue.resolve(text, draft)
+        assert caught.value.remedy == remedy
+    with pytest.raises(UsageError):
+        catalogue.resolve(" ")
+    assert hub_world.server.seen == []
+
+
+def test_cached_references_resolve_without_a_network(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    target, _ = pair
+    hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
+    hub_world.server.seen.clear()
+    for text in ("ann/Big-GGUF", "ann/Big-GGUF:Q4_K_M", "hf.co/ann/Big-GGUF", "ann/Big-GGUF@main"):
+        found = catalogue.resolve(text)
+        assert found.target.name == "big-Q4_K_M.gguf"
+        assert found.draft is not None  # of the pair that was pulled
+        assert found.draft_reason == "as in the pair big"
+    assert catalogue.resolve(f"ann/Big-GGUF@{target.commit[:8]}").target.exists()
+    with pytest.raises(NotOnHub):
+        catalogue.resolve("ann/Big-GGUF:Q8_0")
+    assert hub_world.server.seen == []
+
+
+def test_a_dangling_link_is_no_model(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    target, _ = pair
+    hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    hub_world.snapshot("ann/Big-GGUF", target.commit, "big-Q4_K_M.gguf").resolve().unlink()
+    with pytest.raises(NotOnHub):
+        catalogue.resolve("ann/Big-GGUF")
+    with pytest.raises(ModelFileError) as caught:
+        catalogue.resolve("big")
+    assert f"@{target.commit} --draft none --name big" in caught.value.remedy
+    assert hub_world.run("pull", "big").code == 0
+    assert catalogue.resolve("big").target.exists()
+
+
+# --- records ----------------------------------------------------------------------------------
+
+PAIR = InstalledPair("mine", InstalledModel(("/t.gguf",), n_bytes=5), None, "mit")
+
+
+def test_records_survive_a_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    draft = InstalledModel(("/a", "/b"), "u/r:a@c", "u/r", "c", ("a", "b"), ("1", "2"), 7)
+    pair = InstalledPair("mine", PAIR.target, draft, "mit")
+    installed.save(pair)
+    assert installed.find("MINE") == pair
+    assert installed.all_pairs() == [pair]
+    assert not pair.complete
+    installed.forget("mine")
+    assert installed.find("mine") is None
+    assert installed.find("../mine") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 9}', '{"format": 1}', "\xff"])
+def test_damaged_records_are_said_and_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    installed.save(PAIR)
+    (installed.folder() / "mine.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(LocalspecError, match="record of mine is damaged"):
+        installed.find("mine")
+    assert installed.all_pairs() == []
+    assert installed.damaged() == ["mine"]
+
+
+def test_a_write_that_fails_leaves_the_old_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    installed.save(PAIR)
+
+    def fail(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(LocalspecError, match="cannot be recorded"):
+        installed.save(InstalledPair("mine", PAIR.target, PAIR.target))
+    assert installed.find("mine") == PAIR
+    assert [path.name for path in installed.folder().iterdir()] == ["mine.json"]
+
+
+# --- list, show and rm ------------------------------------------------------------------------
+
+
+def test_list_shows_everything(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF", "--name", "mine")
+    done = hub_world.run("list")
+    assert done.code == 0
+    for word in ("demo", "mine", "installed", "qwen3-8b", "available", "Apache-2.0"):
+        assert word in done.out
+    data = json.loads(hub_world.run("list", "--json").out)
+    rows = {row["name"]: row for row in data["pairs"]}
+    assert rows["mine"]["state"] == "installed"
+    assert rows["mine"]["verified"] is True
+    assert rows["mine"]["bytes"] == data["used_bytes"]
+    assert rows["llama-3.3-70b"]["memory"]["needed_bytes"] > 43e9
+    assert set(rows) >= {"demo", "mine", *curated.pairs()}
+    hub_world.snapshot("ann/Big-GGUF", pair[0].commit, "big-Q4_K_M.gguf").unlink()
+    data = json.loads(hub_world.run("list", "--json").out)
+    assert {row["name"]: row for row in data["pairs"]}["mine"]["state"] == "incomplete"
+
+
+def test_list_loads_neither_the_engine_nor_the_hub_client() -> None:
+    script = (
+        "import sys; sys.argv = ['localspec', 'list']\n"
+        "from localspec.cli import app\n"
+        "try:\n    app.main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        "loaded = {'llama_cpp', 'textual', 'numpy', 'huggingface_hub.file_download'}\n"
+        "assert not loaded & set(sys.modules), loaded & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_show_of_the_demo(hub_world: World) -> None:
+    done = hub_world.run("show")
+    assert done.code == 0, done.err
+    assert "vocabulary  matches: the same" in done.out
+    data = json.loads(hub_world.run("show", "demo", "--json", "--ctx-size", "512").out)
+    assert data["vocabulary"]["compatible"] is True
+    assert data["memory"]["n_ctx"] == 512
+    assert data["memory"]["verdict"] == "fits"
+
+
+def test_show_reports_an_unfit_draft_without_failing(hub_world: World, tmp_path: Path) -> None:
+    odd = tmp_path / "odd.gguf"
+    odd.write_bytes(ggufs.model(["x"] * 10))
+    done = hub_world.run("show", "demo", "--draft", str(odd))
+    assert done.code == 0, done.err
+    assert "vocabulary  does not match:" in done.out
+
+
+def test_rm_removes_what_no_other_pair_uses(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    target, _ = pair
+    hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF", "--name", "one")
+    hub_world.run("pull", "ann/Small-GGUF", "--draft", "none", "--name", "two")
+    done = hub_world.run("rm", "ONE")
+    assert done.code == 0, done.err
+    assert "the pair two uses it" in done.out
+    assert f"removed one: {target.size('big-Q4_K_M.gguf') / 1000:.3g} kB freed" in done.out
+    assert not (hub_world.cache / "models--ann--Big-GGUF").exists()
+    assert catalogue.resolve("two").target.exists()
+    assert hub_world.run("rm", "two").code == 0
+    assert not (hub_world.cache / "models--ann--Small-GGUF").exists()
+    again = hub_world.run("rm", "two")
+    assert again.code == 1
+    assert "no pair named two is installed" in again.err
+
+
+def test_rm_leaves_the_other_files_of_a_repository(hub_world: World) -> None:
+    files = {"m-Q4_K_M.gguf": ggufs.model(), "m-Q8_0.gguf": ggufs.model(seed=2)}
+    repo = hub_world.server.add("ann/Two", dict(files))
+    hub_world.run("pull", "ann/Two:Q4_K_M", "--draft", "none", "--name", "a")
+    hub_world.run("pull", "ann/Two:Q8_0", "--draft", "none", "--name", "b")
+    hub_world.run("rm", "a")
+    assert list(hub_world.blobs("ann/Two")) == [repo.etag("m-Q8_0.gguf")]
+    assert catalogue.resolve("b").target.exists()
+    assert catalogue.resolve("ann/Two").target.name == "m-Q8_0.gguf"
+
+
+def test_rm_leaves_bytes_that_another_snapshot_uses(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    target, _ = pair
+    hub_world.run("pull", "ann/Big-GGUF", "--draft", "none", "--name", "one")
+    other = hub_world.snapshot("ann/Big-GGUF", "f" * 40, "big-Q4_K_M.gguf")
+    other.parent.mkdir()
+    other.symlink_to(f"../../blobs/{target.etag('big-Q4_K_M.gguf')}")
+    done = hub_world.run("rm", "one")
+    assert "0 bytes freed" in done.out
+    assert other.exists()
+
+
+def test_rm_refuses_the_demo_and_forgets_damaged_records(hub_world: World) -> None:
+    refused = hub_world.run("rm", "demo")
+    assert refused.code == 1
+    assert "cannot be removed" in refused.err
+    installed.save(PAIR)
+    (installed.folder() / "mine.json").write_text("{")
+    assert "record of mine is damaged" in hub_world.run("list").err
+    assert hub_world.run("rm", "mine").code == 0
+    assert installed.damaged() == []
+
+
+# --- fit --------------------------------------------------------------------------------------
+
+
+def test_memory_counts_weights_and_caches() -> None:
+    data = ggufs.model(n_bytes=64_000)
+    header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
+    # 2 layers, 2 key-value heads of 16, keys and values, 2 bytes each
+    assert fit.cache_bytes(header, 100) == 2 * 2 * (16 + 16) * 2 * 100
+    one = fit.estimate_bytes(header, None, 100)
+    assert one == round((64_000 + fit.cache_bytes(header, 100)) * 1.1)
+    assert abs(fit.estimate_bytes(header, header, 100) - 2 * one) <= 1
+    assert fit.estimate_bytes(header, None, 100, more_bytes=1000) == one + 1100
+
+
+def test_verdicts() -> None:
+    assert fit.Fit(5, 10, 20).verdict == "fits"
+    assert fit.Fit(15, 10, 20).verdict == "tight"
+    assert fit.Fit(25, 10, 20).verdict == "too large"
+    assert fit.machine(1).verdict == "fits"
