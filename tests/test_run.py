@@ -121,7 +121,7 @@ def test_greedy_tokens_are_those_of_plain_decoding_for_every_gamma(
 
 
 def test_the_same_with_the_default_threads(run: Run) -> None:
-    arguments = ("demo", "-p", STORY, "--temp", "0", "-n", "100", "--json", "-t", "-1", "--gamma")
+    arguments = ("demo", "-p", STORY, "--temp", "0", "-n", "40", "--json", "-t", "-1", "--gamma")
     assert run(*arguments, "4").document["tokens"] == run(*arguments, "0").document["tokens"]
 
 
@@ -342,6 +342,10 @@ def test_an_embedding_model_as_target_or_draft(run: Run, tmp_path: Path) -> None
 
 def test_a_prompt_longer_than_the_context(run: Run) -> None:
     fails(run("-c", "64", "-p", "dog " * 200), "tokens, the context holds 64", "--ctx-size")
+
+
+def test_a_context_for_nothing_is_wrong_usage(run: Run) -> None:
+    fails(run("-c", "1", "-p", "hi"), "holds no conversation", "--ctx-size", code=2)
 
 
 def test_a_context_beyond_training_warns_and_runs(run: Run, tmp_path: Path) -> None:

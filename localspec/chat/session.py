@@ -113,7 +113,8 @@ class Session:
     def regenerate(self, cancel: Cancel) -> Turn:
         """Answer the last question again in place of the old answer.
 
-        The old answer stays if the new one fails or is stopped before its first token. Yields and raises as `turn` does; also a LocalspecError where there is no question.
+        The old answer stays if the new one fails or is stopped before its first token. Yields
+        and raises as `turn` does; also a LocalspecError where there is no question.
         """
         return self._tracked(self._ask_again(cancel))
 

@@ -1,0 +1,66 @@
+"""Speed over the last second, and what is free of the machine's memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.chat import machine
+from localspec.chat.meter import Meter
+from localspec.engine.stats import Prefill
+from tests.fakes import rounds_of
+
+
+def measured(times_s: list[float], tokens: int = 2) -> float | None:
+    """The speed shown after a prompt at the first of `times_s` and rounds at the others."""
+    clock = iter(times_s)
+    meter = Meter(100, lambda: next(clock))
+    meter.prefilled(Prefill(5, 0, 4, 0.1))
+    for _ in times_s[1:]:
+        meter.add(rounds_of(b"x" * tokens, size=tokens)[0])
+    return meter.figures(generating=True, speculation=True, gamma=3, note="").speed_now
+
+
+def test_speed_now_counts_from_the_prompt_on_at_first() -> None:
+    assert measured([10.0]) is None
+    assert measured([10.0, 10.5]) == pytest.approx(4)
+    assert measured([10.0, 10.25, 10.5]) == pytest.approx(8)
+
+
+def test_speed_now_forgets_what_is_older_than_a_second() -> None:
+    slow_then_fast = [0.0, 5.0, *(5 + i / 10 for i in range(1, 31))]
+    assert measured(slow_then_fast) == pytest.approx(20)
+
+
+def test_a_round_slower_than_the_window_still_counts() -> None:
+    assert measured([0.0, 3.0, 6.0]) == pytest.approx(2 / 3)
+
+
+def test_a_container_limit_bounds_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 100000\n")
+    monkeypatch.setattr(machine, "_cgroup", lambda: tmp_path)
+    assert machine.total() == 1_000_000
+    assert machine.available() == 700_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.total() > 1_000_000
+    assert machine.available() > 1_000_000
+
+
+def test_a_limit_on_the_address_space_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    vms = machine._process().memory_info().vms
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _which: (vms + 4096, -1))
+    room = machine.address_space_left()
+    assert room is not None
+    assert room <= 4096
+    assert machine.available() <= 4096
+
+
+def test_without_limits_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "resource", None)
+    assert machine.address_space_left() is None
+    assert machine.peak_resident() > 0

@@ -1,0 +1,79 @@
+"""Ctrl+C while work runs in a thread: a wish at first, an end if nobody listens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from localspec.cli.interrupt import interruptible
+from localspec.engine.cancel import Cancel
+
+DEAF = """
+import threading
+from localspec.cli import interrupt
+interrupt.GRACE_S = {grace}
+def work(cancel):
+    print("started", flush=True)
+    threading.Event().wait(60)
+interrupt.interruptible(work)
+"""
+
+
+def test_the_result_and_the_error_of_the_work_come_back() -> None:
+    assert interruptible(lambda _cancel: 7) == 7
+
+    def fail(_cancel: Cancel) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        interruptible(fail)
+
+
+def test_ctrl_c_sets_the_flag_and_the_old_handler_comes_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def work(cancel: Cancel) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not cancel.is_set():
+            pass
+        return True
+
+    assert interruptible(work)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_it_works_outside_the_main_thread_too() -> None:
+    results: list[int] = []
+    thread = threading.Thread(target=lambda: results.append(interruptible(lambda _cancel: 7)))
+    thread.start()
+    thread.join(5)
+    assert results == [7]
+
+
+def deaf(grace: float) -> subprocess.Popen[str]:
+    """A process whose work never looks at the flag, once that work has begun."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", DEAF.format(grace=grace)], stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "started\n"
+    running.send_signal(signal.SIGINT)
+    return running
+
+
+def test_work_that_does_not_listen_is_left_behind() -> None:
+    with deaf(0.1) as running:
+        assert running.wait(10) == 130
+
+
+def test_a_second_ctrl_c_ends_it_at_once() -> None:
+    with deaf(60) as running:
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(0.3)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(10) == 130
