@@ -1,0 +1,276 @@
+"""Losslessness through the real engine on the demo pair: the same text, the same distribution."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.engine import verify
+from localspec.engine.acceptance import Accept
+from localspec.engine.cancel import Cancel
+from localspec.engine.cost import Costs
+from localspec.engine.draft import ModelDrafter
+from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.sampling import Dist, SamplingParams
+
+from .support.gguf_models import write_random_llama
+
+PROMPT = "Once upon a time there was a"
+PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+Tokens = tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    with Model.load(write_random_llama(tmp_path_factory.mktemp("random") / "draft.gguf")) as model:
+        yield model
+
+
+def options(n_ctx: int = 512) -> ContextOptions:
+    """One thread, flash attention on: batches of every size give the same bits (Q8_0, CPU)."""
+    return ContextOptions(n_ctx=n_ctx, threads=1, flash_attention=True)
+
+
+@pytest.fixture(params=["good", "random", "none"])
+def engine(
+    request: pytest.FixtureRequest, target_model: Model, draft_model: Model, random_model: Model
+) -> Iterator[Engine]:
+    draft = {"good": draft_model, "random": random_model, "none": None}[request.param]
+    with Context(target_model, options()) as target:
+        if draft is None:
+            yield Engine(target)
+            return
+        with Context(draft, options()) as context:
+            yield Engine(target, ModelDrafter(context, target_model.n_vocab))
+
+
+def auto() -> GammaPolicy:
+    """The stopping rule over a cost curve that makes drafting pay."""
+    target = {0: {n: 10.0 + n for n in range(1, 25)}}
+    return AutoGamma(Costs(target, [{0: {1: 1.0}}]))
+
+
+def run(
+    engine: Engine,
+    policy: GammaPolicy,
+    sampling: SamplingParams,
+    accept: Accept,
+    *,
+    n_predict: int = 32,
+) -> tuple[list[int], int]:
+    """The tokens generated, none of which ends the text, and how many were drafted."""
+    model = engine.target.model
+    ids = model.tokenize(PROMPT, add_special=True, parse_special=False)
+    cancel = Cancel()
+    list(engine.prefill(ids, cancel))
+    settings = GenerateSettings(
+        sampling=replace(sampling, logit_bias=dict.fromkeys(model.end_tokens, -math.inf)),
+        accept=accept,
+        n_predict=n_predict,
+        repeatable=True,
+    )
+    rounds = list(engine.generate(ids, settings, policy, cancel))
+    return [token for done in rounds for token in done.tokens], sum(d.drafted for d in rounds)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
+def test_coupled_text_depends_on_the_seed_alone(
+    engine: Engine, temperature: float, target_model: Model
+) -> None:
+    sampling = SamplingParams(temperature=temperature, seed=round(10 * temperature))
+    with Context(target_model, options()) as alone:
+        expected, _ = run(Engine(alone), FixedGamma(0), sampling, Accept.COUPLED)
+    for policy in (*(FixedGamma(gamma) for gamma in (0, 1, 4, 8)), auto()):
+        tokens, drafted = run(engine, policy, sampling, Accept.COUPLED)
+        assert tokens == expected
+        if isinstance(policy, FixedGamma):
+            assert (drafted > 0) == (engine.drafter is not None and policy.gamma > 0)
+
+
+def test_coupled_seeds_differ(target_model: Model) -> None:
+    with Context(target_model, options()) as alone:
+        texts = {
+            tuple(
+                run(
+                    Engine(alone),
+                    FixedGamma(0),
+                    SamplingParams(temperature=1.0, seed=seed),
+                    Accept.COUPLED,
+                )[0]
+            )
+            for seed in range(5)
+        }
+    assert len(texts) == 5
+
+
+def test_greedy_text_depends_on_nothing(engine: Engine, target_model: Model) -> None:
+    sampling = SamplingParams(temperature=0, repeat_penalty=1.1, frequency_penalty=0.1)
+    with Context(target_model, options()) as alone:
+        expected, _ = run(Engine(alone), FixedGamma(0), sampling, Accept.MATCH)
+    for policy in (*(FixedGamma(gamma) for gamma in (0, 1, 2, 4, 8, 20)), auto()):
+        assert run(engine, policy, sampling, Accept.BLOCK)[0] == expected
+
+
+def test_a_rollback_equals_a_fresh_prefill_in_f32(tmp_path: Path) -> None:
+    """To 1e-4 with F32 weights and flash attention off; kernels differ by batch size."""
+    path = write_random_llama(tmp_path / "f32.gguf", type="f32")
+    plain = ContextOptions(n_ctx=128, threads=1, flash_attention=False)
+    rng = np.random.default_rng(0)
+    with Model.load(path) as model, Context(model, plain) as used, Context(model, plain) as fresh:
+        ids = rng.integers(10, model.n_vocab, 60).tolist()
+        used.decode(ids[:20], 1)
+        for start in range(20, 60, 8):
+            used.decode([*ids[start : start + 4], *rng.integers(10, 300, 5).tolist()], 9)
+            used.truncate(start + 4)
+            used.decode(ids[start + 4 : start + 8], 4)
+        rolled = used.decode([7], 1).copy()
+        straight = fresh.decode([*ids, 7], 1)
+        assert np.abs(rolled - straight).max() < 1e-4
+
+
+# ---------------------------------------------------------------- chi-square
+
+
+FIRST = 3  # tokens compared
+RARE = 5.0  # expected counts below this are pooled
+Z = 4.27  # of the normal approximation: a false alarm once in 1e5 comparisons
+
+
+def chi_square_limit(freedom: int) -> float:
+    """The quantile of chi-square at `Z` (Wilson and Hilferty, 1931)."""
+    k = 2 / (9 * freedom)
+    return freedom * (1 - k + Z * math.sqrt(k)) ** 3
+
+
+class Comparison:
+    """Samples of the first tokens against the target's distributions given their prefixes."""
+
+    def __init__(self, target: Context, prompt: list[int], params: SamplingParams) -> None:
+        self._target = target
+        self._prompt = prompt
+        self._temperature = params.temperature
+        self._known: dict[Tokens, np.ndarray] = {}
+
+    def p(self, prefix: Tokens) -> np.ndarray:
+        """(n_vocab,): the softmax of the target's logits after the prompt and `prefix`."""
+        if prefix not in self._known:
+            tokens = [*self._prompt, *prefix]
+            self._target.keep_prefix(tokens[:-1])
+            logits = self._target.decode(tokens[len(self._target.tokens) :], 1)[0]
+            x = logits.astype(np.float64) / self._temperature
+            mass = np.exp(x - x.max())
+            self._known[prefix] = mass / mass.sum()
+        return self._known[prefix]
+
+    def excess(self, samples: Sequence[Tokens]) -> list[float]:
+        """Chi-square over its limit at every position: above 1 is a rejection."""
+        found = []
+        for position in range(FIRST):
+            following: defaultdict[Tokens, Counter[int]] = defaultdict(Counter)
+            for sample in samples:
+                following[sample[:position]][sample[position]] += 1
+            total, freedom = 0.0, 0
+            for prefix, counts in following.items():
+                if counts.total() >= 50:
+                    chi2, cells = self._one(counts, self.p(prefix))
+                    total, freedom = total + chi2, freedom + cells - 1
+            assert freedom > 5
+            found.append(total / chi_square_limit(freedom))
+        return found
+
+    @staticmethod
+    def _one(counts: Counter[int], p: np.ndarray) -> tuple[float, int]:
+        n = counts.total()
+        common = np.flatnonzero(p * n >= RARE)
+        seen = np.array([counts[int(token)] for token in common], float)
+        expected = p[common] * n
+        rest = n - expected.sum()
+        if rest >= RARE:
+            seen, expected = np.r_[seen, n - seen.sum()], np.r_[expected, rest]
+        elif len(expected):
+            smallest = expected.argmin()
+            seen[smallest] += n - seen.sum()
+            expected[smallest] += rest
+        return float(((seen - expected) ** 2 / expected).sum()), max(1, len(expected))
+
+
+def samples(
+    target: Context, draft: Context, prompt: list[int], accept: Accept, n: int
+) -> list[Tokens]:
+    """The first tokens of `n` generations, one seed each, gamma 4."""
+    engine = Engine(target, ModelDrafter(draft, target.model.n_vocab))
+    found = []
+    for seed in range(n):
+        cancel = Cancel()
+        list(engine.prefill(prompt, cancel))
+        settings = GenerateSettings(
+            sampling=SamplingParams(temperature=1.0, seed=seed, **PLAIN),  # type: ignore[arg-type]
+            accept=accept,
+            n_predict=8,  # so that the draft has room
+        )
+        tokens: list[int] = []
+        rounds = engine.generate(prompt, settings, FixedGamma(4), cancel)
+        for done in rounds:
+            tokens += done.tokens
+            if len(tokens) >= FIRST or done.finish is not None:
+                break
+        # An end of generation is a token like others here; what follows it is not compared.
+        ends = sorted(target.model.end_tokens)
+        found.append((*tokens, *ends[:1] * FIRST)[:FIRST])
+    return found
+
+
+def compare(target_model: Model, draft_model: Model, accept: Accept, n: int) -> list[float]:
+    with (
+        Context(target_model, options()) as target,
+        Context(draft_model, options()) as draft,
+        Context(target_model, options()) as reference,
+    ):
+        prompt = target_model.tokenize(PROMPT, add_special=True, parse_special=False)
+        drawn = samples(target, draft, prompt, accept, n)
+        comparison = Comparison(reference, prompt, SamplingParams(temperature=1.0))
+        return comparison.excess(drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK, Accept.COUPLED])
+def test_the_first_tokens_have_the_targets_distribution(
+    target_model: Model, draft_model: Model, accept: Accept
+) -> None:
+    """4,000 seeds, three positions: a false alarm has probability 1e-5 at each, for a new seed."""
+    assert max(compare(target_model, draft_model, accept, 4000)) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_a_biased_rule_is_rejected(
+    target_model: Model, draft_model: Model, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: after a rejection the target's own row in place of the residual."""
+
+    def biased(p: Dist, q: Dist, weight: float = 1.0) -> Dist:
+        return p
+
+    monkeypatch.setattr(verify, "_residual", biased)
+    assert max(compare(target_model, draft_model, accept, 2000)) > 1
+
+
+@pytest.mark.slow
+def test_a_biased_draw_is_rejected_under_the_coupled_rule(
+    target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: the same Gumbel variables at every position."""
+    from localspec.engine.noise import CounterNoise  # noqa: PLC0415 - patched here alone
+
+    pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
+    monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
+    assert max(compare(target_model, draft_model, Accept.COUPLED, 2000)) > 1
