@@ -277,7 +277,7 @@ class Sampler:
         if self._log_min_p is None or weights[-1] == 0:
             alive = weights > 0
             ids, weights = ids[alive], weights[alive]
-        return Dist(ids, weights / weights.sum())
+        return Dist(ids, weights / np.add.reduce(weights))
 
 
 class Rows(Sequence[Dist]):
@@ -373,11 +373,16 @@ def _largest(x: Logits, k: int) -> Ids:
     n = len(x)
     if k >= n:
         return _descending(x)
-    rows = next((rows for rows in (64, 32, 16, 8) if n // rows >= 6 * k), 1)
+    rows = 64
+    while rows > 1 and n < 6 * k * rows:
+        rows //= 2
     columns = n // rows
-    maxima = x if rows == 1 else x[: columns * rows].reshape(rows, columns).max(axis=0)
-    bound = np.partition(maxima, columns - k)[columns - k]
-    ids: Ids = (x >= max(bound, _LEAST)).nonzero()[0]
+    if rows == 1:
+        maxima = x.copy()
+    else:
+        maxima = np.maximum.reduce(x[: columns * rows].reshape(rows, columns))
+    maxima.partition(columns - k)
+    ids: Ids = (x >= max(maxima[columns - k], _LEAST)).nonzero()[0]
     return ids[_descending(x[ids])[:k]]
 
 
