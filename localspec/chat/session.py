@@ -19,7 +19,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.chat.template import ChatTemplate
 from localspec.chat.transcript import Transcript
 from localspec.engine.cancel import Cancel
-from localspec.engine.gamma import FixedGamma, Plan, Situation
+from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy, Plan, Situation
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama_grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
@@ -40,7 +40,26 @@ class Session:
         settings: change them only between turns.
     """
 
-    def __init__(self, pair: LoadedPair, engine: Engine, settings: ChatSettings) -> None:
+    def __init__(
+        self,
+        pair: LoadedPair,
+        engine: Engine,
+        settings: ChatSettings,
+        *,
+        auto: GammaPolicy | None = None,
+        closing: Callable[[], None] | None = None,
+    ) -> None:
+        """Begin an empty conversation.
+
+        Args:
+            pair: the loaded models.
+            engine: over the same models.
+            settings: to begin with.
+            auto: what gamma ``auto`` means; None for a fixed length.
+            closing: called before the models are freed.
+        """
+        self._auto = auto
+        self._closing = closing
         self.messages: list[Message] = []
         self.settings = settings
         self.pair = pair
@@ -124,7 +143,7 @@ class Session:
             generating=self._running is not None,
             speculation=self._gamma() > 0,
             gamma=self._gamma(),
-            note=self.settings.gamma_note if self._speculation else "off",
+            note=self._note(),
         )
 
     def memory(self) -> MemoryUse:
@@ -156,6 +175,8 @@ class Session:
             for turn in list(self._turns):
                 _close_suspended(turn)
         try:
+            if self._closing is not None:
+                self._closing()
             self.pair.close()
         finally:
             self._busy.release()
@@ -247,7 +268,7 @@ class Session:
             recorder=settings.recorder,
             repeatable=settings.repeatable,
         )
-        rounds: Any = self._engine.generate(prompt, how, _Switch(self._gamma), cancel)
+        rounds: Any = self._engine.generate(prompt, how, _Switch(self._policy), cancel)
         with closing(rounds):
             done: Round
             for done in rounds:
@@ -283,21 +304,60 @@ class Session:
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
     def _gamma(self) -> int:
-        """The draft length of the next round."""
-        return self.settings.draft_length if self._speculation else 0
+        """The draft length now: a decision of `auto` counts as it came out lately."""
+        if not self._speculation:
+            return 0
+        auto = self._auto
+        if self.settings.gamma == "auto" and isinstance(auto, AutoGamma):
+            return auto.length
+        return self.settings.draft_length
+
+    def _note(self) -> str:
+        """Where gamma comes from, in words."""
+        if not self._speculation:
+            return "off"
+        if self.settings.gamma != "auto" or self._auto is None:
+            return self.settings.gamma_note
+        lossy = self.settings.lossy_note
+        return f"{self._auto.explain()}, {lossy}" if lossy else self._auto.explain()
+
+    def _policy(self) -> GammaPolicy:
+        """What decides in the next round."""
+        if not self._speculation:
+            return FixedGamma(0)
+        if self.settings.gamma == "auto" and self._auto is not None:
+            return self._auto
+        return FixedGamma(self.settings.draft_length)
 
 
-class _Switch(FixedGamma):
-    """The fixed draft length, asked for anew before every round so that it can be switched."""
+class _Switch:
+    """The policy in force, asked for anew before every round, so that it can be switched."""
 
-    def __init__(self, gamma: Callable[[], int]) -> None:
-        super().__init__(gamma())
-        self._now = gamma
+    def __init__(self, policy: Callable[[], GammaPolicy]) -> None:
+        self._now = policy
+        self._policy = policy()
+        self._follow_clock = True
+
+    def begin(self, *, follow_clock: bool) -> None:
+        """A generation starts."""
+        self._follow_clock = follow_clock
+        self._policy.begin(follow_clock=follow_clock)
 
     def plan(self, situation: Situation) -> Plan:
-        """The draft length of this moment."""
-        self.gamma = self._now()
-        return super().plan(situation)
+        """The plan of the policy of this moment."""
+        policy = self._now()
+        if type(policy) is not type(self._policy):
+            policy.begin(follow_clock=self._follow_clock)
+        self._policy = policy
+        return policy.plan(situation)
+
+    def observe(self, done: Round) -> None:
+        """Let it learn."""
+        self._policy.observe(done)
+
+    def explain(self) -> str:
+        """Its reasons."""
+        return self._policy.explain()
 
 
 def _close_suspended(turn: Turn) -> None:

@@ -12,12 +12,13 @@ from localspec.chat import machine
 from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
+from localspec.cli.measuring import chosen_threads, measured, profile_store
 from localspec.cli.options import Options
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
 from localspec.engine.generate import Engine
-from localspec.engine.llama import Context, ContextOptions, Model, default_threads, devices
+from localspec.engine.llama import Context, ContextOptions, Model, devices
 from localspec.engine.llama_grammar import check_grammar, schema_to_gbnf
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import OutOfMemory, SamplingError, UnsupportedModel, UsageError
@@ -108,6 +109,7 @@ def load_session(options: Options, *, progress: Progress, cancel: Cancel) -> Ses
     with ExitStack() as undo:
         loader = _Loader(options, plan.n_ctx, progress, cancel, undo)
         target = loader.load(plan.resolved.target)
+        _require_known_tokens(settings, target.model.n_vocab)
         draft, note = _load_draft(plan.resolved, target, loader)
         pair = LoadedPair(
             name=plan.resolved.name,
@@ -117,15 +119,37 @@ def load_session(options: Options, *, progress: Progress, cancel: Cancel) -> Ses
             notices=plan.notices,
             load_settings={
                 "ctx_size": plan.n_ctx,
-                "threads": options.threads or default_threads(),
+                "threads": loader.threads(target, draft=False),
+                "draft_threads": loader.threads(draft, draft=True) if draft else 0,
                 "n_gpu_layers": options.n_gpu_layers,
             },
             devices_before=before,
         )
         drafter = ModelDrafter(draft, target.model.n_vocab) if draft else None
-        session = Session(pair, Engine(target, drafter), settings)
+        costs = measured(
+            pair,
+            repeatable=settings.repeatable,
+            measure=settings.gamma == "auto",
+            announce=lambda: progress("Measuring this machine", None),
+        )
+        session = Session(
+            pair,
+            Engine(target, drafter),
+            settings,
+            auto=costs.auto if costs else None,
+            closing=costs.keep if costs else None,
+        )
         undo.pop_all()
     return session
+
+
+def _require_known_tokens(settings: ChatSettings, n_vocab: int) -> None:
+    unknown = [token for token in settings.sampling.logit_bias if token >= n_vocab]
+    if unknown:
+        raise UsageError(
+            f"logit-bias names token {unknown[0]}, the target has {n_vocab:,}",
+            "Give ids of the target's vocabulary.",
+        )
 
 
 def _plan(options: Options) -> _Plan:
@@ -272,6 +296,18 @@ class _Loader:
         context = Context(model, how, self.cancel)
         self.undo.callback(context.close)
         return context
+
+    def threads(self, context: Context, *, draft: bool) -> int:
+        """Give `context` its CPU threads; return how many."""
+        threads = chosen_threads(
+            context,
+            self.options.threads,
+            n_gpu_layers=self.options.n_gpu_layers,
+            draft=draft,
+            store=profile_store(),
+        )
+        context.use_threads(threads)
+        return threads
 
 
 def _load_draft(

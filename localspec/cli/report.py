@@ -71,7 +71,7 @@ def settings(session: Session) -> dict[str, Any]:
         "lossy": chosen.lenience,
         "grammar": chosen.grammar or None,
         "gamma": chosen.gamma,
-        "gamma_note": chosen.gamma_note,
+        "gamma_note": session.figures().gamma_note,
         "n_predict": chosen.n_predict,
         "system_prompt": chosen.system_prompt,
         "stop": list(chosen.stop),
@@ -108,7 +108,8 @@ def _generated_line(session: Session, stats: GenerationStats) -> str:
 def _gamma_line(session: Session) -> str:
     if not session.speculation:
         return f"0 (plain decoding; {session.speculation_note or 'gamma is 0'})"
-    return f"{session.settings.draft_length} ({session.settings.gamma_note})"
+    figures = session.figures()
+    return f"{figures.gamma} ({figures.gamma_note})"
 
 
 def _number(value: float | None) -> str:

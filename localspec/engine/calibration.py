@@ -14,6 +14,7 @@ _CENTRES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.84, 0.91, 0.96, 0.
 # The prior is worth this many observations in every bin. It is what a draft of ordinary quality
 # does: about as good as it says, a little better where it is unsure.
 _PRIOR_WEIGHT = 1.5
+_TRUST_WEIGHT = 1.0
 _PRIOR = tuple(0.1 + 0.85 * centre for centre in _CENTRES)
 
 # An observation counts half after 350 more: texts differ in how well a draft judges itself.
@@ -50,6 +51,7 @@ class Calibration:
         self.seen = 0
         self._weight = [0.0] * len(_CENTRES)
         self._sum = [0.0] * len(_CENTRES)
+        self._earned = self._promised = 0.0
         self._recent = [1.0 / len(_CENTRES)] * len(_CENTRES)
         self._map = list(_PRIOR)
         self.levels = self._grouped()
@@ -75,10 +77,14 @@ class Calibration:
         keep = _KEEP ** len(chances)
         self._weight = [keep * w for w in self._weight]
         self._sum = [keep * s for s in self._sum]
+        self._earned *= keep
+        self._promised *= keep
         for confidence, chance in zip(confidences, chances, strict=False):
             at = bisect_right(_EDGES, confidence)
             self._weight[at] += 1.0
             self._sum[at] += chance
+            self._earned += chance
+            self._promised += _PRIOR[at]
             self._recent = [_RECENT * r for r in self._recent]
             self._recent[at] += 1 - _RECENT
             # The first few count more, so that a prior which is wrong does not linger.
@@ -104,9 +110,11 @@ class Calibration:
 
     def _monotone(self) -> list[float]:
         """Weighted isotonic regression of the bins, by pooling neighbours that fall."""
+        # A draft that earns less than the prior promised where it was tried will do so elsewhere.
+        trust = min(1.0, (self._earned + _TRUST_WEIGHT) / (self._promised + _TRUST_WEIGHT))
         pools: list[tuple[float, float, int]] = []  # weight, sum, bins
         for w, s, prior in zip(self._weight, self._sum, _PRIOR, strict=True):
-            pool = (w + _PRIOR_WEIGHT, s + _PRIOR_WEIGHT * prior, 1)
+            pool = (w + _PRIOR_WEIGHT, s + _PRIOR_WEIGHT * trust * prior, 1)
             while pools and pools[-1][1] * pool[0] >= pool[1] * pools[-1][0]:
                 last = pools.pop()
                 pool = (last[0] + pool[0], last[1] + pool[1], last[2] + pool[2])

@@ -307,7 +307,6 @@ class AutoGamma:
         # Sums over recent rounds: tokens, the seconds they took, those they take undrafted.
         self._tokens = self._seconds = self._plain_seconds = 0.0
         self._generated = 0
-        self._context = 0
         self._drafting = False
 
     def begin(self, *, follow_clock: bool) -> None:
@@ -321,7 +320,6 @@ class AutoGamma:
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
-        self._context = situation.context
         longest = min(situation.room, LONGEST)
         if longest < 1 or not self._tracks:
             return PLAIN
@@ -342,16 +340,17 @@ class AutoGamma:
         )
         self._drafting = value > 0 or plan.wants_pass()
         if self._drafting:
+            self._tracks[best].failed = 0
             return plan
         if self.demonstration:
             return FixedPlan(min(self.demonstration, longest), best, learns=True)
-        return plan if self._looks(best, situation.lags[best], times) else PLAIN
+        return plan if self._looks(best, situation, times) else PLAIN
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
         if not done.tokens:
             return
-        context, lag = self._context, done.draft_prefill
+        context, lag = done.context, done.draft_prefill
         if self._follow_clock:
             self._time(done)
         lag = _USUAL_LAG if lag > _HORIZON else lag  # a prompt is not read again every round
@@ -364,6 +363,19 @@ class AutoGamma:
         if self._tracks:
             self._judge(self._tracks[done.drafter], done)
 
+    @property
+    def length(self) -> int:
+        """Tokens drafted per round lately; 0 while plain decoding is best."""
+        track = max(self._tracks, key=lambda each: each.rounds, default=None)
+        if track is None or not (self._drafting or self.demonstration):
+            return 0
+        return max(1, round(track.drafted / track.rounds)) if track.rounds else 1
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the cost table knows more than it was given."""
+        return self._follow_clock and self._generated > 0
+
     def explain(self) -> str:
         """What was decided lately, and why, in a sentence for people."""
         if not self._tracks:
@@ -374,12 +386,11 @@ class AutoGamma:
         if track.drafted < 1:
             return "drafting: nothing is known about this draft yet"
         gain = self._plain_seconds / self._seconds
-        length = f"{track.drafted / track.rounds:.0f}"
         accepted = f"{track.accepted / track.drafted:.0%}".replace("%", " %")
         if self._drafting or gain >= 1:
-            return f"drafting {length}: {accepted} accepted, {gain:.1f}x"
+            return f"drafting {self.length}: {accepted} accepted, {gain:.1f}x"
         return (
-            f"demonstration: drafting {length}, {accepted} accepted;"
+            f"demonstration: drafting {self.length}, {accepted} accepted;"
             f" plain decoding would be {1 / gain:.1f}x as fast"
         )
 
@@ -401,15 +412,15 @@ class AutoGamma:
         tokens = min(situation.remaining, max(_HORIZON, self._generated))
         return extra / max(1.0, tokens / _TOKENS_A_ROUND)
 
-    def _looks(self, index: int, lag: int, times: Sequence[float]) -> bool:
+    def _looks(self, index: int, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
-        track, curve = self._tracks[index], self.costs.drafts[index].at(self._context)
+        track, curve = self._tracks[index], self.costs.drafts[index].at(situation.context)
         step = curve.seconds(1)
         _, gain = gamma_for(_NEARLY_ALWAYS, times, step)
         track.saved += _LOOK_SHARE * (gain - 1) * _LESS**track.failed * times[1]
-        if track.saved < curve.seconds(lag):
+        if track.saved < curve.seconds(situation.lags[index]):
             return False
-        track.saved = 0.0
+        track.saved, track.failed = 0.0, track.failed + 1
         return True
 
     def _judge(self, track: _Track, done: Round) -> None:
@@ -420,14 +431,13 @@ class AutoGamma:
         track.rounds = _FADE * track.rounds + 1
         track.drafted = _FADE * track.drafted + done.drafted
         track.accepted = _FADE * track.accepted + done.accepted
-        track.failed = 0 if done.drafted else track.failed + 1
 
     def _time(self, done: Round) -> None:
         """Let the round's own timing correct the cost table."""
         seconds = done.total_s - done.draft_s
-        self.costs.observe_target(self._context, done.drafted + 1, seconds)
+        self.costs.observe_target(done.context, done.drafted + 1, seconds)
         self.costs.observe_draft(
-            done.drafter, self._context, done.draft_prefill, done.draft_passes, done.draft_s
+            done.drafter, done.context, done.draft_prefill, done.draft_passes, done.draft_s
         )
 
 

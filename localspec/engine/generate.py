@@ -14,7 +14,7 @@ from time import perf_counter
 from localspec.engine.acceptance import Accept, Drawing, drawing
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import NOTHING_READ, CatchUp, Drafter
-from localspec.engine.gamma import PLAIN, FixedPlan, GammaPolicy, Plan, Situation
+from localspec.engine.gamma import PLAIN, GammaPolicy, Plan, Situation
 from localspec.engine.grammar import Constraint
 from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context
 from localspec.engine.replay import Recorder
@@ -131,8 +131,7 @@ class Engine:
             One `Round` for every target pass.
         """
         generation = self._begin(prompt, settings, cancel)
-        if hasattr(policy, "begin"):
-            policy.begin(follow_clock=generation.drawing.cuttable or not settings.repeatable)
+        policy.begin(follow_clock=generation.drawing.cuttable or not settings.repeatable)
         if generation.remaining == 0:
             yield _nothing(FinishReason.LENGTH)
             return
@@ -192,6 +191,7 @@ class Engine:
             draft_cached=asked.catch_up.cached,
             draft_passes=asked.passes,
             drafter=asked.drafter,
+            context=held,
             confidences=asked.confidences,
             chances=asked.chances,
             finish=finish,
@@ -207,8 +207,6 @@ class Engine:
             return PLAIN
         tokens, remaining = generation.tokens, generation.remaining
         room = min(remaining, self.target.free, self.target.n_batch, MAX_BATCH_OUTPUTS) - 1
-        if not hasattr(policy, "plan"):  # until every policy has one
-            return FixedPlan(max(0, min(policy.choose(), room)))  # type: ignore[attr-defined]
         return policy.plan(
             Situation(
                 room=max(0, room),

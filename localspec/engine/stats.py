@@ -36,6 +36,7 @@ class Round:
         draft_passes: decodes of the draft; one more than `drafted` where it was stopped by what
             the last one showed.
         drafter: which drafter was asked.
+        context: tokens of the sequence when the round began.
         confidences: how sure the draft was, after each of its passes, in order; empty unless the
             policy learns.
         chances: acceptance probabilities of the positions that were judged: up to and including
@@ -54,6 +55,7 @@ class Round:
     draft_cached: int = 0
     draft_passes: int = 0
     drafter: int = 0
+    context: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()
     finish: FinishReason | None = None

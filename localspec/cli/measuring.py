@@ -1,0 +1,123 @@
+"""From loaded models to a gamma policy that knows what they cost here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from localspec.chat.pair import LoadedPair
+from localspec.engine.cost import Costs
+from localspec.engine.gamma import AutoGamma
+from localspec.engine.llama import Context, default_threads
+from localspec.engine.profile import (
+    Profile,
+    ProfileStore,
+    identity,
+    profile_draft,
+    profile_target,
+)
+
+# The demo pair is there to show speculation, even where its tiny target would be faster alone.
+DEMO = "demo"
+DEMO_GAMMA = 3
+
+ANY_THREADS = 0
+
+
+def profile_store() -> ProfileStore:
+    """Where timings are kept: ``LOCALSPEC_CACHE`` overrides the platform's cache folder."""
+    override = os.environ.get("LOCALSPEC_CACHE")
+    if override:
+        return ProfileStore(Path(override).expanduser() / "costs")
+    return ProfileStore(platformdirs.user_cache_path("localspec", appauthor=False) / "costs")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A pair's profiles, and the policy that decides by them.
+
+    Attributes:
+        store: where the profiles are kept.
+        target, draft: what was measured.
+        auto: the policy.
+    """
+
+    store: ProfileStore
+    target: Profile
+    draft: Profile
+    auto: AutoGamma
+
+    def keep(self) -> None:
+        """Store what the rounds have taught."""
+        costs = self.auto.costs
+        if self.auto.learnt:
+            self.store.learn(self.target, costs.target.buckets())
+            self.store.learn(self.draft, costs.drafts[0].buckets())
+
+
+def chosen_threads(
+    context: Context, asked: int | None, *, n_gpu_layers: int, draft: bool, store: ProfileStore
+) -> int:
+    """How many threads a model gets: as asked, else as `tune` found best, else one per core."""
+    if asked:
+        return asked
+    known = store.load(
+        identity(context, threads=ANY_THREADS, n_gpu_layers=n_gpu_layers, draft=draft)
+    )
+    return (known and known.threads) or default_threads()
+
+
+def measured(
+    pair: LoadedPair,
+    *,
+    repeatable: bool,
+    measure: bool,
+    announce: Callable[[], None],
+) -> Measured | None:
+    """The policy for this pair, from stored timings or from a measurement of a few seconds.
+
+    Args:
+        pair: the loaded models.
+        repeatable: use what was measured and not what was learnt since, so that runs repeat.
+        measure: whether to take the time where nothing is stored.
+        announce: called before measuring.
+
+    Returns:
+        None where there is no draft, or nothing is stored and nothing may be measured.
+
+    Raises:
+        Cancelled: while measuring.
+    """
+    if pair.draft is None:
+        return None
+    store = profile_store()
+    settings = pair.load_settings
+    layers = settings["n_gpu_layers"]
+    target_known = identity(
+        pair.target, threads=settings["threads"], n_gpu_layers=layers, draft=False
+    )
+    draft_known = identity(
+        pair.draft, threads=settings["draft_threads"], n_gpu_layers=layers, draft=True
+    )
+    target, draft = store.load(target_known), store.load(draft_known)
+    if target is None or draft is None:
+        if not measure:
+            return None
+        announce()
+        if target is None:
+            target = profile_target(pair.target, target_known)
+            store.save(target)
+        if draft is None:
+            draft = profile_draft(pair.draft, draft_known)
+            store.save(draft)
+    tables = [p.measured if repeatable else p.best for p in (target, draft)]
+    if not all(points for table in tables for points in table.values()):
+        return None  # a context too small to measure in
+    auto = AutoGamma(
+        Costs(tables[0], [tables[1]]), demonstration=DEMO_GAMMA if pair.name == DEMO else 0
+    )
+    return Measured(store, target, draft, auto)
