@@ -211,7 +211,8 @@ class _Fetching:
             raise Interrupted("the connection broke off", "Run the same command again.")
 
     def _take(self, chunk: bytes, writer: _Writer) -> None:
-        chunk = chunk[: self._file.size - self._done]
+        if len(chunk) > self._file.size - self._done:
+            chunk = chunk[: self._file.size - self._done]
         writer.put(chunk)
         self._done += len(chunk)
         self._fetched += len(chunk)
@@ -235,7 +236,7 @@ class _Writer:
         self._handle = handle
         self._written = position
         self._digest = digest
-        self._queue: queue.Queue[bytearray | None] = queue.Queue(maxsize=16)
+        self._queue: queue.Queue[bytes | bytearray | None] = queue.Queue(maxsize=16)
         self._pending = bytearray()
         self._error: OSError | None = None
         self._thread = threading.Thread(target=self._work, name="localspec-writer", daemon=True)
@@ -251,11 +252,15 @@ class _Writer:
 
     def put(self, chunk: bytes) -> None:
         """Take `chunk` for writing; raise what went wrong with an earlier one."""
+        if self._error is not None:
+            raise self._error
+        if len(chunk) >= _WRITE_BLOCK // 4:
+            self._flush()
+            self._queue.put(chunk)
+            return
         self._pending += chunk
         if len(self._pending) >= _WRITE_BLOCK:
             self._flush()
-        if self._error is not None:
-            raise self._error
 
     def finish(self) -> int:
         """Write what is left; return how many bytes the file has now."""
@@ -279,7 +284,7 @@ class _Writer:
             except OSError as error:
                 self._error = error
 
-    def _write(self, block: bytearray) -> None:
+    def _write(self, block: bytes | bytearray) -> None:
         view = memoryview(block)
         while view:
             count = os.pwrite(self._handle, view, self._written)

@@ -33,6 +33,8 @@ from localspec.pairs.references import Reference
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_READ_BYTES: Final = 1 << 19
+_CONTINUES: Final = "Run the same command again: it continues where it stopped."
 _LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
 
 
@@ -219,7 +221,7 @@ def open_body(file: RemoteFile, start: int = 0, stop: int | None = None) -> Iter
         ) as response,
     ):
         hf_raise_for_status(response)
-        yield Body(_first_byte(response, start), response.iter_bytes())
+        yield Body(_first_byte(response, start), _chunks(response))
 
 
 def _first_byte(response: Any, wanted: int) -> int:
@@ -230,6 +232,49 @@ def _first_byte(response: Any, wanted: int) -> int:
     if start != wanted:
         raise Interrupted(f"the server sent bytes from {start:,} on instead of {wanted:,}")
     return start
+
+
+def _chunks(response: Any) -> Iterator[bytes]:
+    """Give the body in large pieces.
+
+    httpx reads 64 KiB at a time and takes each through several layers, which costs more than
+    hashing does. So the rest of a plain HTTP/1.1 body, whose length is known, is read from the
+    connection itself once httpx has handed out what it had read already; the connection is
+    closed afterwards, as httpx has lost count.
+    """
+    left = _plain_length(response)
+    stream = response.extensions.get("network_stream")
+    if left is None or stream is None:
+        yield from response.iter_bytes()
+        return
+    pieces = response.iter_raw()  # kept: letting go of it would close the connection
+    chunk = next(pieces, b"")
+    while chunk:
+        left -= len(chunk)
+        yield chunk
+        if left <= 0:
+            return
+        chunk = _read_on(stream, min(left, _READ_BYTES))
+    raise Interrupted("the connection broke off", _CONTINUES)
+
+
+def _read_on(stream: Any, size: int) -> bytes:
+    try:
+        data: bytes = stream.read(size, timeout=_timeout())
+    except Exception as error:  # the transport's own classes, which are nobody else's business
+        if "Timeout" in type(error).__name__:
+            raise Interrupted(f"{endpoint()} did not answer in time", _CONTINUES) from None
+        raise Interrupted(f"the connection broke off: {_short(error)}", _CONTINUES) from None
+    return data
+
+
+def _plain_length(response: Any) -> int | None:
+    """Give the bytes that follow on the connection, None where that is not so simple."""
+    encoded = {"content-encoding", "transfer-encoding"} & set(response.headers)
+    length = response.headers.get("Content-Length", "")
+    if encoded or response.http_version != "HTTP/1.1" or not length.isdecimal():
+        return None
+    return int(length)
 
 
 def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> bytes:
@@ -291,7 +336,7 @@ def _translated(repo: str, reference: Reference) -> Iterator[None]:
     except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
         raise Interrupted(
             f"the connection to {_host(error)} broke off: {_short(error)}",
-            "Run the same command again: it continues where it stopped.",
+            _CONTINUES,
         ) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise HubUnavailable(f"{endpoint()} cannot be used: {_short(error)}", _NO_HUB) from None

@@ -7,6 +7,7 @@ address (another port), so that forwarding of tokens can be watched.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import http.server
 import json
@@ -83,8 +84,15 @@ class Fault:
 
 
 def digest(content: bytes | Path) -> str:
-    data = content if isinstance(content, bytes) else content.read_bytes()
-    return hashlib.sha256(data).hexdigest()
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    return _digest_of_file(content, content.stat().st_size, content.stat().st_mtime_ns)
+
+
+@functools.lru_cache
+def _digest_of_file(path: Path, size: int, changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def length(content: bytes | Path) -> int:
