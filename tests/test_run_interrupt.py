@@ -77,3 +77,21 @@ def test_a_second_ctrl_c_ends_it_at_once() -> None:
             running.wait(0.3)
         running.send_signal(signal.SIGINT)
         assert running.wait(10) == 130
+
+
+def test_ctrl_c_ends_an_import_at_once_and_in_silence() -> None:
+    program = (
+        "import time\n"
+        "from localspec.cli.interrupt import ending_at_once\n"
+        "with ending_at_once():\n"
+        "    print('started', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "started\n"
+        running.send_signal(signal.SIGINT)
+        assert running.communicate(timeout=10)[1] == ""
+        assert running.returncode == 130

@@ -13,10 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from localspec.engine.cancel import Cancel
 from localspec.errors import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from localspec.engine.cancel import Cancel
 
 T = TypeVar("T")
 
@@ -30,6 +32,8 @@ def interruptible(work: Callable[[Cancel], T]) -> T:
     A second Ctrl+C, or work that does not end within `GRACE_S` of the first, ends the process
     with exit code 130.
     """
+    from localspec.engine.cancel import Cancel  # noqa: PLC0415 - late: it needs numpy
+
     cancel = Cancel()
     job = _Job(work, cancel)
     with _sigint_sets(cancel):
@@ -69,18 +73,35 @@ class _Job(threading.Thread, Generic[T]):
 
 
 @contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Let Ctrl+C end the process, while there is nothing to keep and nothing to undo.
+
+    For imports: some packages turn a KeyboardInterrupt in the middle of one into another error.
+    """
+    with _on_sigint(_leave):
+        yield
+
+
+@contextmanager
 def _sigint_sets(cancel: Cancel) -> Iterator[None]:
     """Let Ctrl+C set `cancel` the first time, and end the process the second time."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def stop(_signal: int, _frame: object) -> None:
+    def stop() -> None:
         if cancel.is_set():
             _leave()
         cancel.set()
 
-    before = signal.signal(signal.SIGINT, stop)
+    with _on_sigint(stop):
+        yield
+
+
+@contextmanager
+def _on_sigint(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` on Ctrl+C; without effect outside the main thread, which gets the signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda _signal, _frame: act())
     try:
         yield
     finally:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from localspec.cli.interrupt import ending_at_once, interruptible
 from localspec.cli.options import TEXT, Options, shared_options
 from localspec.errors import Cancelled, LocalspecError
-
-if TYPE_CHECKING:
-    from localspec.engine.cancel import Cancel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +79,8 @@ def read_prompt() -> str:
 
 
 def _answer(options: Options, wanted: Wanted) -> bool:
-    """Load and answer where Ctrl+C can interrupt it; whether it did.
-
-    Imports happen here: `run --help` needs neither numpy nor llama.cpp.
-    """
-    from localspec.cli.interrupt import interruptible  # noqa: PLC0415
-
-    def work(cancel: Cancel) -> bool:
+    """Load and answer where Ctrl+C can interrupt it; whether it did."""
+    with ending_at_once():
+        # Late: `run --help` needs neither numpy nor llama.cpp.
         from localspec.cli.answering import answer  # noqa: PLC0415
-
-        return answer(options, wanted, cancel)
-
-    return interruptible(work)
+    return interruptible(lambda cancel: answer(options, wanted, cancel))
