@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from localspec.chat.events import PromptProgress
     from localspec.ui.contract import ChatSession, Loader
 
-_FIGURES_S = 0.2
-_MEMORY_EVERY = 5
+_FIGURES_S = 0.25
+_MEMORY_EVERY = 4
 _QUIT_WITHIN_S = 2.0
 
 
@@ -75,7 +75,8 @@ class ChatApp(App[None]):
         (50, "-normal"),
     ]
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012
-        (0, "-short"),
+        (0, "-tiny"),
+        (8, "-short"),
         (16, "-tall"),
     ]
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -41,11 +41,11 @@ class Item:
     """Something in the conversation. Lines are kept until the width or the item changes.
 
     Attributes:
-        strips: what the transcript has drawn, by line.
+        strips: what the transcript has drawn, by line, with the line's place in the whole.
     """
 
     def __init__(self) -> None:
-        self.strips: dict[int, Strip] = {}
+        self.strips: dict[int, tuple[int, Strip]] = {}
         self._lines: list[Content] = []
         self._width = 0
 

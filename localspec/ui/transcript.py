@@ -201,9 +201,11 @@ class Transcript(ScrollView, can_focus=False):
         selection = self.text_selection
         if selection is not None:
             return self._draw(lines[local], selection.get_span(absolute), absolute)
-        if local not in item.strips:
-            item.strips[local] = self._draw(lines[local], None, absolute)
-        return item.strips[local].apply_offsets(0, absolute)
+        kept = item.strips.get(local)
+        if kept is None or kept[0] != absolute:
+            # The very same strip again and again: Textual keeps what it derives from it.
+            kept = item.strips[local] = (absolute, self._draw(lines[local], None, absolute))
+        return kept[1]
 
     def _draw(self, line: Content, selected: tuple[int, int] | None, absolute: int) -> Strip:
         line = line.pad_left(self._margin)

@@ -1,0 +1,125 @@
+"""The real program in a real pseudo-terminal, with the demo pair."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("needs a pseudo-terminal", allow_module_level=True)
+
+import pexpect
+import pyte
+
+PATIENCE_S = 60
+
+
+class Terminal:
+    """A program on a screen that can be read."""
+
+    def __init__(self, arguments: list[str], columns: int, rows: int) -> None:
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-m", "localspec", *arguments],
+            dimensions=(rows, columns),
+            env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "LANG": "C.UTF-8",
+                 "HOME": str(Path.home()), "PYTHONPATH": str(Path(__file__).parent.parent)},
+            timeout=PATIENCE_S,
+        )  # fmt: skip
+
+    def read(self) -> None:
+        try:
+            data = self.child.read_nonblocking(65536, timeout=0.05)
+        except (pexpect.TIMEOUT, pexpect.EOF):
+            return
+        self.raw += data
+        self._stream.feed(data)
+
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            self.read()
+            if condition():
+                return
+        raise AssertionError(f"never happened: {what}\n{self.text()}")
+
+    def sees(self, text: str) -> None:
+        self.until(lambda: text in self.text(), text)
+
+    def ends(self) -> int:
+        self.until(lambda: not self.child.isalive(), "the end of the program")
+        self.read()
+        status: int = self.child.exitstatus
+        return status
+
+    def restored(self) -> bool:
+        """The alternate screen was left and the cursor is back."""
+        last = self.raw.rfind(b"\x1b[?1049")
+        return (
+            self.raw[last : last + 8] == b"\x1b[?1049l" and b"\x1b[?25h" in self.raw[last - 200 :]
+        )
+
+
+@pytest.fixture
+def terminal(demo_target: Path, demo_draft: Path) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, columns: int = 100, rows: int = 30) -> Terminal:
+        opened.append(Terminal(["chat", *arguments], columns, rows))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.child.close(force=True)
+
+
+def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal("demo", "--temp", "0", "--n-predict", "24", "--gamma", "3", "--threads", "1")
+    chat.sees("ready")
+    for turn, text in enumerate(["Tell me a story.", "And then?", "What is 2+2?"]):
+        chat.child.send(text)
+        chat.sees(text)
+        chat.child.send("\r")
+        chat.sees(f"▌ {text}")
+        chat.until(lambda: "ready" in chat.text() and "tokens/s" in chat.text(), f"turn {turn}")
+        if turn == 0:
+            assert "% accepted" in chat.text()
+            chat.child.send("\x1bOQ")  # F2
+            chat.sees("speculation off")
+    chat.child.send("\x14")  # Ctrl+T
+    chat.sees("speculation on")
+    chat.child.send("\x11")  # Ctrl+Q
+    assert chat.ends() == 0
+    assert chat.restored()
+
+
+def test_quit_while_generating_restores_the_terminal(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal("demo", "--threads", "1", columns=40, rows=10)
+    chat.sees("ready")
+    chat.child.send("Tell me a long story about a dog.\r")
+    chat.sees("answering")
+    chat.child.send("\x03")
+    chat.child.send("\x03")
+    assert chat.ends() == 0
+    assert chat.restored()
+
+
+def test_a_missing_file_is_explained_on_the_screen_and_at_the_exit(
+    terminal: Callable[..., Terminal],
+) -> None:
+    chat = terminal("./no-such-file.gguf")
+    chat.until(lambda: "✗" in chat.text() or not chat.child.isalive(), "an error")
+    chat.child.send("\x11")
+    assert chat.ends() == 1
+    assert b"Traceback" not in chat.raw
+    assert b"no-such-file.gguf" in chat.raw.rpartition(b"\x1b[?1049l")[2]

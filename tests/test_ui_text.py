@@ -1,0 +1,228 @@
+"""What the screen shows, without a screen: safe text, figures, drawings, Markdown."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from localspec.chat.events import Origin, Span
+from localspec.errors import UsageError
+from localspec.ui import commands, drawing, numbers
+from localspec.ui.blocks import lay_out
+from localspec.ui.drawing import Outcome
+from localspec.ui.growing import GrowingMarkdown, GrowingOrigins
+from localspec.ui.items import Answer, Question
+from localspec.ui.prompt import History
+from localspec.ui.safe_text import one_line, safe
+
+MARKDOWN = """# Title
+
+A *draft* and a **target** with `code` and ~~errors~~.
+A second line.
+
+1. one
+2. two
+   - inner
+   - inner two
+
+- a
+
+  loose
+
+> quoted
+> more
+
+```python
+def f(x):
+    return "``" + x
+```
+
+| a | b |
+|---|---|
+| 1 | a long cell that has to be wrapped somewhere |
+
+---
+Setext
+===
+The end: <b>bold?</b> [link](http://x.y) ![image](z.png)
+"""
+
+
+def shown(source: str, width: int = 60) -> list[str]:
+    final, live = GrowingMarkdown().add([Span(source, Origin.TARGET)])
+    return [line.plain.rstrip() for line in lay_out([*final, *live], width)]
+
+
+def test_control_characters_become_pictures() -> None:
+    assert safe("a\x1b[31mred\x07") == "a␛[31mred␇"
+    assert safe("x\x7fy\x9b2Jz") == "x␡y\ufffd2Jz"
+    assert safe("left\u202eright\u2066") == "left\ufffdright\ufffd"
+    assert safe("half \ud83d") == "half \ufffd"
+    assert safe("a\r\nb\u2028c\x0bd\te") == "a\nb\nc\nd\te"
+    assert safe("déjà vu 漢字 👩‍👩‍👧 مرحبا") == "déjà vu 漢字 👩‍👩‍👧 مرحبا"
+    assert one_line("a\nb" * 200, 10) == "a ba ba b…"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (3.14159, "3.1"), (99.96, "100.0"), (1234.5, "1,234")],
+)
+def test_speed(value: float | None, text: str) -> None:
+    assert numbers.speed(value) == text
+
+
+def test_other_figures() -> None:
+    assert numbers.size(512) == "512 B"
+    assert numbers.size(17 << 20) == "17.0 MiB"
+    assert numbers.size(260 << 20) == "260 MiB"
+    assert numbers.size(3 << 40) == "3.00 TiB"
+    assert numbers.percent(0.714) == "71 %"
+    assert numbers.percent(None) == "–"
+    assert numbers.seconds(0.0212) == "21 ms"
+    assert numbers.seconds(3.21) == "3.2 s"
+    assert numbers.seconds(125) == "2 min 05 s"
+
+
+def test_bars_fill_their_width() -> None:
+    for share in (None, -1.0, 0.0, 0.33, 1.0, 7.0):
+        assert drawing.bar(share, 10).cell_length == 10
+    assert drawing.bar(0.5, 10).plain == "━━━━━─────"
+    parts = [(1, "a", ""), (0, "b", ""), (10**9, "c", "")]
+    assert drawing.stacked_bar(parts, 10).plain == "accccccccc"
+    assert drawing.sparkline([], 5).plain == "▁▁▁▁▁"
+    assert drawing.sparkline([0, 1, 2], 5).plain == "▁▁▁▅█"
+    assert drawing.split_bar(1, 3, 8, ("", "")).plain == "██░░░░░░"
+
+
+def test_rounds_are_drawn_newest_on_the_right_and_readable_without_colour() -> None:
+    rounds = [Outcome(3, 0, 0, 1, 0), Outcome(1, 2, 1, 0, 0), Outcome(0, 0, 0, 0, 1)]
+    lines = [line.plain for line in drawing.round_columns(rounds, 6, 4)]
+    assert lines == ["◆ ·   ", "■ ·   ", "■ ▲   ", "■ ■ □ "]
+    assert [line.plain for line in drawing.round_columns(rounds, 6, 2)] == ["◆ ▲   ", "■ ■ □ "]
+    assert drawing.round_strip(rounds, 10).plain.strip() == "■▲·· □"
+
+
+def test_markdown_is_laid_out() -> None:
+    lines = shown(MARKDOWN)
+    assert lines[:4] == [
+        "Title", "", "A draft and a target with code and errors.", "A second line."
+    ]  # fmt: skip
+    assert "1. one" in lines
+    assert "   ◦ inner two" in lines
+    assert "▌ quoted" in lines
+    assert " def f(x):" in lines
+    assert "a │ b" in lines
+    assert "The end: <b>bold?</b> link ‹http://x.y› 🖼 image ‹z.png›" in lines
+    assert not any(one == two == "" for one, two in pairwise(lines))
+
+
+def test_no_line_is_wider_than_the_screen() -> None:
+    for width in (12, 20, 37, 80):
+        for line in lay_out(GrowingMarkdown().add([Span(MARKDOWN, Origin.TARGET)])[0], width):
+            assert line.cell_length <= max(width, 16)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_streamed_markdown_equals_markdown_at_once(seed: int) -> None:
+    rng = random.Random(seed)
+    growing, final, live = GrowingMarkdown(), [], []
+    rest = MARKDOWN
+    while rest:
+        size = rng.randint(1, 9)
+        more, live = growing.add([Span(rest[:size], Origin.TARGET)])
+        final += more
+        rest = rest[size:]
+    streamed = [line.plain.rstrip() for line in lay_out([*final, *live], 60)]
+    assert streamed == shown(MARKDOWN)
+
+
+def test_a_line_of_a_megabyte_grows_in_bounded_pieces() -> None:
+    growing, length = GrowingMarkdown(), 0
+    for _ in range(100):
+        final, live = growing.add([Span("x" * 10_000, Origin.TARGET)])
+        length += sum(line.cell_length for line in lay_out(final, 1000))
+        assert sum(line.cell_length for line in lay_out(live, 1000)) <= 4000
+    assert length >= 990_000
+
+
+def test_a_long_listing_stays_code_when_it_is_cut() -> None:
+    growing, plain = GrowingMarkdown(), []
+    for piece in ["```python\n", *["print('a line of code')\n" * 20] * 25, "```\n\nafter\n"]:
+        final, live = growing.add([Span(piece, Origin.TARGET)])
+        plain += [line.plain for line in lay_out(final, 80)]
+    plain += [line.plain for line in lay_out(live, 80)]
+    code = [line for line in plain if "print" in line]
+    assert len(code) == 500
+    assert not any("```" in line for line in plain)
+    assert plain[-1] == "after"
+
+
+def test_origin_view_keeps_every_character() -> None:
+    spans = [
+        Span("one two", Origin.DRAFT),
+        Span("\nthree", Origin.TARGET),
+        Span("\n", Origin.DRAFT),
+    ]
+    growing, final = GrowingOrigins(), []
+    for span in spans:
+        more, live = growing.add([span])
+        final += more
+    lines = lay_out([*final, *live], 40)
+    assert [line.plain for line in lines] == ["one two", "three", ""]
+    assert any("underline" in str(span.style) for span in lines[0].spans)
+    assert not lines[1].spans
+
+
+def test_answer_streams_the_same_lines_as_it_shows_at_once() -> None:
+    whole = Answer([Span(MARKDOWN, Origin.TARGET)])
+    grown = Answer()
+    grown.lines(50)
+    for start in range(0, len(MARKDOWN), 7):
+        grown.write([Span(MARKDOWN[start : start + 7], Origin.TARGET)])
+    assert [line.plain for line in grown.lines(50)] == [line.plain for line in whole.lines(50)]
+
+
+def test_a_link_defined_at_the_end_is_resolved_when_the_answer_is_complete() -> None:
+    answer = Answer([Span("See [this].\n\nMore.\n\n[this]: http://a.b\n", Origin.TARGET)])
+    answer.finish(None, None)
+    assert "See this ‹http://a.b›." in answer.lines(60)[0].plain
+
+
+def test_a_question_is_shown_as_typed_and_cut_when_it_is_huge() -> None:
+    lines = [line.plain.rstrip() for line in Question("**a**\n[b]").lines(30)]
+    assert lines == ["▌ **a**", "▌ [b]", ""]
+    assert "more characters" in Question("y " * 50_000).lines(80)[-2].plain
+
+
+def test_history() -> None:
+    history = History()
+    assert history.older("draft") is None
+    for text in ("one", "two", "two"):
+        history.add(text)
+    assert [history.older("draft"), history.older("two"), history.older("one")] == [
+        "two", "one", None
+    ]  # fmt: skip
+    assert [history.newer(), history.newer(), history.newer()] == ["two", "draft", None]
+
+
+def test_commands_are_found_by_their_beginning() -> None:
+    assert commands.parse("/temp 0.5") == ("temp", "0.5")
+    assert commands.parse("//not a command") is None
+    assert commands.message_text("//not") == "/not"
+    assert commands.find("te").name == "temp"
+    with pytest.raises(UsageError, match="could mean"):
+        commands.find("s")
+    with pytest.raises(UsageError, match="no command"):
+        commands.find("nonsense")
+
+
+def test_commands_have_names_and_keys_of_their_own() -> None:
+    names = [command.name for command in commands.COMMANDS]
+    keys = [key for command in commands.COMMANDS for key in command.keys.split(",") if key]
+    assert len(set(names)) == len(names)
+    assert len(set(keys)) == len(keys)
+    assert {"help", "system", "gamma", "temp", "clear", "quit", "regen", "copy", "speculation"} <= {
+        *names
+    }
