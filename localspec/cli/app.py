@@ -20,6 +20,7 @@ COMMANDS = {
     "pull": ("localspec.cli.pull", "Download a target and its draft."),
     "list": ("localspec.cli.list", "List curated and installed pairs, and what fits."),
     "show": ("localspec.cli.show", "Show a pair's vocabulary check, memory and licence."),
+    "tune": ("localspec.cli.tune", "Measure this machine, and the draft length that follows."),
     "rm": ("localspec.cli.rm", "Remove a pair and what only it uses."),
 }
 

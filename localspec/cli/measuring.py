@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -17,8 +18,7 @@ from localspec.engine.profile import (
     Profile,
     ProfileStore,
     identity,
-    profile_draft,
-    profile_target,
+    profile,
 )
 
 # The demo pair is there to show speculation, even where its tiny target would be faster alone.
@@ -54,9 +54,11 @@ class Measured:
     def keep(self) -> None:
         """Store what the rounds have taught."""
         costs = self.auto.costs
-        if self.auto.learnt:
-            self.store.learn(self.target, costs.target.buckets())
-            self.store.learn(self.draft, costs.drafts[0].buckets())
+        if not self.auto.learnt:
+            return
+        for known, model in ((self.target, costs.target), (self.draft, costs.drafts[0])):
+            if self.store.load(known.identity) is not None:  # else it was too noisy to keep
+                self.store.learn(known, model.buckets())
 
 
 def chosen_threads(
@@ -108,16 +110,20 @@ def measured(
         if not measure:
             return None
         announce()
-        if target is None:
-            target = profile_target(pair.target, target_known)
-            store.save(target)
-        if draft is None:
-            draft = profile_draft(pair.draft, draft_known)
-            store.save(draft)
+        target = target or _measured(pair.target, target_known, store)
+        draft = draft or _measured(pair.draft, draft_known, store)
     tables = [p.measured if repeatable else p.best for p in (target, draft)]
-    if not all(points for table in tables for points in table.values()):
+    if not all(table and all(table.values()) for table in tables):
         return None  # a context too small to measure in
     auto = AutoGamma(
         Costs(tables[0], [tables[1]]), demonstration=DEMO_GAMMA if pair.name == DEMO else 0
     )
     return Measured(store, target, draft, auto)
+
+
+def _measured(context: Context, known: Mapping[str, Any], store: ProfileStore) -> Profile:
+    """Measure a model, and keep that unless the machine was busy with something else."""
+    found, steady = profile(context, known)
+    if steady:
+        store.save(found)
+    return found

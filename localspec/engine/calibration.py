@@ -21,7 +21,7 @@ _PRIOR = tuple(0.1 + 0.85 * centre for centre in _CENTRES)
 _KEEP = 0.998
 
 # The recent mean forgets faster: it is what tells code from prose.
-_MEAN_RATE = 0.12
+_MEAN_RATE = 0.06
 _MEAN_START = 0.7
 
 # How sure the draft was lately, for what to expect of a position not looked at yet.
@@ -29,7 +29,7 @@ _RECENT = 0.97
 _LEVELS = 5
 
 # How much of what sets one position apart from the mean is still there at the next.
-_PERSISTENCE = 0.25
+_PERSISTENCE = 0.4
 
 
 class Calibration:

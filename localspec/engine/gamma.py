@@ -258,27 +258,17 @@ class StoppingPlan:
         return best
 
 
-@dataclass(slots=True)
-class _Track:
-    """What one drafter has shown so far; the three sums fade."""
-
-    calibration: Calibration
-    failed: int = 0  # looks in a row that came to nothing
-    saved: float = 0.0  # seconds that may be spent on the next look
-    rounds: float = 0.0
-    drafted: float = 0.0
-    accepted: float = 0.0
-
-
 # Lambda, and what is shown to people, forget a round after about this many more.
 _FADE = 1 - 1 / 40
 
-# While plain decoding is best the draft is looked at now and then: a look may cost this share of
-# the time since the last one for every 100 % that a draft which is nearly always right would
-# gain, and less after every look that came to nothing. Since a look has to read all that was
-# written meanwhile, there are no more looks where even reading costs too much.
-_LOOK_SHARE = 0.02
-_LESS = 0.75
+# While plain decoding is best the draft is looked at now and then, after pauses of this many rounds
+# and then longer and longer ones. Since a look has to read all that was written meanwhile, pauses
+# alone do not bound what looks cost. An account does: so many seconds of plain rounds, less where
+# even a draft that is nearly always right would gain less than 100 %. Drafting fills it up again.
+_PAUSE = 4
+_LONGER = 1.3
+_CREDIT = 2.0
+_INTEREST = 0.003
 _NEARLY_ALWAYS = 0.98
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
@@ -286,6 +276,23 @@ _NEARLY_ALWAYS = 0.98
 _HORIZON = 128
 _USUAL_LAG = 2
 _TOKENS_A_ROUND = 3
+
+
+@dataclass(slots=True)
+class _Track:
+    """What one drafter has shown so far; the three sums fade."""
+
+    calibration: Calibration
+    pause: float = _PAUSE  # plain rounds after the next look
+    wait: int = 0  # plain rounds until then
+    spent: float = 0.0  # on looks since it last was worth drafting, in plain rounds
+    rounds: float = 0.0
+    drafted: float = 0.0
+    accepted: float = 0.0
+
+    def rest(self) -> None:
+        """Forget the looks that came to nothing."""
+        self.pause, self.wait, self.spent = _PAUSE, 0, 0.0
 
 
 class AutoGamma:
@@ -316,7 +323,7 @@ class AutoGamma:
         if not follow_clock:
             self._reset()
         for track in self._tracks:
-            track.failed, track.saved = 0, 0.0
+            track.rest()
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
@@ -340,7 +347,7 @@ class AutoGamma:
         )
         self._drafting = value > 0 or plan.wants_pass()
         if self._drafting:
-            self._tracks[best].failed = 0
+            self._tracks[best].rest()
             return plan
         if self.demonstration:
             return FixedPlan(min(self.demonstration, longest), best, learns=True)
@@ -415,12 +422,16 @@ class AutoGamma:
     def _looks(self, index: int, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
         track, curve = self._tracks[index], self.costs.drafts[index].at(situation.context)
-        step = curve.seconds(1)
-        _, gain = gamma_for(_NEARLY_ALWAYS, times, step)
-        track.saved += _LOOK_SHARE * (gain - 1) * _LESS**track.failed * times[1]
-        if track.saved < curve.seconds(situation.lags[index]):
+        track.spent = max(0.0, track.spent - _INTEREST)
+        if track.wait > 0:
+            track.wait -= 1
             return False
-        track.saved, track.failed = 0.0, track.failed + 1
+        _, gain = gamma_for(_NEARLY_ALWAYS, times, curve.seconds(1))
+        cost = curve.seconds(situation.lags[index]) / times[1]
+        if track.spent + cost > _CREDIT * min(1.0, gain - 1):
+            return False
+        track.spent += cost
+        track.wait, track.pause = int(track.pause), _LONGER * track.pause
         return True
 
     def _judge(self, track: _Track, done: Round) -> None:

@@ -27,14 +27,34 @@ FORMAT = 1
 # decode makes it longer.
 TARGET_SIZES = (
     *(1, 2, 4, 1, 2, 4, 8, 3, 5, 6, 8, 3, 5, 6),
-    *(12, 16, 7, 10, 12, 16, 7, 10, 9, 14, 11, 17, 13, 15, 1),
+    *(12, 16, 7, 10, 12, 16, 7, 10, 9, 14, 11, 17, 13, 15),
 )
 DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
 PASSES = 30
 TARGET_BUDGET = 3.0
 DRAFT_BUDGET = 0.5
 _LEAST = 2  # sizes measured however long it takes: a curve is more than a point
+_STEADY = 0.5  # a spread above this is noise from elsewhere
 _HEADER = 1 << 20  # bytes of a model file that are hashed
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was measured.
+
+    Attributes:
+        points: size to seconds, for the sizes that there was time for.
+        spread: how far timings of one size lay apart, in shares of the lesser: the median over
+            the sizes that were timed more than once.
+    """
+
+    points: dict[int, float]
+    spread: float = 0.0
+
+    @property
+    def steady(self) -> bool:
+        """Whether it is worth keeping: something else may have been running."""
+        return self.spread < _STEADY
 
 
 def measure(
@@ -45,7 +65,7 @@ def measure(
     passes: int = PASSES,
     one_row: bool = False,
     clock: Callable[[], float] = perf_counter,
-) -> dict[int, float]:
+) -> Timing:
     """Time decodes of several sizes on scratch positions behind what the cache holds.
 
     The cache is left as it was. Where a size is named more than once the least time counts.
@@ -58,16 +78,13 @@ def measure(
         one_row: ask for the logits of the last token alone, as a draft does.
         clock: counts seconds.
 
-    Returns:
-        Size to seconds, for the sizes that there was time for.
-
     Raises:
         Cancelled: the context's watched flag was set; the cache is as before.
     """
     kept = len(context.tokens)
     n_vocab = context.model.n_vocab
     fitting = [n for n in sizes if n <= min(context.free, context.n_batch)]
-    found: dict[int, float] = {}
+    found: dict[int, list[float]] = {}
     begun = clock()
 
     def once(n: int) -> float:
@@ -85,10 +102,12 @@ def measure(
         for n in fitting[: max(0, passes - 1)]:
             if clock() - begun > budget and len(found) >= min(_LEAST, len(set(fitting))):
                 break
-            found[n] = min(found.get(n, float("inf")), once(n))
+            found.setdefault(n, []).append(once(n))
     finally:
         context.truncate(kept)
-    return dict(sorted(found.items()))
+    spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
+    points = {n: min(each) for n, each in sorted(found.items())}
+    return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +149,17 @@ def identity(context: Context, *, threads: int, n_gpu_layers: int, draft: bool) 
     }
 
 
-def profile_target(context: Context, known: Mapping[str, Any]) -> Profile:
-    """Measure a target: T(n) for n from 1 to 17."""
-    points = measure(context, TARGET_SIZES, budget=TARGET_BUDGET)
-    return Profile(known, {bucket(len(context.tokens)): points})
+def profile(context: Context, known: Mapping[str, Any]) -> tuple[Profile, bool]:
+    """Measure a model in a few seconds: T(n) of a target, steps and reading of a draft.
 
-
-def profile_draft(context: Context, known: Mapping[str, Any]) -> Profile:
-    """Measure a draft: its steps, and reading more tokens at once."""
-    points = measure(context, DRAFT_SIZES, budget=DRAFT_BUDGET, one_row=True)
-    return Profile(known, {bucket(len(context.tokens)): points})
+    Returns:
+        (its profile, whether the timings agree well enough to be kept)
+    """
+    if known["use"] == "draft":
+        timing = measure(context, DRAFT_SIZES, budget=DRAFT_BUDGET, one_row=True)
+    else:
+        timing = measure(context, TARGET_SIZES, budget=TARGET_BUDGET)
+    return Profile(known, {bucket(len(context.tokens)): timing.points}), timing.steady
 
 
 class ProfileStore:
@@ -155,7 +175,7 @@ class ProfileStore:
             if document["format"] != FORMAT or document["identity"] != known:
                 return None
             measured, learned = _read(document["measured"]), _read(document["learned"])
-            return Profile(known, measured, learned, document["threads"]) if measured else None
+            return Profile(known, measured, learned, document["threads"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 

@@ -1,0 +1,51 @@
+"""`localspec tune`: what decodes cost on this machine, and what draft length follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from localspec.cli.options import MAX_THREADS, Options
+from localspec.errors import Cancelled, UsageError
+
+
+@click.command(name="tune")
+@click.argument("pair", required=False, metavar="[PAIR]")
+@click.option("--target", metavar="MODEL", help="The same as PAIR.")
+@click.option(
+    "--draft", metavar="MODEL", help="Draft model: a file, a reference, or 'none' for none."
+)
+@click.option(
+    *("-c", "--ctx-size"), type=click.IntRange(0), metavar="N", help="Context size in tokens."
+)
+@click.option(
+    *("-t", "--threads"),
+    type=click.IntRange(1, MAX_THREADS),
+    metavar="N",
+    help="CPU threads; without it the best count is looked for.",
+)
+@click.option(
+    *("-ngl", "--n-gpu-layers"),
+    type=click.IntRange(-1),
+    default=-1,
+    metavar="N",
+    help="Layers on the GPU, if there is one; -1 for all.",
+    show_default=True,
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -> None:
+    """Measure what decodes cost here, and show the draft length that follows from it.
+
+    The result is stored and used from then on. Takes about half a minute.
+    """
+    if pair is not None and target is not None:
+        raise UsageError("PAIR and --target say the same", "Give one of them.")
+    # Late, so that `tune --help` imports neither llama.cpp nor numpy.
+    from localspec.cli.interrupt import interruptible  # noqa: PLC0415
+    from localspec.cli.tuning import tune  # noqa: PLC0415
+
+    # A fixed gamma: loading need not measure what is about to be measured.
+    options = Options(pair=target if pair is None else pair, gamma=0, **given)
+    if interruptible(lambda cancel: tune(options, cancel, as_json=as_json)):
+        raise Cancelled

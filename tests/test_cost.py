@@ -1,0 +1,210 @@
+"""Cost curves: interpolation, correction by rounds, outliers, throttling; measuring and storing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.engine.cost import Costs, Curve, ModelCosts, bucket
+from localspec.engine.profile import Profile, ProfileStore, measure
+from localspec.errors import Cancelled
+
+from .support.stub_context import StubContext, StubModel
+
+JAGGED = {1: 1.0, 2: 1.56, 3: 2.31, 4: 1.90, 5: 2.70, 8: 3.34, 16: 5.50}
+
+
+def test_points_are_kept_and_gaps_are_straight_lines() -> None:
+    curve = Curve(JAGGED)
+    for n, seconds in JAGGED.items():
+        assert curve.seconds(n) == pytest.approx(seconds)
+    assert curve.seconds(6) == pytest.approx(2.70 + (3.34 - 2.70) / 3)
+    assert curve.times(4) == pytest.approx([1.0, 1.0, 1.56, 2.31, 1.90])
+
+
+def test_beyond_the_last_point_the_slope_of_half_the_curve_goes_on() -> None:
+    curve = Curve(JAGGED)
+    slope = (5.50 - 3.34) / 8
+    assert curve.seconds(20) == pytest.approx(5.50 + 4 * slope)
+    assert curve.seconds(500) == pytest.approx(5.50 + 484 * slope)
+    assert Curve({1: 1.0, 8: 0.9}).seconds(17) == pytest.approx(0.9)
+    assert Curve({1: 1.0}).seconds(9) > 1.0
+
+
+def test_a_point_never_measured_is_learnt_from_rounds() -> None:
+    curve = Curve({1: 1.0, 8: 3.0})
+    luck = random.Random(0)
+    for _ in range(40):
+        curve.observe(1, luck.gauss(1.0, 0.03))
+        curve.observe(4, luck.gauss(1.3, 0.04))
+    assert curve.seconds(4) == pytest.approx(1.3, rel=0.05)
+    assert curve.seconds(1) == pytest.approx(1.0, rel=0.05)
+    assert curve.seconds(3) == pytest.approx(1.2, rel=0.05)  # its neighbour moves along
+
+
+def test_outliers_move_little() -> None:
+    curve = Curve(JAGGED)
+    luck = random.Random(1)
+    for i in range(60):
+        curve.observe(4, 1.9 * (20.0 if i % 10 == 9 else luck.gauss(1, 0.03)))
+    assert curve.seconds(4) == pytest.approx(1.9, rel=0.1)
+
+
+def test_a_machine_that_throttles_is_followed_and_its_ratios_stay() -> None:
+    curve = Curve(JAGGED)
+    for _ in range(15):
+        curve.observe(4, 2 * 1.9)
+    assert curve.seconds(4) == pytest.approx(2 * 1.9, rel=0.1)
+    assert curve.seconds(4) / curve.seconds(1) == pytest.approx(1.9, rel=0.15)
+    for _ in range(20):
+        curve.observe(4, 1.9)
+    assert curve.seconds(4) == pytest.approx(1.9, rel=0.1)
+
+
+def test_contexts_have_curves_of_their_own() -> None:
+    assert [bucket(n) for n in (0, 255, 256, 511, 512, 1024, 5000)] == [0, 0, 1, 1, 2, 3, 5]
+    costs = ModelCosts({0: {1: 1.0, 4: 2.0}})
+    long = costs.at(3000)
+    assert long.seconds(4) == pytest.approx(2.0)
+    for _ in range(30):
+        costs.at(10).observe(1, 1.0)
+        long.observe(1, 1.0)
+        long.observe(4, 3.0)
+    assert long.seconds(4) > costs.at(10).seconds(4) * 1.2
+    assert set(costs.buckets()) == {0, bucket(3000)}
+
+
+def test_drafting_costs_its_catching_up_and_its_steps() -> None:
+    costs = Costs({0: JAGGED}, [{0: {1: 0.1, 16: 0.4}}])
+    assert costs.drafting(0, 0, 1, 3) == pytest.approx(0.3)
+    assert costs.drafting(0, 0, 16, 3) == pytest.approx(0.6)
+    assert costs.drafting(0, 0, 16, 0) == 0
+    for _ in range(30):
+        costs.observe_draft(0, 0, 1, 4, 0.8)
+        costs.observe_draft(0, 0, 16, 1, 0.5)
+    assert costs.drafting(0, 0, 1, 1) == pytest.approx(0.2, rel=0.1)
+    assert costs.drafting(0, 0, 16, 1) == pytest.approx(0.5, rel=0.2)
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class Clock:
+    """Time that only decodes take."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def scratch(clock: Clock, seconds_per_token: float, *, held: int = 5, n_ctx: int = 64):
+    """A stub context whose decodes take time by their length."""
+    context = StubContext(
+        lambda tokens: np.zeros(24, np.float32), StubModel(24), n_ctx, tokens=[1] * held
+    )
+    context.cancel = None
+    before = context.decode
+
+    def decode(tokens, n_logits):
+        clock.now += 0.5 * seconds_per_token + seconds_per_token * len(tokens)
+        return before(tokens, n_logits)
+
+    context.decode = decode  # type: ignore[method-assign]
+    return context
+
+
+def test_measuring_leaves_the_cache_as_it_was() -> None:
+    clock = Clock()
+    context = scratch(clock, 0.01)
+    timing = measure(context, (1, 2, 4, 1, 2, 4), budget=5, clock=clock)  # type: ignore[arg-type]
+    assert timing.steady
+    assert timing.points == pytest.approx({1: 0.015, 2: 0.025, 4: 0.045})
+    assert context.tokens == [1] * 5
+    assert len(context.batches) == 7  # one to warm up
+
+
+def test_a_slow_machine_measures_fewer_points_but_more_than_one() -> None:
+    clock = Clock()
+    context = scratch(clock, 1.0)
+    timing = measure(context, (1, 2, 4, 8), budget=3, clock=clock)  # type: ignore[arg-type]
+    assert list(timing.points) == [1, 2]
+
+
+def test_no_more_passes_than_allowed_and_none_that_do_not_fit() -> None:
+    clock = Clock()
+    context = scratch(clock, 0.001, held=60)
+    timing = measure(context, (1, 2, 4, 8) * 9, budget=9, passes=12, clock=clock)  # type: ignore[arg-type]
+    assert list(timing.points) == [1, 2, 4]
+    assert len(context.batches) == 12
+
+
+def test_timings_that_disagree_are_not_steady() -> None:
+    clock = Clock()
+    context = scratch(clock, 0.01)
+    calls = iter(range(99))
+    context.on_decode = lambda: setattr(clock, "now", clock.now + 0.1 * (next(calls) % 2))
+    timing = measure(context, (1, 2, 4, 1, 2, 4, 8), budget=5, clock=clock)  # type: ignore[arg-type]
+    assert timing.spread > 1
+    assert not timing.steady
+
+
+def test_cancelling_a_measurement_leaves_the_cache_as_it_was() -> None:
+    clock = Clock()
+    context = scratch(clock, 0.001)
+    calls = iter(range(100))
+
+    def cancelled() -> None:
+        if next(calls) == 4:
+            raise Cancelled
+
+    context.on_decode = cancelled
+    with pytest.raises(Cancelled):
+        measure(context, (1, 2, 4, 8), budget=9, clock=clock)  # type: ignore[arg-type]
+    assert context.tokens == [1] * 5
+
+
+# ---------------------------------------------------------------- keeping
+
+KNOWN = {"machine": "a", "threads": 2, "header_sha256": "00"}
+
+
+def test_a_profile_comes_back_for_the_same_machine_only(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path / "costs")
+    profile = Profile(KNOWN, {0: {1: 0.5, 2: 0.7}}, threads=2)
+    assert store.load(KNOWN) is None
+    assert store.save(profile)
+    assert store.load(KNOWN) == profile
+    assert store.load({**KNOWN, "threads": 4}) is None
+
+
+def test_what_was_learnt_is_kept_beside_what_was_measured(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    profile = Profile(KNOWN, {0: {1: 0.5}})
+    assert store.learn(profile, {0: {1: 0.6}, 2: {1: 0.8}})
+    back = store.load(KNOWN)
+    assert back is not None
+    assert back.measured == {0: {1: 0.5}}
+    assert back.best == {0: {1: 0.6}, 2: {1: 0.8}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "{}", '{"format": 0}', '{"format":1,"identity":{},"measured":{"0":{"1":-1}}}'],
+)
+def test_a_broken_file_is_as_good_as_none(tmp_path: Path, content: str) -> None:
+    store = ProfileStore(tmp_path)
+    store.save(Profile(KNOWN, {0: {1: 0.5}}))
+    (path,) = tmp_path.glob("*.json")
+    path.write_text(content)
+    assert store.load(KNOWN) is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert not ProfileStore(blocked / "costs").save(Profile(KNOWN, {0: {1: 0.5}}))
