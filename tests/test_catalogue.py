@@ -288,13 +288,13 @@ def test_a_dangling_link_is_no_model(hub_world: World, pair: tuple[Repo, Repo]) 
 
 # --- records ----------------------------------------------------------------------------------
 
-PAIR = InstalledPair("mine", InstalledModel(("/t.gguf",), n_bytes=5), None, "mit")
+PAIR = InstalledPair("mine", InstalledModel(("/t.gguf",), n_bytes=5, licence="mit"), None)
 
 
 def test_records_survive_a_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
     draft = InstalledModel(("/a", "/b"), "u/r:a@c", "u/r", "c", ("a", "b"), ("1", "2"), 7)
-    pair = InstalledPair("mine", PAIR.target, draft, "mit")
+    pair = InstalledPair("mine", PAIR.target, draft)
     installed.save(pair)
     assert installed.find("MINE") == pair
     assert installed.all_pairs() == [pair]

@@ -328,28 +328,61 @@ def test_a_slow_server_is_a_cut_connection(
 
 def test_cancelling_keeps_what_came(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
-    cancel = threading.Event()
-
-    def stop(progress: FileProgress) -> None:
-        if progress.phase == "fetching":
-            cancel.set()
-
+    patience = Patience(pauses=(0.0,))
     fault = hub_world.server.fault("/cdn/", hold_after=900_000)
-    patience = Patience(pauses=(0.0,), cancel=cancel)
-    releaser = threading.Thread(target=lambda: (cancel.wait(20), fault.release.set()))
-    releaser.start()
-    timer = threading.Timer(1.0, cancel.set)  # where everything came within one report
-    timer.start()
-    with pytest.raises(Cancelled):
-        download.fetch(file, "main", patience, stop)
-    timer.cancel()
-    releaser.join()
-    timer.join()
+
+    def stop() -> None:
+        wait_for(lambda: download.part_size(file) > 400_000)
+        patience.cancel.set()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(Cancelled):  # while nothing comes any more
+        download.fetch(file, "main", patience, ignore)
+    stopper.join()
+    fault.release.set()
     assert not hub.has_blob(file)
     kept = download.part_size(file)
     assert 0 < kept < file.size
     assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
     assert hub_world.server.bodies()[-1].range == f"bytes={kept}-"
+
+
+def test_an_interrupt_keeps_what_came_and_says_so(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    target, _ = pair
+    fault = hub_world.server.fault("/cdn/ann/Big-GGUF", hold_after=1_000_000, whole=True)
+    process = hub_world.start("pull", "ann/Big-GGUF", "--draft", "none")
+    wait_for(fault.reached.is_set)
+    part = f"{target.etag('big-Q4_K_M.gguf')}{download.PART_ENDING}"
+    wait_for(lambda: hub_world.blobs(target.name).get(part, 0) > 400_000)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join(20)
+    fault.release.set()
+    assert process.exitcode == 130
+    log = next(hub_world.home.parent.glob("log-*")).read_text()
+    assert "the same command continues" in log
+    assert "Traceback" not in log
+
+
+def test_a_cache_without_links_works(
+    hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", True)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS_WARNING", True)
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
+    assert hub_world.run(*arguments).code == 0
+    path = catalogue.resolve("big").target
+    assert not path.is_symlink()
+    assert sha256(path) == pair[0].sha256("big-Q4_K_M.gguf")
+    sent = hub_world.server.sent()
+    again = hub_world.run(*arguments)
+    assert "nothing is to be fetched" in again.out
+    assert hub_world.server.sent() == sent
+    assert "2 MB freed" in hub_world.run("rm", "big").out
+    assert not path.exists()
 
 
 def test_progress_adds_up(hub_world: World, pair: tuple[Repo, Repo]) -> None:

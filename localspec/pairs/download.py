@@ -93,16 +93,15 @@ def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -
     """
     hub.require_safe(file)
     fetching = _Fetching(file, patience, report)
-    if hub.snapshot_path(file).is_file() and hub.has_blob(file):
+    if hub.snapshot_path(file).is_file() and hub.is_here(file):
         with contextlib.suppress(OSError):  # a cache that others own may be read only
             hub.publish(file, None, revision)
         fetching.tell("done", file.size)
         return hub.snapshot_path(file)
     try:
         hub.prepare(file)
-        fetching.tell("waiting")
-        with hub.locked(file, patience):
-            complete = None if hub.has_blob(file) else fetching.run()
+        with hub.locked(file, patience, lambda: fetching.tell("waiting")):
+            complete = None if hub.is_here(file) else fetching.run()
             path = hub.publish(file, complete, revision)
     except OSError as error:
         raise _disk_error(file, error) from None
@@ -164,6 +163,7 @@ class _Fetching:
         return path
 
     def _hash_what_is_there(self, handle: int) -> Any:
+        self.tell("checking", 0)
         digest = new_digest(self._file)
         if os.fstat(handle).st_size > self._file.size:
             os.ftruncate(handle, 0)
@@ -175,6 +175,7 @@ class _Fetching:
             if time.monotonic() - self._told > _REPORT_EVERY_S:
                 self.tell("checking", done)
         self._done = done
+        self.tell("fetching")
         return digest
 
     def _fetch_rest(self, handle: int, digest: Any) -> None:
@@ -195,12 +196,11 @@ class _Fetching:
 
     def _fetch_once(self, handle: int, digest: Any) -> None:
         self._patience.check()
-        with hub.open_body(self._file, self._done) as body:
+        with hub.open_body(self._file, self._patience, self._done) as body:
             skip = self._done - body.start  # a server that knows no ranges begins at 0
             with _Writer(handle, self._done, digest) as writer:
                 try:
                     for chunk in body.chunks:
-                        self._patience.check()
                         self._take(chunk[skip:] if skip else chunk, writer)
                         skip = max(0, skip - len(chunk))
                         if self._done >= self._file.size:

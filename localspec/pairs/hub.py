@@ -11,7 +11,8 @@ import contextlib
 import errno
 import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ from localspec.pairs.references import Reference
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_STEP_S: Final = 0.25
 _READ_BYTES: Final = 1 << 19
 _CONTINUES: Final = "Run the same command again: it continues where it stopped."
 _LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
@@ -192,12 +194,15 @@ def require_safe(file: RemoteFile) -> None:
 
 
 @contextlib.contextmanager
-def open_body(file: RemoteFile, start: int = 0, stop: int | None = None) -> Iterator[Body]:
+def open_body(
+    file: RemoteFile, patience: Patience, start: int = 0, stop: int | None = None
+) -> Iterator[Body]:
     """Open the bytes of `file` from `start` up to `stop` (its end when None).
 
     The body may begin at 0 all the same: some servers know no ranges.
 
     Raises:
+        Cancelled: the user wants to stop.
         Interrupted: cut off, too slow or the server is busy; try again.
         Unreachable: nobody answers.
         HubError: anything else.
@@ -221,7 +226,7 @@ def open_body(file: RemoteFile, start: int = 0, stop: int | None = None) -> Iter
         ) as response,
     ):
         hf_raise_for_status(response)
-        yield Body(_first_byte(response, start), _chunks(response))
+        yield Body(_first_byte(response, start), _chunks(response, patience))
 
 
 def _first_byte(response: Any, wanted: int) -> int:
@@ -234,7 +239,7 @@ def _first_byte(response: Any, wanted: int) -> int:
     return start
 
 
-def _chunks(response: Any) -> Iterator[bytes]:
+def _chunks(response: Any, patience: Patience) -> Iterator[bytes]:
     """Give the body in large pieces.
 
     httpx reads 64 KiB at a time and takes each through several layers, which costs more than
@@ -245,7 +250,9 @@ def _chunks(response: Any) -> Iterator[bytes]:
     left = _plain_length(response)
     stream = response.extensions.get("network_stream")
     if left is None or stream is None:
-        yield from response.iter_bytes()
+        for piece in response.iter_bytes():
+            patience.check()
+            yield piece
         return
     pieces = response.iter_raw()  # kept: letting go of it would close the connection
     chunk = next(pieces, b"")
@@ -254,18 +261,26 @@ def _chunks(response: Any) -> Iterator[bytes]:
         yield chunk
         if left <= 0:
             return
-        chunk = _read_on(stream, min(left, _READ_BYTES))
+        chunk = _read_on(stream, min(left, _READ_BYTES), patience)
     raise Interrupted("the connection broke off", _CONTINUES)
 
 
-def _read_on(stream: Any, size: int) -> bytes:
-    try:
-        data: bytes = stream.read(size, timeout=_timeout())
-    except Exception as error:  # the transport's own classes, which are nobody else's business
-        if "Timeout" in type(error).__name__:
-            raise Interrupted(f"{endpoint()} did not answer in time", _CONTINUES) from None
-        raise Interrupted(f"the connection broke off: {_short(error)}", _CONTINUES) from None
-    return data
+def _read_on(stream: Any, size: int, patience: Patience) -> bytes:
+    """Read at most `size` bytes, waiting in short steps so that a wish to stop is heard."""
+    deadline = time.monotonic() + _timeout()
+    while True:
+        patience.check()
+        step = max(0.01, min(_STEP_S, deadline - time.monotonic()))
+        try:
+            data: bytes = stream.read(size, timeout=step)
+        except Exception as error:  # the transport's own classes, and nobody else's business
+            if "Timeout" not in type(error).__name__:
+                reason = f"the connection broke off: {_short(error)}"
+                raise Interrupted(reason, _CONTINUES) from None
+        else:
+            return data
+        if time.monotonic() >= deadline:
+            raise Interrupted(f"{endpoint()} did not answer in time", _CONTINUES)
 
 
 def _plain_length(response: Any) -> int | None:
@@ -287,10 +302,9 @@ def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> 
 
     def read() -> bytes:
         got = bytearray()
-        with open_body(file, offset, min(offset + size, file.size)) as body:
+        with open_body(file, patience, offset, min(offset + size, file.size)) as body:
             skip = offset - body.start
             for chunk in body.chunks:
-                patience.check()
                 got += chunk
                 if len(got) >= skip + size:
                     break
@@ -435,14 +449,34 @@ def has_blob(file: RemoteFile) -> bool:
         return False
 
 
+def is_here(file: RemoteFile) -> bool:
+    """Tell whether the file is in the cache, in full, under whatever name.
+
+    Where links cannot be made, the snapshot holds the bytes and there is no blob.
+    """
+    pointer = snapshot_path(file)
+    try:
+        plain = not pointer.is_symlink() and pointer.stat().st_size == file.size
+    except OSError:
+        plain = False
+    return plain or has_blob(file)
+
+
 def snapshot_path(file: RemoteFile) -> Path:
     """Give the place of the file's name in the cache, a link to its bytes."""
     return repo_folder(file.repo) / "snapshots" / file.commit / file.name
 
 
 @contextlib.contextmanager
-def locked(file: RemoteFile, patience: Patience) -> Iterator[None]:
+def locked(
+    file: RemoteFile, patience: Patience, on_wait: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Hold the library's own lock on the file's blob; wait for others that hold it.
+
+    Args:
+        file: whose blob.
+        patience: whether the user wants to stop.
+        on_wait: is told, now and then, that somebody else holds the lock.
 
     Raises:
         Cancelled: the user wants to stop while waiting.
@@ -459,7 +493,8 @@ def locked(file: RemoteFile, patience: Patience) -> Iterator[None]:
                 stack.enter_context(WeakFileLock(folder / f"{file.etag}.lock", timeout=0.2))
                 break
             except Timeout:
-                continue
+                if on_wait is not None:
+                    on_wait()
         yield
 
 

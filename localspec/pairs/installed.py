@@ -37,6 +37,7 @@ class InstalledModel:
         files: the files' names in the repository.
         sha256: the files' hashes in the same order, empty for local files.
         n_bytes: size of all files.
+        licence: as the repository or the file says, empty when neither does.
     """
 
     paths: tuple[str, ...]
@@ -46,6 +47,7 @@ class InstalledModel:
     files: tuple[str, ...] = ()
     sha256: tuple[str, ...] = ()
     n_bytes: int = 0
+    licence: str = ""
 
     @property
     def path(self) -> Path:
@@ -65,7 +67,6 @@ class InstalledPair:
     name: str
     target: InstalledModel
     draft: InstalledModel | None
-    licence: str = ""
 
     @property
     def models(self) -> tuple[InstalledModel, ...]:
@@ -195,7 +196,6 @@ def _decode(name: str, data: dict[str, Any]) -> InstalledPair:
         name=name,
         target=_decode_model(data["target"]),
         draft=None if draft is None else _decode_model(draft),
-        licence=str(data.get("licence", "")),
     )
 
 
@@ -211,4 +211,5 @@ def _decode_model(data: dict[str, Any]) -> InstalledModel:
         files=tuple(str(name) for name in data["files"]),
         sha256=tuple(str(digest) for digest in data["sha256"]),
         n_bytes=int(data["n_bytes"]),
+        licence=str(data["licence"]),
     )

@@ -76,7 +76,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> Row:
         memory_gb=entry.memory_gb if entry else 0,
         n_bytes=n_bytes,
         fit=fit.machine(fit.estimate_unread(n_bytes)),
-        licence=entry.licence if entry else pair.licence,
+        licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
         target=pair.target.reference or pair.target.paths[0],
         draft="none" if pair.draft is None else pair.draft.reference or pair.draft.paths[0],

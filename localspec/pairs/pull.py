@@ -119,12 +119,7 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
     require_room(plan)
     pair = plan.report
     models = [pair.target] if pair.draft is None else [pair.target, pair.draft]
-    wanted = [
-        (file, model.revision)
-        for model in models
-        for file, path in zip(model.files, model.paths, strict=False)
-        if hub.has_blob(file) or not path.is_file()  # a cache without links has no blobs
-    ]
+    wanted = [(file, model.revision) for model in models for file in model.files]
     meter = _Meter([file for file, _ in wanted], report)
     for file, revision in wanted:
         download.fetch(file, revision, patience, meter.tell)
@@ -132,7 +127,6 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
         name=plan.name,
         target=pair.target.record(),
         draft=None if pair.draft is None else pair.draft.record(),
-        licence=pair.target.licence,
     )
     installed.save(record)
     if not record.complete:
@@ -173,7 +167,7 @@ class _Meter:
             total += file.size
             if file.etag in self.done:
                 done += self.done[file.etag]
-            elif hub.has_blob(file):
+            elif hub.is_here(file):
                 done += file.size
             else:
                 done += download.part_size(file)

@@ -73,6 +73,7 @@ class Source:
             files=tuple(file.name for file in self.files),
             sha256=tuple(file.sha256 for file in self.files),
             n_bytes=self.n_bytes,
+            licence=self.licence,
         )
 
 
@@ -171,11 +172,12 @@ def from_record(found: Source, model: InstalledModel) -> Source:
         repo=model.repo,
         commit=model.commit,
         revision=model.commit,
+        licence=model.licence or found.licence,
     )
 
 
 def _describe(repo: RemoteRepo, files: tuple[RemoteFile, ...], header: GgufHeader) -> Source:
-    missing = sum(file.size - download.part_size(file) for file in files if not hub.has_blob(file))
+    missing = sum(file.size - download.part_size(file) for file in files if not hub.is_here(file))
     return Source(
         label=_label(repo.repo, files),
         header=header,
@@ -197,8 +199,9 @@ def _label(repo: str, files: tuple[RemoteFile, ...]) -> str:
 
 
 def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) -> GgufHeader:
-    if hub.has_blob(file):
-        return gguf.read_header(hub.blob_path(file))
+    if hub.is_here(file):
+        here = hub.blob_path(file) if hub.has_blob(file) else hub.snapshot_path(file)
+        return gguf.read_header(here)
     label = f"{file.repo}:{file.name}"
 
     def read(offset: int, size: int) -> bytes:
