@@ -206,7 +206,7 @@ class Comparison:
 def samples(
     target: Context, draft: Context, prompt: list[int], accept: Accept, n: int
 ) -> list[Tokens]:
-    """The first tokens of `n` generations, one seed each, gamma 4."""
+    """The first tokens of `n` generations, one seed each, gamma 3."""
     engine = Engine(target, ModelDrafter(draft, target.model.n_vocab))
     found = []
     for seed in range(n):
@@ -218,7 +218,7 @@ def samples(
             n_predict=8,  # so that the draft has room
         )
         tokens: list[int] = []
-        rounds = engine.generate(prompt, settings, FixedGamma(4), cancel)
+        rounds = engine.generate(prompt, settings, FixedGamma(3), cancel)
         for done in rounds:
             tokens += done.tokens
             if len(tokens) >= FIRST or done.finish is not None:
@@ -230,10 +230,11 @@ def samples(
 
 
 def compare(target_model: Model, draft_model: Model, accept: Accept, n: int) -> list[float]:
+    how = ContextOptions(n_ctx=64)
     with (
-        Context(target_model, options()) as target,
-        Context(draft_model, options()) as draft,
-        Context(target_model, options()) as reference,
+        Context(target_model, how) as target,
+        Context(draft_model, how) as draft,
+        Context(target_model, how) as reference,
     ):
         prompt = target_model.tokenize(PROMPT, add_special=True, parse_special=False)
         drawn = samples(target, draft, prompt, accept, n)
@@ -261,7 +262,7 @@ def test_a_biased_rule_is_rejected(
         return p
 
     monkeypatch.setattr(verify, "_residual", biased)
-    assert max(compare(target_model, draft_model, accept, 2000)) > 1
+    assert max(compare(target_model, draft_model, accept, 1000)) > 1
 
 
 @pytest.mark.slow
@@ -273,4 +274,4 @@ def test_a_biased_draw_is_rejected_under_the_coupled_rule(
 
     pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
     monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
-    assert max(compare(target_model, draft_model, Accept.COUPLED, 2000)) > 1
+    assert max(compare(target_model, draft_model, Accept.COUPLED, 1000)) > 1

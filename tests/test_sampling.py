@@ -195,3 +195,10 @@ def test_probabilities_on_other_ids_dense_and_sparse() -> None:
         dist = Dist(ids, rng.dirichlet(np.ones(k)))
         asked = rng.permutation(20_000)[:4000]
         assert dist.on(asked).tolist() == pytest.approx([dist.prob(int(i)) for i in asked])
+
+
+def test_a_history_of_a_larger_vocabulary() -> None:
+    """The draft's logits may be fewer than the target's ids."""
+    x = logits(3, 2, 1)
+    params = SamplingParams(temperature=0, repeat_penalty=9.0, logit_bias={7: 1.0})
+    assert Sampler(params).row(x, [0, 5, 99]).ids.tolist() == [1]

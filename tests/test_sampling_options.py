@@ -142,6 +142,13 @@ def run(*arguments: str) -> str:
     return str(result.stdout) + str(result.stderr)
 
 
+def test_a_bias_on_a_token_that_is_not_there() -> None:
+    target = next(DEMO.glob("target-*.gguf"))
+    result = CliRunner().invoke(run_command, [str(target), "-p", "x", "-l", "99999999+1"])
+    assert isinstance(result.exception, UsageError)
+    assert "99999999" in str(result.exception)
+
+
 def test_a_trace_from_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     document = json.loads(

@@ -229,7 +229,8 @@ class Sampler:
             known = self._bias_ids < len(x)
             x[self._bias_ids[known]] += self._bias[known]
         if p.penalised:
-            counted = Counter(history[-p.repeat_last_n :])
+            # A draft may have fewer tokens than the target whose text this is.
+            counted = Counter(id_ for id_ in history[-p.repeat_last_n :] if id_ < len(x))
             ids = np.fromiter(counted.keys(), np.int64, len(counted))
             count = np.fromiter(counted.values(), np.float32, len(counted))
             x[ids] = _penalised(x[ids], count, p)
@@ -377,10 +378,8 @@ def _largest(x: Logits, k: int) -> Ids:
     while rows > 1 and n < 6 * k * rows:
         rows //= 2
     columns = n // rows
-    if rows == 1:
-        maxima = x.copy()
-    else:
-        maxima = np.maximum.reduce(x[: columns * rows].reshape(rows, columns))
+    grid = x[: columns * rows].reshape(rows, columns)
+    maxima = x.copy() if rows == 1 else np.maximum.reduce(grid)
     maxima.partition(columns - k)
     ids: Ids = (x >= max(maxima[columns - k], _LEAST)).nonzero()[0]
     return ids[_descending(x[ids])[:k]]
