@@ -211,6 +211,10 @@ class StoppingPlan:
 
     def wants_pass(self) -> bool:
         """The look-ahead, the next pass not yet paid and its confidence not yet known."""
+        return self.promise() > self._step
+
+    def promise(self) -> float:
+        """What another pass is expected to be worth, in tokens, before it is paid."""
         n, floor = self._drafted + 1, self._floor
         shift = self._next - self._calibration.mean
         worth = 0.0
@@ -221,7 +225,7 @@ class StoppingPlan:
             here = gain - self._verify[n + 1]
             ahead = self._ahead(n, chain, gain, self._calibration.next_after(accepted)) - self._step
             worth += weight * max(floor, here, ahead)
-        return worth - self._step > floor
+        return worth - floor
 
     def wants_token(self, confidence: float) -> bool:
         """The look-ahead, with the confidence of the position known and its pass paid."""
@@ -332,20 +336,12 @@ class AutoGamma:
             return PLAIN
         times = self.costs.target.at(situation.context).times(longest + 1)
         rate = max(1 / times[1], self._tokens / self._seconds if self._seconds else 0.0)
-        value, aim, best = max(
-            self._promise(index, lag, situation, times, rate)
-            for index, lag in enumerate(situation.lags)
-        )
-        plan = StoppingPlan(
-            self._tracks[best].calibration,
-            times,
-            self.costs.drafts[best].at(situation.context).seconds(1),
-            rate,
-            cuttable=situation.cuttable,
-            drafter=best,
-            aim=aim,
-        )
-        self._drafting = value > 0 or plan.wants_pass()
+        choices = [
+            self._choice(index, situation, times, rate) for index in range(len(situation.lags))
+        ]
+        value, plan = max(choices, key=lambda choice: choice[0])
+        best = plan.drafter
+        self._drafting = value > 0
         if self._drafting:
             self._tracks[best].rest()
             return plan
@@ -401,15 +397,25 @@ class AutoGamma:
             f" plain decoding would be {1 / gain:.1f}x as fast"
         )
 
-    def _promise(
-        self, index: int, lag: int, situation: Situation, times: Sequence[float], rate: float
-    ) -> tuple[float, int, int]:
-        """What the best draft is worth beyond plain decoding, in tokens; its length; `index`."""
-        curve = self.costs.drafts[index].at(situation.context)
-        chance = self._tracks[index].calibration.mean
+    def _choice(
+        self, index: int, situation: Situation, times: Sequence[float], rate: float
+    ) -> tuple[float, StoppingPlan]:
+        """A drafter's plan, and what asking it is worth beyond plain decoding, in tokens."""
+        calibration = self._tracks[index].calibration
+        lag, curve = situation.lags[index], self.costs.drafts[index].at(situation.context)
+        step = curve.seconds(1)
         cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
-        value, aim = _best_length(chance, times, cost, curve.seconds(1), rate)
-        return value, aim, index
+        value, aim = _best_length(calibration.mean, times, cost, step, rate)
+        plan = StoppingPlan(
+            calibration,
+            times,
+            step,
+            rate,
+            cuttable=situation.cuttable,
+            drafter=index,
+            aim=aim,
+        )
+        return max(value, plan.promise() - rate * cost), plan
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual."""

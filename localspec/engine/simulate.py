@@ -284,7 +284,7 @@ def calibrated(text: Text, *, bins: int = 20) -> list[float]:
     return known
 
 
-def steady(pool: Text, acceptance: float, length: int, *, seed: int = 0, run: int = 12) -> Text:
+def steady(pool: Text, acceptance: float, length: int, *, seed: int = 0, run: int = 6) -> Text:
     """A text of about this mean acceptance, cut together from recorded positions.
 
     Runs of `run` positions are drawn, each with a probability that grows with its own acceptance

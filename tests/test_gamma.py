@@ -1,0 +1,408 @@
+"""The stopping rule, its calibration, and what the automatic policy decides and says."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from localspec.engine.acceptance import Accept, coupling, overlap
+from localspec.engine.calibration import Calibration
+from localspec.engine.cancel import Cancel
+from localspec.engine.cost import Costs
+from localspec.engine.draft import ArgmaxView
+from localspec.engine.gamma import (
+    PLAIN,
+    AutoGamma,
+    FixedGamma,
+    FixedPlan,
+    Situation,
+    StoppingPlan,
+    gamma_for,
+)
+from localspec.engine.generate import GenerateSettings
+from localspec.engine.noise import CounterNoise
+from localspec.engine.sampling import Dist, SamplingParams
+from localspec.engine.stats import Round
+
+from .test_generate import PROMPT, pair
+
+FLAT = {1: 1.0, 17: 1.2}
+STEEP = {1: 1.0, 2: 2.0, 17: 17.0}
+
+
+def auto(target=FLAT, step: float = 0.05, drafts: int = 1, **how: int) -> AutoGamma:
+    return AutoGamma(Costs({0: target}, [{0: {1: step, 64: 10 * step}}] * drafts), **how)
+
+
+def round_of(
+    drafted: int, accepted: int, *, chance: float = 0.9, passes: int | None = None, **more
+) -> Round:
+    """A round whose judged positions all had this chance."""
+    passes = drafted if passes is None else passes
+    return Round(
+        tokens=(1,) * (accepted + 1),
+        gamma=drafted,
+        drafted=drafted,
+        accepted=accepted,
+        draft_s=0.0,
+        verify_s=0.0,
+        total_s=0.0,
+        draft_prefill=1 if passes else 0,
+        draft_passes=passes,
+        confidences=(0.9,) * passes,
+        chances=(chance,) * min(passes, accepted + 1),
+        **more,
+    )
+
+
+# ---------------------------------------------------------------- calibration
+
+
+def test_the_map_never_falls() -> None:
+    calibration = Calibration()
+    luck = random.Random(0)
+    for _ in range(200):
+        calibration.learn([luck.random()], [luck.random()])
+        values = [calibration.acceptance(i / 100) for i in range(101)]
+        assert values == sorted(values)
+        assert all(0 <= value <= 1 for value in values)
+
+
+def test_it_learns_what_confidence_is_worth() -> None:
+    calibration = Calibration()
+    luck = random.Random(1)
+    for _ in range(600):
+        confidence = luck.random()
+        calibration.learn([confidence], [0.2 + 0.5 * confidence])
+    for confidence in (0.15, 0.55, 0.75, 0.95):
+        assert calibration.acceptance(confidence) == pytest.approx(0.2 + 0.5 * confidence, abs=0.06)
+    assert calibration.mean == pytest.approx(0.45, abs=0.12)
+
+
+def test_positions_after_a_rejection_are_not_observations() -> None:
+    one, other = Calibration(), Calibration()
+    one.learn([0.9, 0.8, 0.7], [0.9])
+    other.learn([0.9], [0.9])
+    assert one.seen == 1
+    assert one.mean == other.mean
+    assert one.levels == other.levels
+
+
+def test_a_bad_draft_loses_its_credit_at_every_confidence() -> None:
+    calibration = Calibration()
+    before = calibration.acceptance(0.99)
+    for _ in range(4):
+        calibration.learn([0.6], [0.0])
+    assert calibration.acceptance(0.99) < 0.5 * before
+
+
+def test_levels_are_a_distribution_around_the_recent_mean() -> None:
+    calibration = Calibration()
+    luck = random.Random(2)
+    for _ in range(300):
+        confidence = luck.random()
+        calibration.learn([confidence], [confidence])
+    assert sum(weight for weight, _ in calibration.levels) == pytest.approx(1)
+    mean = sum(weight * level for weight, level in calibration.levels)
+    assert mean == pytest.approx(calibration.mean, abs=0.05)
+    assert len(calibration.levels) <= 6
+
+
+# ---------------------------------------------------------------- the rule
+
+
+class Told(Calibration):
+    """Takes the confidence for the acceptance, and expects `mean` of what is not known."""
+
+    def __init__(self, mean: float) -> None:
+        super().__init__()
+        self.mean = mean
+        self.levels = [(1.0, mean)]
+
+    def acceptance(self, confidence: float) -> float:
+        return confidence
+
+    def next_after(self, acceptance: float) -> float:
+        return self.mean
+
+
+def drafted(plan: StoppingPlan, chances: list[float]) -> tuple[int, int]:
+    """(tokens added, tokens kept) when the draft shows these confidences."""
+    tokens = 0
+    for i, chance in enumerate(chances[: plan.limit]):
+        if i and not plan.wants_pass():
+            break
+        if not plan.wants_token(chance):
+            break
+        tokens += 1
+    return tokens, plan.keep()
+
+
+def plan_of(times: list[float], *, step=0.05, rate=1.0, mean=0.8, cuttable=False) -> StoppingPlan:
+    return StoppingPlan(Told(mean), [0.0, *times], step, rate, cuttable=cuttable)
+
+
+def test_convex_costs_stop_where_one_more_does_not_pay() -> None:
+    # S_n a > lambda (T(n+2) - T(n+1)) = 0.3: 0.8, 0.64, 0.51, 0.41, 0.33, then 0.26.
+    times = [1 + 0.3 * n for n in range(12)]
+    plan = plan_of(times, step=0.0)
+    assert drafted(plan, [0.8] * 11) == (5, 5)
+
+
+def test_the_look_ahead_crosses_a_bump() -> None:
+    # Three tokens cost more than they gain; four cost little more than two.
+    bump = [1.0, 1.3, 2.3, 1.4, 1.5, 2.5, 3.5]
+    assert drafted(plan_of(bump, mean=0.9), [0.9] * 6)[0] >= 3
+    wall = [1.0, 1.3, 2.3, 3.3, 4.3, 5.3, 6.3]
+    assert drafted(plan_of(wall, mean=0.9), [0.9] * 6)[0] == 1
+
+
+def test_what_was_hoped_for_and_did_not_come_is_cut_where_that_is_allowed() -> None:
+    bump = [1.0, 1.3, 2.9, 2.2, 3.5, 4.5, 5.5]
+    chances = [0.9, 0.9, 0.05, 0.9]
+    tokens, kept = drafted(plan_of(bump, mean=0.9, cuttable=True), chances)
+    assert (tokens, kept) == (2, 1)
+    # Under the token rule what is drafted is submitted, and so is worth less than its prefix.
+    tokens, kept = drafted(plan_of(bump, mean=0.9, cuttable=False), chances)
+    assert tokens == kept
+
+
+def test_an_unsure_draft_is_not_submitted() -> None:
+    assert drafted(plan_of([1.0, 1.5, 2.0, 2.5]), [0.1, 0.9, 0.9]) == (0, 0)
+
+
+def test_time_that_is_worth_more_is_spent_on_fewer_tokens() -> None:
+    times = [1 + 0.1 * n for n in range(17)]
+    lengths = [drafted(plan_of(times, rate=rate), [0.9] * 16)[0] for rate in (1.0, 2.0, 3.0, 4.0)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > lengths[-1]
+
+
+def test_best_lengths_for_steady_acceptance() -> None:
+    flat = [0.0] + [1.0] * 20
+    assert gamma_for(0.0, flat, 0.1) == (0, 1.0)
+    assert gamma_for(0.95, flat, 0.1)[0] > gamma_for(0.6, flat, 0.1)[0] > 0
+    assert gamma_for(0.99, [0.0] + [float(n) for n in range(1, 20)], 0.1) == (0, 1.0)
+    for acceptance in (0.3, 0.6, 0.9):
+        times = [0.0, 1.0, 1.56, 2.31, 1.90, 2.70, 2.9, 3.1, 3.34]
+        gamma, gain = gamma_for(acceptance, times, 0.1)
+        by_hand = [
+            sum(acceptance**k for k in range(n + 1)) / (n * 0.1 + times[n + 1]) for n in range(8)
+        ]
+        assert gain == pytest.approx(max(by_hand))
+        assert gamma == by_hand.index(max(by_hand))
+
+
+# ---------------------------------------------------------------- the policy
+
+
+def test_it_drafts_where_that_pays_and_says_so() -> None:
+    policy = auto()
+    policy.begin(follow_clock=False)
+    for _ in range(30):
+        plan = policy.plan(Situation(room=60))
+        assert plan.limit > 0
+        policy.observe(round_of(4, 3))
+    assert policy.length == 4
+    note = policy.explain()
+    assert note.startswith("drafting 4: 75 % accepted, ")
+    assert note.endswith("x")
+
+
+def test_it_does_not_draft_where_that_costs_and_says_so() -> None:
+    policy = auto(STEEP)
+    policy.begin(follow_clock=False)
+    for _ in range(50):
+        plan = policy.plan(Situation(room=60))
+        assert plan is PLAIN
+        policy.observe(round_of(0, 0))
+    assert policy.length == 0
+    assert policy.explain() == "not drafting: this draft costs more than it saves here"
+
+
+def test_plain_decoding_is_interrupted_by_looks_that_become_rarer_and_end() -> None:
+    policy = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1)
+    policy.begin(follow_clock=False)
+    looks = []
+    lag = 1
+    for i in range(400):
+        plan = policy.plan(Situation(room=60, lags=(lag,)))
+        asked = plan.limit > 0
+        looks += [i] * asked
+        lag = 1 if asked else lag + 1
+        policy.observe(round_of(0, 0, chance=0.02, passes=int(asked)))
+    pauses = [b - a for a, b in pairwise(looks)][4:]
+    assert pauses == sorted(pauses)
+    assert 5 < len(looks) < 25
+
+
+def test_a_text_that_becomes_easy_is_noticed() -> None:
+    policy = auto({1: 1.0, 2: 1.3, 17: 4.0}, step=0.05)
+    policy.begin(follow_clock=False)
+    for _ in range(40):
+        asked = policy.plan(Situation(room=60)).limit > 0
+        policy.observe(round_of(0, 0, chance=0.05, passes=int(asked)))
+    drafts = 0
+    for _ in range(60):
+        plan = policy.plan(Situation(room=60))
+        if plan.limit:
+            drafts += 1
+            policy.observe(round_of(3, 3, chance=0.95))
+        else:
+            policy.observe(round_of(0, 0))
+    assert drafts > 30
+
+
+def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
+    costs = Costs({0: FLAT}, [{0: {1: 0.05, 64: 3.0}}])
+    policy = AutoGamma(costs)
+    policy.begin(follow_clock=False)
+    assert policy.plan(Situation(room=60, remaining=8, lags=(2000,))) is PLAIN
+    assert policy.plan(Situation(room=60, remaining=8, lags=(2,))) is not PLAIN
+    assert policy.plan(Situation(room=60, remaining=4000, lags=(100,))) is not PLAIN
+
+
+def test_no_more_is_drafted_than_there_is_room_for() -> None:
+    policy = auto()
+    for room in (0, 1, 2, 5):
+        assert policy.plan(Situation(room=room)).limit <= room
+    assert FixedGamma(8).plan(Situation(room=3)).limit == 3
+    assert FixedGamma(8).plan(Situation(room=0)).limit == 0
+
+
+def test_the_better_of_two_drafters_is_chosen() -> None:
+    policy = auto(drafts=2)
+    policy.begin(follow_clock=False)
+    chosen = []
+    for _ in range(60):
+        plan = policy.plan(Situation(room=60, lags=(1, 1)))
+        chosen.append(plan.drafter)
+        good = plan.drafter == 0
+        policy.observe(
+            round_of(3, 3 if good else 0, chance=0.95 if good else 0.05, drafter=plan.drafter)
+        )
+    assert set(chosen[-30:]) == {0}
+
+
+def test_the_demonstration_drafts_all_the_same_and_says_what_it_costs() -> None:
+    policy = auto(STEEP, demonstration=3)
+    policy.begin(follow_clock=False)
+    for _ in range(20):
+        plan = policy.plan(Situation(room=60))
+        assert isinstance(plan, FixedPlan)
+        assert plan.limit == 3
+        policy.observe(round_of(3, 2, chance=0.7))
+    note = policy.explain()
+    assert note.startswith("demonstration: drafting 3, 67 % accepted; plain decoding would be ")
+    assert note.endswith("x as fast")
+    assert policy.length == 3
+
+
+def test_without_a_draft_there_is_nothing_to_decide() -> None:
+    policy = AutoGamma(Costs({0: FLAT}, []))
+    assert policy.plan(Situation(room=9, lags=())) is PLAIN
+    assert "no draft" in policy.explain()
+
+
+# ---------------------------------------------------------------- in the engine
+
+
+def generate(policy: AutoGamma, accept: Accept, *, seed: int = 3, slow: bool = False):
+    engine = pair(noise=0.6)
+    if slow:  # the clock says something else every time
+        engine.target.on_decode = lambda: time.sleep(random.random() * 2e-3)  # type: ignore[attr-defined]
+    sampling = SamplingParams(temperature=0.8, seed=seed)
+    cancel = Cancel()
+    list(engine.prefill(PROMPT, cancel))
+    settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=80, repeatable=True)
+    return list(engine.generate(PROMPT, settings, policy, cancel))
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_seeded_runs_repeat_whatever_the_clock_says(accept: Accept) -> None:
+    policy = auto({1: 1.0, 2: 1.2, 17: 4.0})
+    first = generate(policy, accept)
+    table = policy.costs.target.buckets()
+    again = generate(policy, accept, slow=True)
+    assert [r.tokens for r in first] == [r.tokens for r in again]
+    assert [r.drafted for r in first] == [r.drafted for r in again]
+    assert policy.costs.target.buckets() == table
+    assert not policy.learnt
+    assert sum(r.drafted for r in first) > 0
+
+
+def test_coupled_text_is_the_same_under_any_policy() -> None:
+    def text(policy: AutoGamma | FixedGamma) -> list[int]:
+        return [t for r in generate(policy, Accept.COUPLED) for t in r.tokens]  # type: ignore[arg-type]
+
+    plain = text(FixedGamma(0))
+    assert text(auto()) == plain
+    assert text(auto({1: 1.0, 2: 1.6, 3: 1.5, 17: 6.0})) == plain
+
+
+def test_rounds_follow_the_clock_where_the_text_does_not_depend_on_it() -> None:
+    policy = auto()
+    generate(policy, Accept.COUPLED)
+    assert policy.learnt
+    assert policy.costs.target.at(0).seconds(1) < 0.1  # it was told a second
+
+
+def test_a_round_reports_what_was_judged() -> None:
+    rounds = generate(auto(), Accept.TOKEN)
+    assert rounds[0].draft_passes == 0
+    for done in rounds[1:]:
+        assert len(done.confidences) == done.draft_passes
+        assert done.draft_passes in {done.drafted, done.drafted + 1}
+        assert len(done.chances) == min(done.accepted + 1, done.draft_passes)
+        assert all(0 <= chance <= 1 + 1e-12 for chance in done.chances)
+
+
+# ---------------------------------------------------------------- acceptance probabilities
+
+
+def test_the_coupling_formula_is_what_counter_noise_does() -> None:
+    p = Dist(np.array([3, 5, 7, 9]), np.array([0.5, 0.3, 0.15, 0.05]))
+    q = Dist(np.array([5, 3, 11]), np.array([0.6, 0.3, 0.1]))
+    n = 20_000
+    noise = CounterNoise(1)
+    same = sum(noise.pick(p, i) == noise.pick(q, i) for i in range(n)) / n
+    assert coupling(p, q) == pytest.approx(same, abs=0.015)
+    assert coupling(p, p) == pytest.approx(1)
+    apart = Dist(np.array([1]), np.ones(1))
+    assert coupling(p, apart) == 0
+    shared = overlap(p, q)
+    assert shared == pytest.approx(0.6)
+    assert shared / (2 - shared) <= coupling(p, q) <= shared
+
+
+def test_the_cheap_confidence_is_close_to_the_softmax() -> None:
+    luck = np.random.default_rng(0)
+    for sharpness in (1.0, 3.0, 6.0):
+        x = luck.normal(0, 1, 152_000).astype(np.float32)
+        x[luck.integers(0, len(x), 50)] += sharpness * luck.exponential(4, 50).astype(np.float32)
+        weights = np.exp(x.astype(np.float64) - x.max())
+        exact = weights.max() / weights.sum()
+        cheap = ArgmaxView(x, int(x.argmax())).confidence()
+        assert exact <= cheap * 1.0001
+        assert cheap <= min(1.0, 30 * exact)
+    tiny = np.array([0.0, 1.0, 2.0], np.float32)
+    assert ArgmaxView(tiny, 2).confidence() == pytest.approx(1 / (1 + np.exp(-1) + np.exp(-2)))
+
+
+def test_a_decision_takes_microseconds() -> None:
+    """A generous bound on the controller's own time; benchmarks/gamma_overhead.py measures it."""
+    policy = auto({1: 1.0, 2: 1.2, 17: 4.0})
+    policy.begin(follow_clock=True)
+    tokens, started = 0, time.process_time()
+    for _ in range(300):
+        plan = policy.plan(Situation(room=60, cuttable=True))
+        n = 0
+        while n < 4 and plan.limit and (n == 0 or plan.wants_pass()) and plan.wants_token(0.9):
+            n += 1
+        policy.observe(round_of(n, n))
+        tokens += n + 1
+    assert (time.process_time() - started) / tokens < 500e-6
