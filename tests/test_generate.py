@@ -182,7 +182,7 @@ def test_a_consumer_may_stop_between_rounds() -> None:
     list(engine.prefill(PROMPT, cancel))
     rounds = engine.generate(PROMPT, GenerateSettings(sampling=GREEDY), FixedGamma(4), cancel)
     got = [*next(rounds).tokens, *next(rounds).tokens]
-    rounds.close()  # type: ignore[attr-defined]
+    rounds.close()
     held = [*PROMPT, *got]
     assert engine.target.tokens == held[:-1]
     plain, _ = run(pair(), 0)

@@ -268,7 +268,7 @@ class Session:
             recorder=settings.recorder,
             repeatable=settings.repeatable,
         )
-        rounds: Any = self._engine.generate(prompt, how, _Switch(self._policy), cancel)
+        rounds = self._engine.generate(prompt, how, _Switch(self._policy), cancel)
         with closing(rounds):
             done: Round
             for done in rounds:

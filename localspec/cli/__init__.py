@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from localspec.cli.app import main
+from typing import NoReturn
 
-__all__ = ["main"]
+from localspec.cli.interrupt import ending_at_once
+
+
+def main() -> NoReturn:
+    """Run the `localspec` command and leave with its exit code."""
+    with ending_at_once():
+        from localspec.cli import app  # noqa: PLC0415 - under the guard: Ctrl+C may come now
+    app.main()

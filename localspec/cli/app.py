@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from typing import NoReturn
 
 import click
@@ -27,6 +28,17 @@ COMMANDS = {
 
 class LateGroup(click.Group):
     """A click group that imports a sub-command's module when it is called, not before."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command. That its reader (head, less) goes away is no failure."""
+        try:
+            result: object = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Python flushes once more at exit, and must find somebody to write to then.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return result
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The command names in the order in which people meet them."""
@@ -60,17 +72,13 @@ def main() -> NoReturn:
     """Run the command line and leave with the exit code that the errors table gives."""
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except (LocalspecError, Cancelled, KeyboardInterrupt) as error:
+    except click.exceptions.Abort:
+        code = EXIT_INTERRUPTED
+    except BaseException as error:
         code = report(error)
-    except BrokenPipeError:
-        # The reader (head, less) has gone: nothing more to say, and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -80,4 +88,9 @@ def report(error: BaseException) -> int:
         click.echo(f"error: {error.message}", err=True)
         if error.remedy:
             click.echo(f"  {error.remedy}", err=True)
+    elif isinstance(error, Exception) and not isinstance(error, Cancelled):
+        click.echo(f"error: localspec has a fault: {type(error).__name__}: {error}", err=True)
+        click.echo("  Please report it, with what LOCALSPEC_TRACEBACK=1 prints.", err=True)
+        if os.environ.get("LOCALSPEC_TRACEBACK"):
+            traceback.print_exception(error)
     return exit_code(error)

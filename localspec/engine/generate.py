@@ -7,7 +7,7 @@ position and one more.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -121,7 +121,7 @@ class Engine:
         settings: GenerateSettings,
         policy: GammaPolicy,
         cancel: Cancel,
-    ) -> Iterator[Round]:
+    ) -> Generator[Round, None, None]:
         """Continue `prompt`, whose `prefill` has run, until it ends; the last round has `finish`.
 
         The first round drafts nothing, so that the first token never waits for the draft to read
