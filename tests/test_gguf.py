@@ -158,6 +158,12 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     assert failure(Path("a\0b")).message
 
 
+def test_what_never_ends_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert "no regular file" in failure(tmp_path / "pipe.gguf").message
+    assert "no regular file" in failure(Path("/dev/zero")).message
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", SMALL)
@@ -366,6 +372,11 @@ def test_the_most_tensors_and_keys_stay_within_the_bounds() -> None:
 # --- words ------------------------------------------------------------------------------------
 
 
+def test_strangers_words_become_one_harmless_line() -> None:
+    assert units.plain("a\x1b[31m\nb") == "a?[31m?b"
+    assert units.plain("x" * 90) == "x" * 77 + "..."
+
+
 def test_sizes_and_durations_read_well() -> None:
     assert [units.size(n) for n in (0, 999, 1000, 4_680_000_000, 999_999_999, 2 * 10**12)] == [
         "0 bytes",
@@ -381,3 +392,11 @@ def test_sizes_and_durations_read_well() -> None:
         "3 min 20 s",
         "2 h 05 min",
     ]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names there")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.gguf"
+    os.mkfifo(pipe)
+    with pytest.raises(ModelFileError, match="no ordinary file"):
+        gguf.read_header(pipe)

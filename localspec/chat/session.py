@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
 from localspec.chat.answer import Answer
 from localspec.chat.conversation import Message, Role, with_system

@@ -8,6 +8,7 @@ vocabulary has 150,000 strings) stay in the bytes that were read until somebody 
 
 from __future__ import annotations
 
+import stat
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Final, overload
 
 from localspec.errors import ModelFileError
+from localspec.pairs import units
 from localspec.pairs.cursor import (
     FETCH_AGAIN,
     MAX_STRING_LENGTH,
@@ -242,20 +244,39 @@ def read_header(path: Path) -> GgufHeader:
         ModelFileError: missing, a folder, unreadable, no GGUF, of an unsupported version,
             damaged, or shorter than its header promises.
     """
+    require_file(path)
     try:
-        if path.is_dir():
-            raise ModelFileError(f"{path} is a folder", "Name the .gguf file inside it.")
         with path.open("rb") as file:
             total = file.seek(0, 2)
             header = parse_header(_file_reader(file), total, str(path))
-    except FileNotFoundError:
-        raise ModelFileError(f"{path} does not exist", "Check the path.") from None
     except PermissionError:
         raise ModelFileError(f"{path} may not be read", "Check its permissions.") from None
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} cannot be read: {error}", "Check the path.") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelFileError(f"{path} cannot be read: {reason}", "Check the disk.") from None
     check_size(header, total, str(path))
     return header
+
+
+def require_file(path: Path) -> None:
+    """Insist that `path` is a file, neither a folder nor something that never ends.
+
+    Raises:
+        ModelFileError: it is not.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFileError(f"{path} does not exist", "Check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelFileError(
+            f"{units.plain(str(path), 200)} cannot be read: {reason}", "Check the path."
+        ) from None
+    if stat.S_ISDIR(mode):
+        raise ModelFileError(f"{path} is a folder", "Name the .gguf file inside it.")
+    if not stat.S_ISREG(mode):
+        raise ModelFileError(f"{path} is no regular file", "Name a .gguf file.")
 
 
 def read_model(path: Path) -> ModelFiles:
