@@ -398,5 +398,5 @@ def test_sizes_and_durations_read_well() -> None:
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.gguf"
     os.mkfifo(pipe)
-    with pytest.raises(ModelFileError, match="no ordinary file"):
+    with pytest.raises(ModelFileError, match="no regular file"):
         gguf.read_header(pipe)
