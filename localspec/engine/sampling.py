@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Logits = NDArray[np.float32]
 
 _LEAST = np.finfo(np.float32).min
+_SMALL = 16384  # up to here a second pass over the logits costs less than it saves
 _GUESSES = (256, 2048, 16384)  # how many to sort first where the number needed is not known
 
 
@@ -229,10 +230,11 @@ class Sampler:
             known = self._bias_ids < len(x)
             x[self._bias_ids[known]] += self._bias[known]
         if p.penalised:
-            # A draft may have fewer tokens than the target whose text this is.
-            counted = Counter(id_ for id_ in history[-p.repeat_last_n :] if id_ < len(x))
+            counted = Counter(history[-p.repeat_last_n :])
             ids = np.fromiter(counted.keys(), np.int64, len(counted))
             count = np.fromiter(counted.values(), np.float32, len(counted))
+            known = ids < len(x)  # a draft may have fewer tokens than the target whose text it is
+            ids, count = ids[known], count[known]
             x[ids] = _penalised(x[ids], count, p)
         return x
 
@@ -367,9 +369,9 @@ def _descending(x: Logits) -> Ids:
 def _largest(x: Logits, k: int) -> Ids:
     """Indices of the k largest of x (n,), descending; all of them where k reaches n.
 
-    At least k values reach the k-th largest of the column maxima, and few more than k do: one
-    pass for the maxima, one for the comparison, and a sort of what is left. Of values that are
-    minus infinity there may be fewer.
+    x is seen as a grid: at least k values reach the k-th largest of the column maxima, few more
+    than k do, and they lie in the columns that reach it. So one pass over x is enough. Of values
+    that are minus infinity fewer than k may be found.
     """
     n = len(x)
     if k >= n:
@@ -379,9 +381,16 @@ def _largest(x: Logits, k: int) -> Ids:
         rows //= 2
     columns = n // rows
     grid = x[: columns * rows].reshape(rows, columns)
-    maxima = x.copy() if rows == 1 else np.maximum.reduce(grid)
-    maxima.partition(columns - k)
-    ids: Ids = (x >= max(maxima[columns - k], _LEAST)).nonzero()[0]
+    maxima = np.maximum.reduce(grid)
+    bound = max(np.partition(maxima, columns - k)[columns - k], _LEAST)
+    ids: Ids
+    if n < _SMALL:
+        ids = (x >= bound).nonzero()[0]
+    else:
+        reach = (maxima >= bound).nonzero()[0]
+        row, column = (grid[:, reach] >= bound).nonzero()
+        tail = (x[columns * rows :] >= bound).nonzero()[0]
+        ids = np.concatenate([row * columns + reach[column], tail + columns * rows])
     return ids[_descending(x[ids])[:k]]
 
 
