@@ -240,6 +240,14 @@ def test_files_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "none is known" in alone.draft_reason
     with pytest.raises(ModelFileError, match="does not exist"):
         catalogue.resolve(str(tmp_path / "none.gguf"))
+    with pytest.raises(ModelFileError, match="is a folder"):
+        catalogue.resolve(str(tmp_path))
+    for odd in ("/" + "x" * 300, "~nobody-at-all/x", "./a\0b"):
+        with pytest.raises(ModelFileError):
+            catalogue.resolve(odd)
+    for odd in ("x" * 300, "y" * 300 + "/z", "a\0b", "a/b\0c"):
+        with pytest.raises((NotOnHub, BadReference)):
+            catalogue.resolve(odd)
 
 
 def test_what_is_not_here_comes_with_the_command_that_fetches_it(hub_world: World) -> None:
@@ -423,6 +431,17 @@ def test_rm_leaves_bytes_that_another_snapshot_uses(
     done = hub_world.run("rm", "one")
     assert "0 bytes freed" in done.out
     assert other.exists()
+
+
+def test_rm_clears_an_unfinished_pull_of_a_curated_pair(hub_world: World) -> None:
+    entry = curated.pairs()["qwen3-8b"].target
+    blobs = hub_world.cache / f"models--{entry.repo.replace('/', '--')}" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{'a' * 64}.part.incomplete").write_bytes(bytes(5000))
+    done = hub_world.run("rm", "qwen3-8b")
+    assert done.code == 0, done.err
+    assert "5 kB freed" in done.out
+    assert list(blobs.iterdir()) == []
 
 
 def test_rm_refuses_the_demo_and_forgets_damaged_records(hub_world: World) -> None:

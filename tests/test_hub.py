@@ -211,6 +211,7 @@ def test_an_incompatible_pair_is_refused_before_any_weight_moves(hub_world: Worl
 @pytest.mark.parametrize(
     ("content", "wanted"),
     [
+        (b"", "an empty file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
         (b"../../../etc/passwd", "plain text"),
         (b"GGUF" + bytes(100), "version 0"),
@@ -226,6 +227,21 @@ def test_files_that_are_no_models_are_refused_early(
     hub_world.server.add("ann/Bad", {"bad.gguf": content})
     check_failure(hub_world, "ann/Bad", wanted)
     assert hub_world.blobs("ann/Bad") == {}
+
+
+def test_hostile_words_do_not_reach_the_terminal(hub_world: World) -> None:
+    bad = "evil\x1b[2J\nerror: all is lost"
+    content = ggufs.model(architecture=bad, extra=[("general.license", ggufs.STRING, bad)])
+    hub_world.server.add("ann/Bad", {"bad.gguf": content}, licence=bad)
+    done = hub_world.run("pull", "ann/Bad", "--draft", "none", "--dry-run")
+    assert done.code == 0, done.err
+    assert "\x1b" not in done.out
+    assert "\nerror" not in done.out
+    hub_world.server.add("ann/Moved", {}, moved_to="ann/Bad")
+    hub_world.server.repos["ann/Bad"].name = bad
+    done = hub_world.run("pull", "ann/Moved")
+    assert done.code == 1
+    assert "\x1b" not in done.err
 
 
 def test_drafts_are_rejected_as_soon_as_they_cannot_fit(hub_world: World) -> None:

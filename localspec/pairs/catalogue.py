@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from localspec.errors import ModelFileError, NotOnHub, UsageError
-from localspec.pairs import curated, folders, hub_cache, installed, references
+from localspec.pairs import curated, folders, gguf, hub_cache, installed, references
 from localspec.pairs.installed import DEMO, InstalledPair
 
 NO_DRAFT: Final = "none"
@@ -90,15 +90,14 @@ def _resolve_pair(text: str, pull_draft: str | None) -> ResolvedPair:
         target, draft = demo_files()
         return ResolvedPair(DEMO, target, draft, "part of the demo pair")
     if references.looks_like_path(text):
-        return _resolve_path(Path(text).expanduser())
+        return _resolve_path(folders.user_path(text))
     if references.looks_like_reference(text):
         return _resolve_reference(text, pull_draft)
     return _resolve_name(text)
 
 
 def _resolve_path(path: Path) -> ResolvedPair:
-    if not path.exists():
-        raise ModelFileError(f"{path} does not exist", "Check the path.")
+    gguf.require_file(path)
     return _with_known_draft(path.stem, path)
 
 
@@ -106,7 +105,7 @@ def _resolve_reference(text: str, pull_draft: str | None) -> ResolvedPair:
     paths = hub_cache.find(references.parse(text))
     if not paths:
         # A user may keep files in folders like a/b without an ending.
-        if Path(text).is_file():
+        if folders.is_file(Path(text)):
             return _with_known_draft(Path(text).stem, Path(text))
         more = f" --draft {pull_draft}" if pull_draft and pull_draft.lower() != NO_DRAFT else ""
         raise NotOnHub(f"{text} is not on this disk", f"Run `localspec pull {text}{more}`.")
@@ -120,7 +119,7 @@ def _resolve_name(name: str) -> ResolvedPair:
     entry = curated.pairs().get(name.lower())
     if entry is not None:
         return _from_cache(entry)
-    if Path(name).is_file():
+    if folders.is_file(Path(name)):
         return _with_known_draft(Path(name).stem, Path(name))
     raise NotOnHub(f"there is no pair named {name}", suggestion(name))
 
@@ -162,7 +161,7 @@ def _with_known_draft(name: str, target: Path) -> ResolvedPair:
 
 
 def _first_gone(paths: tuple[str, ...]) -> str:
-    return next(path for path in paths if not Path(path).is_file())
+    return next(path for path in paths if not folders.is_file(Path(path)))
 
 
 def suggestion(name: str) -> str:

@@ -13,6 +13,7 @@ from localspec.pairs import (
     curated,
     drafts,
     fit,
+    folders,
     installed,
     references,
     sources,
@@ -116,7 +117,7 @@ def _find(pair: str, patience: Patience, note: Note | None) -> tuple[str, Source
     if references.looks_like_path(text):
         return "", sources.local(sources.require_file(text)), None
     if references.looks_like_reference(text):
-        if Path(text).is_file():
+        if folders.is_file(Path(text)):
             return "", sources.local(Path(text)), None
         return "", sources.from_hub(references.parse(text), patience, note), None
     return _find_name(text, patience, note)

@@ -24,3 +24,20 @@ def shipped(name: str) -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "data" / name
     return installed if installed.exists() else package.parent / "models" / name
+
+
+def user_path(text: str) -> Path:
+    """Make a path of what a user wrote; ``~`` is their home."""
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:  # ~nobody
+        return path
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether `path` is a file; what the system cannot even look at is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long a name, a closed folder, a NUL
+        return False

@@ -25,7 +25,7 @@ from localspec.errors import (
     HubUnavailable,
     NotOnHub,
 )
-from localspec.pairs import references
+from localspec.pairs import references, units
 from localspec.pairs.patience import Interrupted, Patience, Unreachable, retried
 from localspec.pairs.references import Reference
 
@@ -153,6 +153,7 @@ _NO_HUB: Final = "Check HF_ENDPOINT, and any proxy or firewall between here and 
 
 def _check_moved(reference: Reference, actual: str) -> None:
     if actual.lower() != reference.repo.lower():
+        actual = units.plain(actual, 200)
         moved = Reference(actual, reference.file, reference.quant, reference.revision)
         raise NotOnHub(
             f"{reference.repo} has moved to {actual}", f"Pull {moved} if you trust its owner."
@@ -177,7 +178,7 @@ def _licence(info: Any) -> str:
         name = tags[0].removeprefix("license:") if tags else ""
     if isinstance(name, list):
         name = ", ".join(str(one) for one in name)
-    return str(name)
+    return units.plain(str(name))
 
 
 def require_safe(file: RemoteFile) -> None:
@@ -299,6 +300,8 @@ def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> 
         HubError: as `open_body`, after some attempts.
         Cancelled: the user wants to stop.
     """
+    if offset >= file.size:
+        return b""
 
     def read() -> bytes:
         got = bytearray()
@@ -380,7 +383,7 @@ def _host(error: Any) -> str:
 
 def _short(error: BaseException) -> str:
     lines = re.sub(r"^\[Errno -?\d+\] ", "", str(error).strip()).splitlines()
-    return lines[0][:160] if lines else type(error).__name__
+    return units.plain(lines[0], 160) if lines else type(error).__name__
 
 
 def _from_status(error: Any, repo: str, reference: Reference) -> HubError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import NotOnHub
-from localspec.pairs import hub, quants
+from localspec.pairs import folders, hub, quants
 
 if TYPE_CHECKING:
     from localspec.pairs.references import Reference
@@ -15,16 +16,18 @@ if TYPE_CHECKING:
 
 def find(reference: Reference) -> list[Path]:
     """Find the files that `reference` means, complete with all parts; empty when not cached."""
-    for snapshot in _snapshots(reference):
+    try:
+        snapshots = _snapshots(reference)
+    except OSError:  # a cache that may not be read
+        return []
+    for snapshot in snapshots:
         files = {
             path.relative_to(snapshot).as_posix(): path
             for path in sorted(snapshot.rglob("*.gguf"))
-            if path.is_file()  # a link whose blob is gone is none
+            if folders.is_file(path)  # a link whose blob is gone is none
         }
-        try:
+        with contextlib.suppress(NotOnHub):
             return [files[name] for name in quants.choose(files, reference)]
-        except NotOnHub:
-            continue
     return []
 
 
@@ -42,5 +45,5 @@ def _snapshots(reference: Reference) -> list[Path]:
     if not reference.revision:
         # Nothing was asked for in particular: any snapshot will do, the newest first.
         others = [path for path in (folder / "snapshots").glob("*") if path not in found]
-        found += sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)
+        found += sorted(others, key=lambda path: path.lstat().st_mtime, reverse=True)
     return found

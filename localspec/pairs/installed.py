@@ -57,7 +57,7 @@ class InstalledModel:
     @property
     def complete(self) -> bool:
         """Whether all files are still there."""
-        return all(Path(path).is_file() for path in self.paths)
+        return all(folders.is_file(Path(path)) for path in self.paths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def memory_line(need: Fit, n_ctx: int) -> str:
 def licence_line(report: PairReport) -> str:
     """Name the licences, and what a gated repository wants."""
     models = [report.target] if report.draft is None else [report.target, report.draft]
-    names = list(dict.fromkeys(model.licence or "not stated" for model in models))
+    names = list(dict.fromkeys(units.plain(model.licence) or "not stated" for model in models))
     gated = [model.repo for model in models if model.gated]
     tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""
     return " / ".join(names) + tail
@@ -68,7 +68,7 @@ def candidate_lines(candidates: tuple[Candidate, ...]) -> list[str]:
 def _model_line(role: str, source: Source) -> str:
     state = "on this disk" if not source.missing else f"{units.size(source.missing)} to fetch"
     return (
-        f"{role:11} {source.label}, {source.header.architecture},"
+        f"{role:11} {source.label}, {units.plain(source.header.architecture, 30)},"
         f" {units.size(source.n_bytes)}, {state}"
     )
 

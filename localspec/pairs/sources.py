@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from localspec.errors import HubOffline, ModelFileError, UnsupportedModel
-from localspec.pairs import download, gguf, hub, hub_cache, quants, references, vocabulary
+from localspec.errors import HubOffline, UnsupportedModel
+from localspec.pairs import download, folders, gguf, hub, hub_cache, quants, vocabulary
 from localspec.pairs.gguf import GgufHeader
 from localspec.pairs.hub import RemoteFile, RemoteRepo
 from localspec.pairs.installed import InstalledModel
@@ -230,18 +230,12 @@ def _require_language_model(header: GgufHeader, label: str) -> None:
         )
 
 
-def is_local(text: str) -> bool:
-    """Tell whether `text` names a file on this disk."""
-    return references.looks_like_path(text) or Path(text).is_file()
-
-
 def require_file(text: str) -> Path:
     """Give the path that `text` names.
 
     Raises:
-        ModelFileError: it is not there.
+        ModelFileError: there is no such file.
     """
-    path = Path(text).expanduser()
-    if not path.exists():
-        raise ModelFileError(f"{path} does not exist", "Check the path.")
+    path = folders.user_path(text)
+    gguf.require_file(path)
     return path

@@ -23,3 +23,9 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def plain(text: str, limit: int = 80) -> str:
+    """Give `text`, which strangers wrote, as one harmless line of at most `limit` characters."""
+    line = "".join(char if char.isprintable() else "?" for char in text[: limit + 1])
+    return line if len(line) <= limit else line[: limit - 3] + "..."
