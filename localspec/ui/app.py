@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -40,8 +42,11 @@ if TYPE_CHECKING:
     from localspec.chat.events import PromptProgress
     from localspec.ui.contract import ChatSession, Loader
 
-_FIGURES_S = 0.25
-_MEMORY_EVERY = 4
+# Text and figures are drawn together; the timer is for when no text comes (a long prompt).
+_FIGURES_S = 0.5
+_MEMORY_S = 1.0
+# Python's default lets a drawing screen keep the lock for 5 ms, whenever the decode loop wants it.
+_SWITCH_S = 0.0005
 _QUIT_WITHIN_S = 2.0
 
 
@@ -68,7 +73,7 @@ class ChatApp(App[None]):
     """
 
     TITLE = "localspec"
-    CSS_PATH = "styles.tcss"
+    CSS_PATH = Path(__file__).with_name("styles.tcss")  # also for classes made from this one
     ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - Textual declares the type
         (0, "-narrow"),
@@ -99,7 +104,8 @@ class ChatApp(App[None]):
         self._compact = CompactPanel(self.panel_state, id="compact")
         self._full = FullPanel(self.panel_state, id="full")
         self._chosen_form: PanelForm | None = None
-        self._ticks = 0
+        self._figures_at = self._memory_at = float("-inf")
+        self._switch_before = sys.getswitchinterval()
         self._interrupted_at = float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -116,14 +122,16 @@ class ChatApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin loading; the screen is there already."""
-        self._timer = self.set_interval(_FIGURES_S, self.refresh_figures, pause=True)
+        self._timer = self.set_interval(_FIGURES_S, self._tick, pause=True)
         self.prompt.focus()
         self._show_title()
         self.show_phase()
+        sys.setswitchinterval(_SWITCH_S)
         self.engine.start()
 
     def on_unmount(self) -> None:
         """However the app ends, the engine is told."""
+        sys.setswitchinterval(self._switch_before)
         self.engine.shut_down()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
@@ -328,10 +336,16 @@ class ChatApp(App[None]):
         if self.session is None:
             return
         self.panel_state.take(self.session.figures())
-        if self._ticks % _MEMORY_EVERY == 0:
+        now = time.monotonic()
+        if now - self._memory_at >= _MEMORY_S:
             self.panel_state.memory = self.session.memory()
-        self._ticks += 1
+            self._memory_at = now
+        self._figures_at = now
         self._redraw_panel()
+
+    def _tick(self) -> None:
+        if time.monotonic() - self._figures_at > 0.8 * _FIGURES_S:
+            self.refresh_figures()
 
     # The screen's own shape
 
@@ -355,7 +369,7 @@ class ChatApp(App[None]):
             self._compact.refresh()
 
     def _refresh_everything(self) -> None:
-        self._ticks = 0
+        self._memory_at = float("-inf")
         self.refresh_figures()
 
     def _show_title(self) -> None:

@@ -88,7 +88,11 @@ class EngineThread:
 
     def change(self, label: str, job: Job) -> None:
         """Run `job` on the session between turns; `ChangeDone` reports it under `label`."""
-        self._jobs.put(lambda session: self._report_change(label, job, session))
+        self.submit(lambda session: self._report_change(label, job, session))
+
+    def submit(self, job: Job) -> None:
+        """Run `job` on the session between turns, unreported; it must not raise."""
+        self._jobs.put(job)
 
     def stop(self) -> None:
         """Ask the running turn to end; returns at once."""
@@ -104,12 +108,13 @@ class EngineThread:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread's end; whether it has ended."""
-        self._thread.join(timeout)
+        if self._thread.ident is not None:  # it was started
+            self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _start_turn(self, begin: Callable[[ChatSession, Cancel], Iterator[TurnEvent]]) -> None:
         cancel = self._turn_cancel or Cancel()
-        self._jobs.put(lambda session: self._run_turn(begin, session, cancel))
+        self.submit(lambda session: self._run_turn(begin, session, cancel))
 
     def _run(self) -> None:
         session = self._make_session()
