@@ -1,8 +1,7 @@
-"""Record rounds for the simulator: the draft's confidence and the acceptance probability, position
-by position, over several kinds of text at temperature 0.8 and 0.
+"""Record rounds for the simulator: confidence and acceptance probability, position by position.
 
-Drafts a fixed 8 throughout, so that nothing is left out for looking bad. Takes about two minutes
-with the demo pair on two cores. Writes JSON:
+Several kinds of text at temperature 0.8 and 0, a fixed 8 drafted throughout, so that nothing is
+left out for looking bad. Takes one to two minutes with the demo pair on two quiet cores. JSON:
 
     uv run python benchmarks/gamma_record.py --output tests/data/gamma_rounds.json
 
@@ -79,7 +78,7 @@ def record(engine: Engine, tokens: int, seeds: int) -> list[dict]:
                 place
                 for prompt in prompts
                 for seed in range(runs)
-                for place in run(engine, prompt, temperature, accept, seed, tokens)
+                for place in run(engine, prompt, temperature, accept, seed=seed, tokens=tokens)
             ]
             texts.append(
                 {
@@ -93,7 +92,7 @@ def record(engine: Engine, tokens: int, seeds: int) -> list[dict]:
 
 
 def run(
-    engine: Engine, prompt: str, temperature: float, accept: Accept, seed: int, tokens: int
+    engine: Engine, prompt: str, temperature: float, accept: Accept, *, seed: int, tokens: int
 ) -> list:
     model = engine.target.model
     render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")

@@ -106,9 +106,17 @@ def _best(sampler: Sampler) -> Look:
     return LookForBest(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
 
 
+_FEW = 64
+
+
 def overlap(p: Dist, q: Dist) -> float:
     """sum(min(p, q)): the token rule's chance to accept (2211.17192, corollary 3.6)."""
-    return float(np.minimum(p.probs, q.on(p.ids)).sum())
+    if len(p.ids) > _FEW or len(q.ids) > _FEW:
+        return float(np.minimum(p.probs, q.on(p.ids)).sum())
+    # A handful of ids is sooner looked up one by one than compared all with all.
+    known = dict(zip(q.ids.tolist(), q.probs.tolist(), strict=True))
+    pairs = zip(p.ids.tolist(), p.probs.tolist(), strict=True)
+    return float(sum(min(prob, known.get(token, 0.0)) for token, prob in pairs))
 
 
 def coupling(p: Dist, q: Dist) -> float:

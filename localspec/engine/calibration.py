@@ -26,7 +26,11 @@ _MEAN_START = 0.7
 
 # How sure the draft was lately, for what to expect of a position not looked at yet.
 _RECENT = 0.97
-_LEVELS = 5
+_LEVELS = 4
+
+# The map is worked out anew after so many observations, at first after every round.
+_YOUNG = 30
+_BATCH = 6
 
 # How much of what sets one position apart from the mean is still there at the next.
 _PERSISTENCE = 0.4
@@ -53,6 +57,8 @@ class Calibration:
         self._sum = [0.0] * len(_CENTRES)
         self._earned = self._promised = 0.0
         self._recent = [1.0 / len(_CENTRES)] * len(_CENTRES)
+        self._fresh = 1 / _RECENT - 1
+        self._pending = 0
         self._map = list(_PRIOR)
         self.levels = self._grouped()
 
@@ -85,21 +91,29 @@ class Calibration:
             self._sum[at] += chance
             self._earned += chance
             self._promised += _PRIOR[at]
-            self._recent = [_RECENT * r for r in self._recent]
-            self._recent[at] += 1 - _RECENT
+            self._recent[at] += self._fresh
+            self._fresh /= _RECENT  # in place of making all the others smaller
             # The first few count more, so that a prior which is wrong does not linger.
             self.seen += 1
             self.mean += max(_MEAN_RATE, 1 / (self.seen + 2)) * (chance - self.mean)
-        self._map = self._monotone()
-        self.levels = self._grouped()
+        self._pending += len(chances)
+        if self.seen < _YOUNG or self._pending >= _BATCH:
+            self._pending = 0
+            self._map = self._monotone()
+            self.levels = self._grouped()
 
     def _grouped(self) -> list[tuple[float, float]]:
         """The recent confidences as acceptances in groups, moved to the recent mean."""
+        whole = sum(self._recent)
+        if whole > 1e6:
+            self._recent = [weight / whole for weight in self._recent]
+            self._fresh /= whole
+            whole = 1.0
         groups: list[tuple[float, float]] = []
         share = total = 0.0
         for weight, acceptance in zip(self._recent, self._map, strict=True):
-            share += weight
-            total += weight * acceptance
+            share += weight / whole
+            total += weight / whole * acceptance
             if share > 0.8 / _LEVELS:
                 groups.append((share, total / share))
                 share = total = 0.0

@@ -25,7 +25,8 @@ _WANDER = 0.01**2
 
 _CLIP = 2.5  # standard deviations; what lies beyond counts no more than this
 _STREAK = 4  # so many outliers on one side are no outliers: the machine has changed
-_TABLE = 64  # n up to here is looked up, beyond it is computed
+_STALE = 0.005  # how far points may move before the table is worked out anew
+_TABLE = 32  # n up to here is looked up, beyond it is computed
 
 
 def bucket(context: int) -> int:
@@ -103,11 +104,15 @@ class Curve:
         drift.doubt *= 1 - drift.doubt / spread
         # A point never becomes certain: it may be the context that has grown.
         self._doubt[n] = max(doubt * (1 - doubt / spread), _WANDER)
+        known = n in self._log
         self._log[n] = log + doubt / spread * error
-        self._rebuild()
+        self._moved += abs(doubt / spread * error)
+        if not known or self._moved > _STALE:
+            self._rebuild()
 
     def _rebuild(self) -> None:
         """Fill in what is not known, in a straight line from neighbour to neighbour."""
+        self._moved = 0.0
         known = sorted((n, math.exp(log)) for n, log in self._log.items())
         last_n, last = known[-1]
         # The slope beyond the last point is taken over half the curve: the last step is jagged.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
 from typing import Protocol
 
 from localspec.engine.calibration import Calibration
@@ -193,13 +195,15 @@ class StoppingPlan:
             rate: lambda, tokens per second.
             cuttable: whether the finished draft may be cut.
             drafter: which drafter this is for.
-            aim: the length expected.
+            aim: the length to expect, from the rounds before.
         """
         self.drafter = drafter
         self.aim = aim
         self.limit = len(times) - 2
         self._calibration = calibration
-        self._verify = [rate * seconds for seconds in times]
+        self._verify = verify = [rate * seconds for seconds in times]
+        # At m: the least of what comes after verify[m].
+        self._least = [*list(accumulate(reversed(verify[1:]), min))[::-1], inf]
         self._step = rate * step
         self._cuttable = cuttable
         self._drafted = 0
@@ -211,6 +215,11 @@ class StoppingPlan:
 
     def wants_pass(self) -> bool:
         """The look-ahead, the next pass not yet paid and its confidence not yet known."""
+        # What the mean confidence would be worth is a bound from below, and mostly decides.
+        if self._ahead(self._drafted, self._chain, self._gain, self._next) > (
+            self._floor + self._step
+        ):
+            return True
         return self.promise() > self._step
 
     def promise(self) -> float:
@@ -250,15 +259,17 @@ class StoppingPlan:
     def _ahead(self, n: int, chain: float, gain: float, chance: float) -> float:
         """The best V(m) to expect for m > n, the passes after the next one paid."""
         best = -1e9
-        verify, step = self._verify, self._step
+        verify, step, least = self._verify, self._step, self._least
+        rest = chance / max(1e-3, 1.0 - chance)
         for m in range(n + 2, len(verify)):
             chain *= chance
             gain += chain
             value = gain - verify[m]
             best = max(best, value)
-            if chain < step:  # not even a free verification would pay for another pass
-                break
             gain -= step
+            # Not even the cheapest verification and free passes could make up for what is missing.
+            if gain + chain * rest - least[m] <= best:
+                break
         return best
 
 
@@ -293,6 +304,11 @@ class _Track:
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
+
+    @property
+    def length(self) -> int:
+        """Tokens per draft lately."""
+        return max(1, round(self.drafted / self.rounds)) if self.rounds else 1
 
     def rest(self) -> None:
         """Forget the looks that came to nothing."""
@@ -372,7 +388,7 @@ class AutoGamma:
         track = max(self._tracks, key=lambda each: each.rounds, default=None)
         if track is None or not (self._drafting or self.demonstration):
             return 0
-        return max(1, round(track.drafted / track.rounds)) if track.rounds else 1
+        return track.length
 
     @property
     def learnt(self) -> bool:
@@ -405,7 +421,6 @@ class AutoGamma:
         lag, curve = situation.lags[index], self.costs.drafts[index].at(situation.context)
         step = curve.seconds(1)
         cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
-        value, aim = _best_length(calibration.mean, times, cost, step, rate)
         plan = StoppingPlan(
             calibration,
             times,
@@ -413,9 +428,9 @@ class AutoGamma:
             rate,
             cuttable=situation.cuttable,
             drafter=index,
-            aim=aim,
+            aim=self._tracks[index].length,
         )
-        return max(value, plan.promise() - rate * cost), plan
+        return plan.promise() - rate * cost, plan
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual."""

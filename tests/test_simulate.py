@@ -1,0 +1,172 @@
+"""The simulator, and what the stopping rule must reach in it."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from localspec.engine.cost import Costs, Points
+from localspec.engine.gamma import AutoGamma, FixedGamma
+from localspec.engine.simulate import (
+    CURVES,
+    Position,
+    Text,
+    Threshold,
+    World,
+    best_oracle,
+    calibrated,
+    replay,
+    steady,
+)
+
+STEP = 0.1  # the draft's step, of T(1): a draft of a tenth
+ACCEPTANCES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+@cache
+def recorded() -> list[Position]:
+    """Positions of recorded rounds at temperature 0.8 (benchmarks/gamma_record.py)."""
+    path = Path(__file__).parent / "data" / "gamma_rounds.json"
+    return [
+        Position(confidence, chance)
+        for text in json.loads(path.read_text("utf-8"))["texts"]
+        if text["temperature"] > 0
+        for confidence, chance in zip(text["confidences"], text["chances"], strict=True)
+    ]
+
+
+def auto(points: Points, step: float = STEP) -> AutoGamma:
+    draft = {n: step * seconds for n, seconds in points.items()}
+    return AutoGamma(Costs({0: points}, [{0: draft}]))
+
+
+def constant(acceptance: float, length: int, *, seed: int = 7) -> Text:
+    """The same acceptance everywhere, under confidences as they were recorded."""
+    luck = random.Random(seed)
+    return [Position(luck.choice(recorded()).confidence, acceptance) for _ in range(length)]
+
+
+def test_plain_decoding_takes_a_pass_a_token() -> None:
+    done = replay(FixedGamma(0), constant(0.5, 100), World.of(CURVES["RTX 3090, 8B Q4_0"], STEP))
+    assert (done.tokens, done.rounds, done.drafted) == (100, 100, 0)
+    assert done.seconds == pytest.approx(100)
+
+
+def test_a_draft_that_is_always_right_costs_what_it_costs() -> None:
+    points = {1: 1.0, 4: 1.5, 8: 2.0}
+    done = replay(FixedGamma(3), constant(1.0, 41), World.of(points, STEP))
+    # One plain round, then ten of three drafted tokens and a bonus.
+    assert (done.rounds, done.accepted) == (11, 30)
+    first, lag_of_two = 0.3, 2 * STEP + STEP * (1.5 - 1.0) / 3 - STEP + 0.1
+    assert done.seconds == pytest.approx(1 + 10 * 1.5 + first + 9 * (lag_of_two + 0.1), rel=0.03)
+
+
+def test_speeds_agree_with_the_formula() -> None:
+    points = CURVES["RTX 3090, 8B Q4_0"]
+    a, gamma = 0.7, 3
+    done = replay(FixedGamma(gamma), constant(a, 20_000), World.of(points, STEP))
+    tokens = (1 - a ** (gamma + 1)) / (1 - a)
+    expected = tokens / (gamma * STEP + points[gamma + 1])
+    assert done.speed == pytest.approx(expected, rel=0.02)
+
+
+def test_the_oracle_is_no_worse_than_any_other_policy() -> None:
+    for name, points in CURVES.items():
+        world = World.of(points, STEP)
+        text = steady(recorded(), 0.7, 1500)
+        bound = best_oracle(text, world).speed
+        others = [FixedGamma(n) for n in (0, 1, 2, 3, 4, 6, 8, 12)]
+        others += [Threshold(bound) for bound in (0.3, 0.5, 0.7)]  # type: ignore[misc]
+        assert all(replay(policy, text, world).speed < 1.01 * bound for policy in others), name
+
+
+def test_steady_texts_have_the_acceptance_asked_for() -> None:
+    for acceptance in ACCEPTANCES:
+        text = steady(recorded(), acceptance, 6000)
+        mean = sum(place.chance for place in text) / len(text)
+        assert mean == pytest.approx(acceptance, abs=0.05)
+
+
+def test_calibrated_chances_keep_the_mean_and_rise_with_confidence() -> None:
+    text = recorded()
+    known = calibrated(text)
+    assert sum(known) == pytest.approx(sum(place.chance for place in text))
+    low = [k for k, place in zip(known, text, strict=True) if place.confidence < 0.3]
+    high = [k for k, place in zip(known, text, strict=True) if place.confidence > 0.9]
+    assert sum(low) / len(low) < sum(high) / len(high)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_the_rule_reaches_the_oracle_on_steady_acceptance(curve: str) -> None:
+    world = World.of(CURVES[curve], STEP)
+    for acceptance in ACCEPTANCES:
+        text = constant(acceptance, 2000)
+        reached = replay(auto(CURVES[curve]), text, world).speed
+        assert reached >= 0.97 * best_oracle(text, world).speed, acceptance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cuttable", [True, False])
+@pytest.mark.parametrize("curve", CURVES)
+def test_the_rule_on_texts_cut_from_recorded_rounds(curve: str, cuttable: bool) -> None:
+    """Acceptance that goes up and down with the confidence, as it was recorded.
+
+    The oracle is told every position's acceptance as far as confidence tells it, before anything
+    is drafted; the rule sees a confidence only after it has paid for the pass.
+    """
+    world = World.of(CURVES[curve], STEP, cuttable=cuttable)
+    shares = []
+    for acceptance in ACCEPTANCES:
+        text = steady(recorded(), acceptance, 2500, seed=3)
+        reached = replay(auto(CURVES[curve]), text, world).speed
+        shares.append(reached / best_oracle(text, world, known=calibrated(text)).speed)
+    assert min(shares) >= 0.92
+    assert sum(shares) / len(shares) >= 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_text_that_switches_kind_every_forty_tokens(curve: str) -> None:
+    world = World.of(CURVES[curve], STEP)
+    for low, high in ((0.35, 0.9), (0.5, 0.85), (0.3, 0.7), (0.6, 0.95)):
+        one, other = (steady(recorded(), a, 1600, seed=seed) for seed, a in enumerate((low, high)))
+        text = [
+            place
+            for start in range(0, 1600, 40)
+            for place in (*one[start : start + 40], *other[start : start + 40])
+        ]
+        reached = replay(auto(CURVES[curve]), text, world).speed
+        bound = best_oracle(text, world, known=calibrated(text)).speed
+        assert reached >= 0.90 * bound, (low, high)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_hopeless_draft_costs_less_than_two_percent(curve: str) -> None:
+    """A draft as sure as any other and hardly ever right, over 256 tokens."""
+    luck = random.Random(2)
+    world = World.of(CURVES[curve], STEP)
+    for _ in range(5):
+        text = [
+            Position(luck.choice(recorded()).confidence, 0.2 * luck.random() ** 4)
+            for _ in range(256)
+        ]
+        plain = replay(FixedGamma(0), text, world).speed
+        assert replay(auto(CURVES[curve]), text, world).speed >= 0.98 * plain
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_draft_as_large_as_the_target_is_never_used(curve: str) -> None:
+    world = World.of(CURVES[curve], 1.0)
+    done = replay(auto(CURVES[curve], 1.0), constant(0.99, 500), world)
+    assert done.seconds <= 500 * 1.005
+
+
+def test_the_same_replay_gives_the_same_rounds() -> None:
+    text = steady(recorded(), 0.7, 800)
+    world = World.of(CURVES["RTX 3090, 8B Q4_0"], STEP, cuttable=False)
+    policy = auto(CURVES["RTX 3090, 8B Q4_0"])
+    assert replay(policy, text, world) == replay(policy, text, world)

@@ -1,0 +1,165 @@
+"""`localspec tune`, and how a loaded pair comes to its automatic gamma."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from localspec.chat.pair import LoadedPair
+from localspec.cli import measuring, tuning
+from localspec.cli.app import cli
+from localspec.cli.measuring import chosen_threads, measured, profile_store
+from localspec.engine import profile
+from localspec.engine.llama import Context
+from localspec.engine.profile import Timing
+from localspec.errors import UsageError
+
+TARGET_POINTS = {1: 10e-3, 2: 11e-3, 4: 13e-3, 8: 20e-3}
+DRAFT_POINTS = {1: 1e-3, 16: 4e-3}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own, and timings that do not depend on the machine."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+
+    def scripted(context: Context, sizes: Any, **how: Any) -> Timing:
+        points = DRAFT_POINTS if how.get("one_row") else TARGET_POINTS
+        return Timing({n: points.get(n, 5e-3) for n in dict.fromkeys(sizes) if n in points})
+
+    for room in (profile, tuning):
+        monkeypatch.setattr(room, "measure", scripted)
+    return tmp_path / "costs"
+
+
+def tune(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["tune", *arguments], catch_exceptions=False)
+
+
+def test_it_prints_the_curve_the_draft_and_the_choices(cache: Path) -> None:
+    text = tune("--threads", "1", "-c", "256").stdout
+    assert "Target target-Q8_0.gguf, 1 threads" in text
+    curve = [line.split() for line in text.splitlines() if line.endswith(("#", "."))]
+    bars = [line for line in curve if len(line) == 4 and line[0].isdigit()]
+    assert [int(line[0]) for line in bars] == list(range(1, 18))
+    assert bars[3][:3] == ["4", "13.00", "1.30"]
+    assert set(bars[3][3]) == {"#"}
+    assert set(bars[2][3]) == {"."}  # interpolated
+    assert "one step 1.00 ms, 0.10 of the target's" in text
+    assert text.count("x\n") == 6
+    assert len(list(cache.glob("*.json"))) == 2
+
+
+def test_json_has_it_all_and_nothing_else() -> None:
+    document = json.loads(tune("--json", "-c", "256").stdout)
+    assert document["pair"] == "demo"
+    assert document["target"]["seconds"]["4"] == pytest.approx(13e-3)
+    assert document["draft"]["seconds"]["1"] == pytest.approx(1e-3)
+    assert document["target"]["stored"]
+    assert str(document["target"]["threads"]) in document["target"]["by_threads"]
+    choices = document["gamma"]
+    assert [choice["acceptance"] for choice in choices] == [0.5, 0.6, 0.7, 0.8, 0.9, 0.95]
+    assert [c["gamma"] for c in choices] == sorted(c["gamma"] for c in choices)
+    assert all(choice["speedup"] >= 1 for choice in choices)
+
+
+def test_without_a_draft_there_is_the_curve_alone() -> None:
+    done = tune("demo", "--draft", "none", "--threads", "1", "-c", "256", "--json")
+    document = json.loads(done.stdout)
+    assert document["draft"] is None
+    assert document["gamma"] == []
+    assert document["draft_note"]
+
+
+def test_a_pair_named_twice_is_wrong_usage() -> None:
+    with pytest.raises(UsageError):
+        tune("demo", "--target", "demo")
+
+
+def loaded(target: Context, draft: Context, name: str = "some pair") -> LoadedPair:
+    settings = {"ctx_size": 1024, "threads": 1, "draft_threads": 1, "n_gpu_layers": -1}
+    return LoadedPair(name=name, target=target, draft=draft, load_settings=settings)
+
+
+def test_a_pair_is_measured_once(target_context: Context, draft_context: Context) -> None:
+    pair = loaded(target_context, draft_context)
+    announced: list[int] = []
+
+    def again(*, measure: bool = True) -> Any:
+        return measured(
+            pair, repeatable=False, measure=measure, announce=lambda: announced.append(1)
+        )
+
+    assert again(measure=False) is None
+    first = again()
+    assert first is not None
+    assert first.auto.costs.target.at(0).seconds(4) == pytest.approx(13e-3)
+    assert again() is not None
+    assert announced == [1]
+
+
+def test_noisy_timings_are_used_and_not_kept(
+    target_context: Context,
+    draft_context: Context,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(profile, "measure", lambda *_, **__: Timing({1: 1e-3, 2: 1e-3}, spread=2.0))
+    found = measured(
+        loaded(target_context, draft_context),
+        repeatable=False,
+        measure=True,
+        announce=lambda: None,
+    )
+    assert found is not None
+    assert not list(cache.glob("*.json"))
+    found.keep()
+    assert not list(cache.glob("*.json"))
+
+
+def test_what_rounds_teach_is_kept_but_not_for_repeatable_runs(
+    target_context: Context, draft_context: Context
+) -> None:
+    pair = loaded(target_context, draft_context)
+    found = measured(pair, repeatable=False, measure=True, announce=lambda: None)
+    assert found is not None
+    found.auto.begin(follow_clock=True)
+    found.auto._generated = 5
+    for _ in range(20):
+        found.auto.costs.observe_target(0, 4, 20e-3)
+    found.keep()
+    seconds = {}
+    for repeatable in (False, True):
+        back = measured(pair, repeatable=repeatable, measure=False, announce=lambda: None)
+        assert back is not None
+        seconds[repeatable] = back.auto.costs.target.at(0).seconds(4)
+    assert seconds[True] == pytest.approx(13e-3)
+    assert seconds[False] > 16e-3
+
+
+def test_only_the_demo_pair_drafts_for_show(
+    target_context: Context, draft_context: Context
+) -> None:
+    for name, gamma in (("demo", 3), ("another", 0)):
+        pair = loaded(target_context, draft_context, name)
+        found = measured(pair, repeatable=False, measure=True, announce=lambda: None)
+        assert found is not None
+        assert found.auto.demonstration == gamma
+
+
+def test_tuned_threads_are_used_unless_others_are_asked_for(target_context: Context) -> None:
+    store = profile_store()
+    known = profile.identity(
+        target_context, threads=measuring.ANY_THREADS, n_gpu_layers=-1, draft=False
+    )
+
+    def chosen(asked: int | None) -> int:
+        return chosen_threads(target_context, asked, n_gpu_layers=-1, draft=False, store=store)
+
+    store.save(profile.Profile(known, threads=7))
+    assert chosen(None) == 7
+    assert chosen(3) == 3
