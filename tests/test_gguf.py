@@ -165,13 +165,6 @@ def test_what_never_ends_is_no_model(tmp_path: Path) -> None:
     assert "no regular file" in failure(Path("/dev/zero")).message
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.gguf", SMALL)
-    path.chmod(0)
-    assert "may not be read" in failure(path).message
-
-
 def test_a_permission_error_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, mode: str) -> None:
         raise PermissionError(13, "Permission denied")

@@ -99,6 +99,15 @@ def test_a_gated_repository_says_where_to_accept(hub_world: World, one: RemoteFi
     check_failure(hub_world, str(ONE), "is gated", "/ann/One-GGUF", "HF_TOKEN")
 
 
+def test_a_gated_repository_stays_shut_until_access_is_granted(
+    hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = hub_world.server.repos[one.repo]
+    repo.gated, repo.granted = "manual", False
+    monkeypatch.setenv("HF_TOKEN", hub_world.server.token)
+    check_failure(hub_world, str(ONE), "is gated", "/ann/One-GGUF")
+
+
 def test_a_gated_repository_opens_with_a_token(
     hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

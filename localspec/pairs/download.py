@@ -233,6 +233,7 @@ class _Writer:
     """Writes and hashes in a thread of its own, so that the network need not wait for either."""
 
     def __init__(self, handle: int, position: int, digest: Any) -> None:
+        os.lseek(handle, position, os.SEEK_SET)
         self._handle = handle
         self._written = position
         self._digest = digest
@@ -287,7 +288,7 @@ class _Writer:
     def _write(self, block: bytes | bytearray) -> None:
         view = memoryview(block)
         while view:
-            count = os.pwrite(self._handle, view, self._written)
+            count = os.write(self._handle, view)
             self._digest.update(view[:count])
             self._written += count
             view = view[count:]

@@ -96,13 +96,6 @@ def cache_folder() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def is_offline() -> bool:
-    """Tell whether offline mode is on (``HF_HUB_OFFLINE``)."""
-    from huggingface_hub import constants
-
-    return constants.is_offline_mode()
-
-
 def endpoint() -> str:
     """Give the Hub's address, as ``HF_ENDPOINT`` says."""
     from huggingface_hub import constants

@@ -28,6 +28,7 @@ class Repo:
     name: str
     files: dict[str, bytes | Path]
     gated: str = ""  # "auto" or "manual"
+    granted: bool = True  # whether a good token opens a gated repository
     private: bool = False
     licence: str = "apache-2.0"
     moved_to: str = ""
@@ -297,6 +298,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._refuse(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": repo.commit})
         elif repo.gated and not self.headers.get("Authorization"):
             self._refuse(401, "GatedRepo", f"Access to model {name} is restricted")
+        elif repo.gated and not repo.granted:
+            self._refuse(403, "GatedRepo", f"Access to model {name} is restricted")
         else:
             place = urllib.parse.quote(f"/cdn/{name}/{file}")
             self._answer(
