@@ -2,6 +2,7 @@
 
     python benchmarks/verification.py cost           one minute
     python benchmarks/verification.py rounds         tokens per round of every rule, ten minutes
+    python benchmarks/verification.py paired         the same from the same states, two minutes
     python benchmarks/verification.py speed          block against coupled, paired, five minutes
     python benchmarks/verification.py temperature    the draft's own temperature, two minutes
     python benchmarks/verification.py chi-square     20,000 seeds for three rules, thirty minutes
@@ -23,6 +24,7 @@ from pathlib import Path
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
+from localspec.engine import verify
 from localspec.engine.acceptance import Accept, coupling, overlap
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
@@ -30,7 +32,7 @@ from localspec.engine.gamma import FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
-from localspec.engine.sampling import Sampler, SamplingParams
+from localspec.engine.sampling import Dist, Sampler, SamplingParams
 from localspec.engine.stats import Round
 from localspec.engine.verify import Draft, Rule, block_rule, match_rule, token_rule
 
@@ -266,6 +268,119 @@ def rounds(arguments: argparse.Namespace) -> None:
                 )
 
 
+def paired(arguments: argparse.Namespace) -> None:
+    """Tokens per round from the same states: exact means over the rules' own draws.
+
+    Token and block rule see the same sampled drafts. Under match the draft is the argmax, under
+    coupled it is drawn with the shared noise. A state is a place in a text that the target wrote.
+    """
+    print(
+        "| temperature | rule | states | tokens per round | 95 % interval | over the token rule |"
+    )
+    print("|---|---|---|---|---|---|")
+    with _pair(arguments) as engine:
+        for temperature in (0.8, 1.0):
+            found = expected_rounds(engine, temperature, arguments.n or 400)
+            for rule, values in found.items():
+                mean, low, high = _mean(values)
+                difference = [100 * (a - b) for a, b in zip(values, found["token"], strict=True)]
+                share = [d / statistics.fmean(found["token"]) for d in difference]
+                gain, least, most = _mean(share)
+                over = "" if rule == "token" else f"{gain:+.1f} % ({least:+.1f} to {most:+.1f})"
+                print(
+                    f"| {temperature} | {rule} | {len(values)} | {mean:.3f} |"
+                    f" {low:.3f} to {high:.3f} | {over} |",
+                    flush=True,
+                )
+
+
+def expected_rounds(engine: Engine, temperature: float, states: int) -> dict[str, list[float]]:
+    """For every rule the expected tokens per round at gamma 4, one number a state."""
+    sampler = Sampler(SamplingParams(temperature=temperature))
+    found: dict[str, list[float]] = {"match": [], "coupled": [], "token": [], "block": []}
+    seed = 0
+    while len(found["match"]) < states:
+        start = STARTS[seed % len(STARTS)]
+        ids = engine.target.model.tokenize(start, add_special=True, parse_special=False)
+        sampling = SamplingParams(temperature=temperature, seed=seed)
+        text = ids + [
+            token
+            for done in _generate(engine, start, sampling, Accept.MATCH, gamma=0)
+            for token in done.tokens
+        ]
+        for length in range(len(ids) + seed % 5, len(text), 5):
+            _one_state(engine, sampler, text[:length], seed, found)
+        seed += 1
+    return {rule: values[:states] for rule, values in found.items()}
+
+
+def _one_state(
+    engine: Engine,
+    sampler: Sampler,
+    prefix: list[int],
+    seed: int,
+    found: dict[str, list[float]],
+) -> None:
+    stream, counter = StreamNoise(seed), CounterNoise(seed)
+    draft = _draft(engine, sampler, prefix, lambda q, _position: int(q.ids[0]))
+    p = _target_rows(engine, sampler, prefix, draft)
+    chain = np.cumprod([p[i].prob(token) for i, token in enumerate(draft.tokens)])
+    found["match"].append(1 + float(chain.sum()))
+    draft = _draft(engine, sampler, prefix, counter.pick)
+    p = _target_rows(engine, sampler, prefix, draft)
+    found["coupled"].append(1.0 + match_rule(draft, p, counter, len(prefix)).accepted)
+    draft = _draft(engine, sampler, prefix, stream.pick)
+    p = _target_rows(engine, sampler, prefix, draft)
+    for rule in ("token", "block"):
+        found[rule].append(1 + expected_accepted(rule, draft, p))
+
+
+def expected_accepted(rule: str, draft: Draft, p: Sequence[Dist]) -> float:
+    """The mean number of accepted tokens over the rule's own draws, from its own chances."""
+    assert draft.q is not None
+    if rule == "token":
+        pairs = zip(draft.tokens, draft.q, p, strict=False)
+        return float(np.cumprod([min(1, t.prob(x) / q.prob(x)) for x, q, t in pairs]).sum())
+    weights = verify._block_weights(draft.tokens, draft.q, p)  # noqa: SLF001 - the rule's own
+    left, total = 1.0, 0.0
+    for i in range(len(weights) - 1, 0, -1):
+        h = verify._block_chance(i, weights[i], draft.q, p)  # noqa: SLF001
+        total += left * h * i
+        left *= 1 - h
+    return total
+
+
+def _draft(
+    engine: Engine, sampler: Sampler, prefix: list[int], pick: Callable[[Dist, int], int]
+) -> Draft:
+    assert isinstance(engine.drafter, ModelDrafter)
+    context = engine.drafter.context
+    context.keep_prefix(prefix[:-1])
+    new, tokens, rows = prefix[len(context.tokens) :], [], []
+    while len(tokens) < GAMMA:
+        q = sampler.row(context.decode(new, 1)[0], ())
+        tokens.append(pick(q, len(prefix) + len(tokens)))
+        rows.append(q)
+        new = tokens[-1:]
+    return Draft(tuple(tokens), tuple(rows))
+
+
+def _target_rows(
+    engine: Engine, sampler: Sampler, prefix: list[int], draft: Draft
+) -> Sequence[Dist]:
+    engine.target.keep_prefix(prefix[:-1])
+    batch = [*prefix[len(engine.target.tokens) :], *draft.tokens]
+    return list(sampler.rows(engine.target.decode(batch, GAMMA + 1), (), draft.tokens))
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float, float]:
+    """The mean with its 95 % interval, by bootstrap."""
+    rng = np.random.default_rng(0)
+    drawn = rng.choice(values, (4000, len(values))).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return statistics.fmean(values), float(low), float(high)
+
+
 def _ratio(clusters: Sequence[np.ndarray]) -> tuple[float, float, float]:
     """Mean tokens per round with its 95 % interval, generations resampled whole."""
     tokens = np.array([cluster[:, 0].sum() for cluster in clusters], float)
@@ -378,6 +493,7 @@ def chi_square(arguments: argparse.Namespace) -> None:
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "cost": cost,
     "rounds": rounds,
+    "paired": paired,
     "speed": speed,
     "temperature": temperature,
     "chi-square": chi_square,

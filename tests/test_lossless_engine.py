@@ -230,7 +230,7 @@ def samples(
 
 
 def compare(target_model: Model, draft_model: Model, accept: Accept, n: int) -> list[float]:
-    how = ContextOptions(n_ctx=64)
+    how = ContextOptions(n_ctx=64, threads=1)
     with (
         Context(target_model, how) as target,
         Context(draft_model, how) as draft,
