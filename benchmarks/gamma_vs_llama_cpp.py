@@ -95,6 +95,7 @@ def theirs(arguments: argparse.Namespace, options: dict) -> float:
         *(str(arguments.binary), "-m", str(arguments.target), "-md", str(arguments.draft)),
         *("-p", options["prompt"], "-n", str(arguments.tokens), "-c", str(arguments.ctx_size)),
         *("-t", str(arguments.threads), "-td", str(arguments.threads)),
+        *("--spec-type", "draft-simple"),
         *("--spec-draft-n-max", options["length"], "--seed", str(options["seed"])),
         *("--temp", str(options["temperature"]), "--top-k", "40"),
         *("--top-p", "0.95", "--min-p", "0.05", "--ignore-eos"),

@@ -140,7 +140,7 @@ class Session:
         """The figures of the running or else the last turn. From any thread."""
         return self._meter.figures(
             generating=self._running is not None,
-            speculation=self._gamma() > 0,
+            speculation=self._speculation,
             gamma=self._gamma(),
             note=self._note(),
         )

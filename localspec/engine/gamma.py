@@ -51,7 +51,7 @@ class Plan(Protocol):
 
     @property
     def aim(self) -> int:
-        """The draft length that is expected."""
+        """The draft length asked for, known for sure when the draft is done."""
         ...
 
     @property
@@ -184,7 +184,6 @@ class StoppingPlan:
         *,
         cuttable: bool,
         drafter: int = 0,
-        aim: int = 0,
     ) -> None:
         """Plan one round.
 
@@ -195,10 +194,8 @@ class StoppingPlan:
             rate: lambda, tokens per second.
             cuttable: whether the finished draft may be cut.
             drafter: which drafter this is for.
-            aim: the length to expect, from the rounds before.
         """
         self.drafter = drafter
-        self.aim = aim
         self.limit = len(times) - 2
         self._calibration = calibration
         self._verify = verify = [rate * seconds for seconds in times]
@@ -212,6 +209,11 @@ class StoppingPlan:
         self._next = calibration.mean  # acceptance expected at the next position
         self._floor = 1.0 - self._verify[1]
         self._kept = 0
+
+    @property
+    def aim(self) -> int:
+        """Tokens wanted so far."""
+        return self._drafted
 
     def wants_pass(self) -> bool:
         """The look-ahead, the next pass not yet paid and its confidence not yet known."""
@@ -399,6 +401,8 @@ class AutoGamma:
         """What was decided lately, and why, in a sentence for people."""
         if not self._tracks:
             return "not drafting: there is no draft"
+        if not self._tokens:
+            return "automatic: decided while the answer is written"
         track = max(self._tracks, key=lambda each: each.rounds)
         if not self._drafting and not (self.demonstration and track.rounds):
             return "not drafting: this draft costs more than it saves here"
@@ -428,7 +432,6 @@ class AutoGamma:
             rate,
             cuttable=situation.cuttable,
             drafter=index,
-            aim=self._tracks[index].length,
         )
         return plan.promise() - rate * cost, plan
 
