@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from localspec.chat.events import PromptProgress
     from localspec.ui.contract import ChatSession, Loader
 
-# Text and figures are drawn together; the timer is for when no text comes (a long prompt).
-_FIGURES_S = 0.5
+_FIGURES_S = 0.25
 _MEMORY_S = 1.0
 # Python's default lets a drawing screen keep the lock for 5 ms, whenever the decode loop wants it.
 _SWITCH_S = 0.0005
@@ -104,7 +103,7 @@ class ChatApp(App[None]):
         self._compact = CompactPanel(self.panel_state, id="compact")
         self._full = FullPanel(self.panel_state, id="full")
         self._chosen_form: PanelForm | None = None
-        self._figures_at = self._memory_at = float("-inf")
+        self._memory_at = float("-inf")
         self._switch_before = sys.getswitchinterval()
         self._interrupted_at = float("-inf")
 
@@ -122,7 +121,7 @@ class ChatApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin loading; the screen is there already."""
-        self._timer = self.set_interval(_FIGURES_S, self._tick, pause=True)
+        self._timer = self.set_interval(_FIGURES_S, self.refresh_figures, pause=True)
         self.prompt.focus()
         self._show_title()
         self.show_phase()
@@ -340,12 +339,7 @@ class ChatApp(App[None]):
         if now - self._memory_at >= _MEMORY_S:
             self.panel_state.memory = self.session.memory()
             self._memory_at = now
-        self._figures_at = now
         self._redraw_panel()
-
-    def _tick(self) -> None:
-        if time.monotonic() - self._figures_at > 0.8 * _FIGURES_S:
-            self.refresh_figures()
 
     # The screen's own shape
 
@@ -366,7 +360,7 @@ class ChatApp(App[None]):
         if self._full.display:
             self._full.redraw()
         elif self._compact.display:
-            self._compact.refresh()
+            self._compact.redraw()
 
     def _refresh_everything(self) -> None:
         self._memory_at = float("-inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -202,12 +203,15 @@ class Answer(Item):
         if not self._width:
             return
         room = self._room(self._width)
-        changed = self._final_lines
-        self._lines[changed:] = self._indented(lay_out(final, room))
-        self._final_lines = len(self._lines)
-        self._lines += self._indented(lay_out(self._live, room))
-        self._lines.append(Content(""))
-        for y in [y for y in self.strips if y >= changed]:
+        start = self._final_lines
+        new = self._indented(lay_out(final, room))
+        self._final_lines = start + len(new)
+        new += [*self._indented(lay_out(self._live, room)), Content("")]
+        # Most lines of a growing paragraph stay what they are: keep what was drawn of them.
+        old = self._lines[start:]
+        same = sum(1 for _ in takewhile(lambda pair: pair[0].is_same(pair[1]), zip(old, new)))  # noqa: B905
+        self._lines[start + same :] = new[same:]
+        for y in [y for y in self.strips if y >= start + same]:
             del self.strips[y]
 
     def _lay_out(self, width: int) -> list[Content]:

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.geometry import Region
+from textual.visual import Visual
 from textual.widget import Widget
-from textual.widgets import Digits, Static
+from textual.widgets import Digits
 
-from localspec.ui import drawing
 from localspec.ui.panel_layout import big_speed, compact_lines, full_lines
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+    from textual.strip import Strip
 
-    from localspec.ui import drawing
-from localspec.ui.panel_layout import PanelState
+    from localspec.ui.panel_layout import PanelState
 
 
 class PanelForm(StrEnum):
@@ -46,29 +47,64 @@ def next_form(form: PanelForm, width: int) -> PanelForm:
     return PanelForm.COMPACT if following is PanelForm.FULL and width < 70 else following
 
 
-class CompactPanel(Widget):
+class _Lines(Widget):
+    """Lines of which only those are drawn anew that say something else than before."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self.auto_links = False
+        self._shown: list[Content] = []
+        self._strips: dict[int, Strip] = {}
+
+    def show(self, lines: list[Content]) -> None:
+        """Put `lines` in place of those that are there."""
+        height = max(len(lines), len(self._shown))
+        changed = [y for y in range(height) if not _same(lines, self._shown, y)]
+        self._shown = lines
+        for y in changed:
+            self._strips.pop(y, None)
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def forget(self) -> None:
+        """What was drawn has another width or other colours."""
+        self._strips.clear()
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        """Another theme."""
+        super().notify_style_update()
+        self._strips.clear()
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line, once."""
+        if y not in self._strips:
+            line = self._shown[y] if y < len(self._shown) else Content("")
+            width = self.size.width
+            drawn = Visual.to_strips(self, line, width, 1, self.visual_style, pad=True)
+            self._strips[y] = drawn[0]
+        return self._strips[y]
+
+
+def _same(new: list[Content], old: list[Content], y: int) -> bool:
+    return y < len(new) and y < len(old) and new[y].is_same(old[y])
+
+
+class CompactPanel(_Lines):
     """Two lines below the conversation."""
 
     def __init__(self, state: PanelState, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
-        self.state = state
+        self._state = state
 
-    def render(self) -> Content:
-        """Lay the lines out for the present width."""
-        lines = compact_lines(self.state, self.size.width)
-        return Content("\n").join(lines[: max(1, self.size.height)])
+    def redraw(self) -> None:
+        """Show the state as it is now."""
+        self.show(compact_lines(self._state, self.size.width))
 
-
-class _Body(Widget):
-    """The sections below the digits."""
-
-    def __init__(self, state: PanelState) -> None:
-        super().__init__()
-        self.state = state
-
-    def render(self) -> Content:
-        """Lay the sections out for the present size."""
-        return Content("\n").join(full_lines(self.state, self.size.width, self.size.height))
+    def on_resize(self) -> None:
+        """Lay out for the new width."""
+        self.forget()
+        self.redraw()
 
 
 class FullPanel(Vertical):
@@ -76,10 +112,10 @@ class FullPanel(Vertical):
 
     def __init__(self, state: PanelState, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
-        self.state = state
+        self._state = state
         self._digits = Digits("0")
-        self._unit = Static("", markup=False, id="unit")
-        self._body = _Body(state)
+        self._unit = _Lines(id="unit")
+        self._body = _Lines(id="figures")
 
     def compose(self) -> ComposeResult:
         """Digits above, the body below."""
@@ -90,9 +126,15 @@ class FullPanel(Vertical):
 
     def redraw(self) -> None:
         """Show the state as it is now."""
-        figure, meaning = big_speed(self.state)
-        self._digits.update(figure)
-        self._unit.update(
-            drawing.styled(("tokens/s\n", "bold"), (meaning, "$foreground 65%")), layout=False
-        )
-        self._body.refresh()
+        figure, meaning = big_speed(self._state)
+        if figure != self._digits.value:
+            self._digits.update(figure)
+        unit = Content.styled("tokens/s", "bold")
+        self._unit.show([unit, Content.styled(meaning, "$foreground 65%")])
+        size = self._body.size
+        self._body.show(full_lines(self._state, size.width, size.height))
+
+    def on_resize(self) -> None:
+        """Lay out for the new size, once the parts have theirs."""
+        self._body.forget()
+        self.call_after_refresh(self.redraw)

@@ -70,6 +70,8 @@ def big_speed(state: PanelState) -> tuple[str, str]:
 
 def compact_lines(state: PanelState, width: int) -> list[Content]:
     """Two lines of what matters most, for a terminal of ordinary width."""
+    if width <= 0:
+        return []
     now = state.figures
     bar_width = 10 if width >= 76 else 5
     first = _join(
@@ -98,6 +100,8 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
 
 def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
     """The sections that fit into `width` by `height`, the least important left out first."""
+    if width <= 0:
+        return []
     wanted = [
         (0, _speed_lines(state, width)),
         (0, _speculation_lines(state, width)),

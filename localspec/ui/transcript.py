@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.style import Style
 from textual.visual import Visual
 from textual.widget import Widget
 
@@ -45,6 +46,8 @@ class Transcript(ScrollView, can_focus=False):
         self.items: list[Item] = []
         self._starts: list[int] = []
         self._margin = 2
+        self._ground = Style()
+        self.auto_links = False
 
     # Changing the conversation
 
@@ -187,17 +190,29 @@ class Transcript(ScrollView, can_focus=False):
         for item in self.items:
             item.strips.clear()
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The plain way to the screen: there is no border, no padding and no link to look after."""
+        self._ground = self.visual_style  # worked out once a frame, not once a line
+        background = self.background_colors[1]
+        filters = self.get_line_filters()
+        strips = []
+        for y in crop.line_range:
+            strip = self.render_line(y)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            strips.append(strip.crop(crop.x, crop.right))
+        return strips
+
     def render_line(self, y: int) -> Strip:
         """Draw one line; what was drawn once is kept."""
         absolute = y + self.scroll_offset.y
         index = bisect_right(self._starts, absolute) - 1
-        ground = self.visual_style.rich_style
         if index < 0 or index >= len(self.items):
-            return Strip.blank(self.size.width, ground)
+            return Strip.blank(self.size.width, self._ground.rich_style)
         item, local = self.items[index], absolute - self._starts[index]
         lines = item.lines(self._text_width())
         if local >= len(lines):
-            return Strip.blank(self.size.width, ground)
+            return Strip.blank(self.size.width, self._ground.rich_style)
         selection = self.text_selection
         if selection is not None:
             return self._draw(lines[local], selection.get_span(absolute), absolute)
@@ -214,7 +229,7 @@ class Transcript(ScrollView, can_focus=False):
             style = self.screen.get_visual_style("screen--selection")
             line = line.stylize(style, start, len(line) if end == -1 else end)
         strips = Visual.to_strips(
-            self, line, self.size.width, 1, self.visual_style, apply_selection=False, pad=True
+            self, line, self.size.width, 1, self._ground, apply_selection=False, pad=True
         )
         return strips[0].apply_offsets(0, absolute)
 

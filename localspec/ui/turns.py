@@ -138,8 +138,6 @@ class Turns:
             spans.extend(self._take(event))
         if self._answer is not None and spans:
             self._app.transcript.write(self._answer, spans)
-        # In the same frame as the text: two frames would cost twice.
-        self._app.refresh_figures()
         self._pace.drawn()
 
     def _take(self, event: TurnEvent) -> tuple[Span, ...]:
