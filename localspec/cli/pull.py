@@ -90,15 +90,19 @@ class _Screen:
 
 
 def _describe(progress: PullProgress) -> str:
+    """Put `progress` into one line, what matters most first."""
     file = progress.file
     share = file.done / file.size if file.size else 1.0
-    text = f"{file.name}: {file.phase} {share:.0%}"
+    parts = [f"{_short_name(file.name)} {file.phase} {share:.0%}"]
     if file.phase == "pausing":
-        return f"{text}, trying again soon: {file.note}"
-    whole = progress.done / progress.total if progress.total else 1.0
-    text += f", in all {units.size(progress.done)} of {units.size(progress.total)} ({whole:.0%})"
-    if file.phase == "fetching" and progress.bytes_per_second > 0:
-        text += f", {units.size(round(progress.bytes_per_second))}/s"
-        if progress.seconds_left is not None:
-            text += f", {units.duration(progress.seconds_left)} left"
-    return text
+        parts.append(f"trying again soon: {file.note}")
+    if file.phase == "fetching" and progress.seconds_left is not None:
+        parts.append(f"{units.size(round(progress.bytes_per_second))}/s")
+        parts.append(f"{units.duration(progress.seconds_left)} left")
+    parts.append(f"in all {units.size(progress.done)} of {units.size(progress.total)}")
+    return ", ".join(parts)
+
+
+def _short_name(name: str) -> str:
+    """Give the end of a file's name, where its quant and its part are."""
+    return name if len(name) <= 30 else f"...{name[-27:]}"

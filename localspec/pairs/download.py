@@ -39,7 +39,7 @@ class FileProgress:
         etag: tells apart files of the same name in two repositories.
         phase: ``waiting`` (for another process), ``checking`` (hashing what was there),
             ``fetching``, ``pausing`` (before another attempt) or ``done``.
-        done: bytes on disk.
+        done: bytes on disk; while checking, those that were checked.
         fetched: bytes that came over the network in this process.
         note: why there is a pause, else empty.
     """

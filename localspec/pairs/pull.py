@@ -21,6 +21,7 @@ from localspec.pairs.sources import Source
 # Room that a download leaves on the disk, in bytes.
 DISK_MARGIN: Final = 256 * 1000 * 1000
 _RATE_WINDOW_S: Final = 10.0
+_RATE_FIRST_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class _Meter:
 
     def _rate(self) -> float:
         (first, before), (last, after) = self.points[0], self.points[-1]
-        return (after - before) / (last - first) if last > first else 0.0
+        return (after - before) / (last - first) if last - first > _RATE_FIRST_S else 0.0
 
 
 def _choose_name(wanted: str | None, report: PairReport) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
+from pathlib import Path
 
 import huggingface_hub.file_download
 from huggingface_hub import constants
@@ -19,14 +21,14 @@ def run(endpoint: str, home: str, data: str, arguments: tuple[str, ...], limit: 
     constants.ENDPOINT = endpoint
     constants.HUGGINGFACE_CO_URL_TEMPLATE = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
     constants.HF_HOME = home
-    constants.HF_HUB_CACHE = os.path.join(home, "hub")
-    constants.HF_TOKEN_PATH = os.path.join(home, "token")
+    constants.HF_HUB_CACHE = str(Path(home) / "hub")
+    constants.HF_TOKEN_PATH = str(Path(home) / "token")
     os.environ["LOCALSPEC_DATA"] = data
     os.environ.pop("HF_TOKEN", None)
     if limit:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     sys.argv = ["localspec", *arguments]
-    sys.stdout = sys.stderr = open(os.path.join(os.path.dirname(home), f"log-{os.getpid()}"), "w")
-    app.main()
+    log = Path(home).parent / f"log-{os.getpid()}"
+    with log.open("w", encoding="utf-8") as file:
+        sys.stdout = sys.stderr = file
+        app.main()

@@ -14,6 +14,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest import mock
 
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
+
+from localspec.cli import app
+from tests.support import hub_child
 from tests.support.hub_server import HubServer
 
 URL_PATH = "/{repo_id}/resolve/{revision}/{filename}"
@@ -50,8 +55,6 @@ class World:
 
     def run(self, *arguments: str) -> Result:
         """Run the command line in this process."""
-        from localspec.cli import app
-
         out, err = io.StringIO(), io.StringIO()
         with (
             mock.patch.object(sys, "argv", ["localspec", *arguments]),
@@ -78,8 +81,6 @@ class World:
 
     def start(self, *arguments: str, limit: int = 0) -> BaseProcess:
         """Start the command line in a process that can be killed; `limit` bounds its files."""
-        from tests.support import hub_child
-
         process = FORKS.Process(
             target=hub_child.run,
             args=(self.server.url, str(self.home), str(self.data), arguments, limit),
@@ -99,9 +100,6 @@ class World:
 @contextlib.contextmanager
 def world(folder: Path) -> Iterator[World]:
     """Start a server, and point the library in this process at it and at `folder`."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import close_session
-
     home, data = folder / "hf", folder / "data"
     settings = {
         "ENDPOINT": "",
