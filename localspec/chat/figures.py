@@ -23,6 +23,8 @@ class Figures:
         time_to_first_token_s: seconds, load left out.
         draft_s, verify_s: seconds spent drafting and verifying, this turn.
         prompt_tokens, prompt_cached: the turn's prompt, and how much of it was cached.
+        draft_cached, draft_read: the same prompt for the draft: tokens that its cache held, and
+            tokens that it had to read before its first guess (the answer's first token too).
         context_used, context_size: tokens.
     """
 
@@ -44,5 +46,7 @@ class Figures:
     verify_s: float = 0.0
     prompt_tokens: int = 0
     prompt_cached: int = 0
+    draft_cached: int = 0
+    draft_read: int = 0
     context_used: int = 0
     context_size: int = 0

@@ -74,7 +74,9 @@ class Meter:
                 verify_s=stats.verify_s,
                 prompt_tokens=stats.prompt_tokens,
                 prompt_cached=stats.prefill_cached,
-                context_used=stats.prompt_tokens + stats.generated_tokens,
+                draft_cached=stats.draft_cached,
+                draft_read=stats.draft_prefill,
+                context_used=min(stats.prompt_tokens + stats.generated_tokens, self._context_size),
                 context_size=self._context_size,
             )
 

@@ -60,7 +60,7 @@ class Session:
         self._auto = auto
         self._closing = closing
         self.messages: list[Message] = []
-        self.settings = settings
+        self._settings = settings
         self.pair = pair
         self._engine = engine
         self._template = ChatTemplate(pair.target.model)
@@ -99,6 +99,22 @@ class Session:
         return "" if self._engine.drafter is not None else self.pair.draft_note
 
     @property
+    def settings(self) -> ChatSettings:
+        """The settings; a turn uses those in force when it begins.
+
+        Change them between turns, or put others in their place at any time. Others with another
+        gamma take effect at the next round: a gamma of 0 switches speculation off, another on.
+        """
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: ChatSettings) -> None:
+        if settings.gamma != self._settings.gamma:
+            able = self._engine.drafter is not None
+            self._speculation = able and settings.draft_length > 0
+        self._settings = settings
+
+    @property
     def speculation(self) -> bool:
         """Whether drafting is on. Setting it takes effect at the next round.
 
@@ -109,8 +125,8 @@ class Session:
 
     @speculation.setter
     def speculation(self, on: bool) -> None:
-        if on and self.settings.draft_length == 0:
-            self.settings.gamma = "auto"
+        if on and self._settings.draft_length == 0:
+            self._settings = replace(self._settings, gamma="auto")
         self._speculation = on and self._engine.drafter is not None
 
     def turn(self, text: str, cancel: Cancel) -> Turn:
@@ -214,8 +230,8 @@ class Session:
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> Turn:
         """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
         settings = replace(self.settings)
-        self._meter = Meter(self.pair.target.n_ctx)
         prompt = self._prompt(asked, settings)
+        self._meter = Meter(self.pair.target.n_ctx)
         piece = self.pair.target.model.piece
         answer = Answer(piece, (*settings.stop, *self._template.stops))
         before, self.messages[:] = list(self.messages), asked

@@ -17,7 +17,7 @@ AUTO_NOTE = f"auto means {AUTO_GAMMA} until it is measured here"
 
 @dataclass(slots=True)
 class ChatSettings:
-    """Settings of a conversation; a turn uses those in force when it begins.
+    """Settings of a conversation; see `Session.settings` for when they take effect.
 
     Attributes:
         system_prompt: what the model is told before anything else; empty for nothing.

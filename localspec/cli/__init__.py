@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+import os
+import signal
 
-from localspec.cli.interrupt import ending_at_once
+TYPE_CHECKING = False  # the real one would cost an import before Ctrl+C is looked after
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the `localspec` command and leave with its exit code."""
-    with ending_at_once():
-        from localspec.cli import app  # noqa: PLC0415 - under the guard: Ctrl+C may come now
+    """Run the `localspec` command and leave with its exit code.
+
+    While modules are imported there is nothing to undo: Ctrl+C ends the process at once.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from localspec.cli import app  # noqa: PLC0415 - under the guard
+
+    signal.signal(signal.SIGINT, before)
     app.main()

@@ -33,7 +33,8 @@ class LateGroup(click.Group):
         """Run the command. That its reader (head, less) goes away is no failure."""
         try:
             result: object = super().invoke(ctx)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it is closed where somebody says so (>&-)
+                sys.stdout.flush()
         except BrokenPipeError:
             # Python flushes once more at exit, and must find somebody to write to then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -218,12 +218,14 @@ class ModelDrafter:
         self.catch_up = CatchUp(0, 0)
         self.views: list[View] = []
         self.confidences: list[float] = []
+        self._cancel = Cancel()
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._look: Look = look_for_argmax
 
     def begin(self, tokens: Sequence[int], look: Look, cancel: Cancel) -> None:
         """Keep of the cache what `tokens` begins with."""
         self.context.watch(cancel)
+        self._cancel = cancel
         # The last token is decoded anew if need be: proposing needs its logits.
         self.context.keep_prefix(tokens[:-1])
         self._look = look
@@ -255,6 +257,7 @@ class ModelDrafter:
             rows.append(q)
             if len(drafted) == limit or self.context.model.is_end(token) or not plan.wants_pass():
                 break
+            self._cancel.check()
             logits = self.context.decode([token], 1)
         return Draft(tuple(drafted), _all_or_none(rows))
 
@@ -263,6 +266,7 @@ class ModelDrafter:
         start = len(self.context.tokens)
         step = self.context.n_batch
         for i in range(start, len(tokens), step):
+            self._cancel.check()
             logits = self.context.decode(tokens[i : i + step], 1)
         self.catch_up = CatchUp(len(tokens) - start, start)
         return logits

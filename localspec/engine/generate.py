@@ -60,6 +60,7 @@ class _Generation:
     remaining: int
     recorder: Recorder | None
     first: bool = True
+    ended: float = field(default_factory=perf_counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class Engine:
         emitted, finish = self._commit(generation, draft, verdict)
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
         asked = self._observe(plan, tokens, p, verdict)
+        before, generation.ended = generation.ended, (ended := perf_counter())
         return Round(
             tokens=emitted,
             gamma=plan.aim,
@@ -186,7 +188,8 @@ class Engine:
             accepted=verdict.accepted,
             draft_s=drafted - started,
             verify_s=verified - drafted,
-            total_s=perf_counter() - started,
+            total_s=ended - started,
+            between_s=started - before,
             draft_prefill=asked.catch_up.decoded,
             draft_cached=asked.catch_up.cached,
             draft_passes=asked.passes,

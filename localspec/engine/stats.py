@@ -31,6 +31,7 @@ class Round:
         draft_s: seconds spent proposing, the draft's own prefill included.
         verify_s: seconds in the target's decode.
         total_s: seconds from the start of the round to its end.
+        between_s: seconds that passed since the round before: what the consumer did with it.
         draft_prefill: tokens that the draft had to decode before it could propose.
         draft_cached: tokens that the draft's cache held already.
         draft_passes: decodes of the draft; one more than `drafted` where it was stopped by what
@@ -51,6 +52,7 @@ class Round:
     draft_s: float
     verify_s: float
     total_s: float
+    between_s: float = 0.0
     draft_prefill: int = 0
     draft_cached: int = 0
     draft_passes: int = 0
@@ -104,7 +106,7 @@ class GenerationStats:
 
     `time_to_first_token_s` runs from the start of the prefill to the end of the first round
     that emitted something; loading is left out. `draft_prefill` and `draft_cached` are those of
-    the first round that drafted: the prompt, and the token or two generated before it.
+    the first round that asked the draft: the prompt, and the token or two generated before it.
     """
 
     prompt_tokens: int = 0
@@ -113,6 +115,7 @@ class GenerationStats:
     prefill_s: float = 0.0
     draft_prefill: int = 0
     draft_cached: int = 0
+    draft_passes: int = 0
     rounds: list[Round] = field(default_factory=list)
     generated_tokens: int = 0
     drafted_tokens: int = 0
@@ -137,7 +140,8 @@ class GenerationStats:
 
     def add(self, done: Round) -> None:
         """Count one round."""
-        self.rounds.append(done)
+        if done.tokens or done.verify_s > 0:  # a round cut short before its pass is none
+            self.rounds.append(done)
         self.generated_tokens += done.emitted
         self.drafted_tokens += done.drafted
         self.accepted_tokens += done.accepted
@@ -147,11 +151,12 @@ class GenerationStats:
         self.draft_s += done.draft_s
         self.verify_s += done.verify_s
         self.decode_s += done.total_s
-        if done.drafted and self.drafted_tokens == done.drafted:  # the first that drafted
+        if done.draft_passes and not self.draft_passes:
             self.draft_prefill, self.draft_cached = done.draft_prefill, done.draft_cached
+        self.draft_passes += done.draft_passes
         self.finish_reason = done.finish
         if self.time_to_first_token_s is not None:
-            self.after_first_s += done.total_s
+            self.after_first_s += done.between_s + done.total_s
         elif done.emitted:
             self.time_to_first_token_s = self.prefill_s + self.decode_s
             self.tokens_in_first_round = done.emitted

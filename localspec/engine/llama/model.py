@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -65,7 +66,7 @@ class Model:
         callback = _progress_callback(progress, cancel)
         params.progress_callback = callback
         with log.section() as section:
-            handle = lib.llama_model_load_from_file(str(path).encode(), params)
+            handle = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not handle:
             raise _load_failure(path, section, cancel)
         weights = sum(b.n_bytes for b in section.buffers() if b.kind == "model")
