@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -123,3 +124,13 @@ def test_a_missing_file_is_explained_on_the_screen_and_at_the_exit(
     assert chat.ends() == 1
     assert b"Traceback" not in chat.raw
     assert b"no-such-file.gguf" in chat.raw.rpartition(b"\x1b[?1049l")[2]
+
+
+def test_without_a_terminal_it_says_what_to_use_instead() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "localspec", "chat"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "needs a terminal" in done.stderr
+    assert "localspec run" in done.stderr

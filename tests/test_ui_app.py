@@ -17,7 +17,7 @@ from localspec.errors import Cancelled, ModelFileError, PromptTooLong
 from localspec.ui import panel_layout
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
-from localspec.ui.help_screen import HelpScreen, help_content
+from localspec.ui.help_screen import HelpScreen, help_lines
 from localspec.ui.panel import PanelForm, natural_form, next_form
 from localspec.ui.prompt import LONGEST_PASTE
 from localspec.ui.turns import Phase
@@ -424,7 +424,7 @@ def test_slash_commands() -> None:
 
 def test_help_lists_every_key_and_command_and_the_palette_offers_them() -> None:
     async def body() -> None:
-        text = help_content().plain
+        text = "\n".join(line.plain for line in help_lines(70))
         for command in COMMANDS:
             assert f"/{command.name}" in text
             assert not command.shown or command.shown in text

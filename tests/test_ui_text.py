@@ -101,7 +101,6 @@ def test_rounds_are_drawn_newest_on_the_right_and_readable_without_colour() -> N
     lines = [line.plain for line in drawing.round_columns(rounds, 6, 4)]
     assert lines == ["◆ ·   ", "■ ·   ", "■ ▲   ", "■ ■ □ "]
     assert [line.plain for line in drawing.round_columns(rounds, 6, 2)] == ["◆ ▲   ", "■ ■ □ "]
-    assert drawing.round_strip(rounds, 10).plain.strip() == "■▲·· □"
 
 
 def test_markdown_is_laid_out() -> None:

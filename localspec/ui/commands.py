@@ -196,10 +196,10 @@ COMMANDS = (
 # Keys that are no commands; the help lists them first.
 OTHER_KEYS = (
     ("Enter", "send"),
-    ("Ctrl+J, Alt+Enter, Shift+Enter", "break the line (Shift+Enter only in some terminals)"),
-    ("Up, Down", "what you sent before, at the first and last line"),
-    ("Page Up, Page Down", "move the conversation"),
+    ("Ctrl+J, Alt+Enter", "break the line; Shift+Enter too, where the terminal tells it apart"),
+    ("Up, Down", "what you sent before, from the first and last line"),
+    ("Page Up, Down", "move the conversation"),
     ("Esc", "stop the answer"),
-    ("Ctrl+C", "stop the answer, or copy what is selected; twice: quit"),
+    ("Ctrl+C", "copy what is selected, else stop the answer; twice: quit"),
     ("Ctrl+P", "all commands, to search"),
-)  # fmt: skip
+)

@@ -112,20 +112,6 @@ def _fit(outcome: Outcome, height: int) -> str:
     return marks[:height] if len(emitted) <= height else emitted[-height:]
 
 
-def round_strip(rounds: Sequence[Outcome], width: int) -> Content:
-    """The last rounds that fit on one line, oldest first, a gap between two rounds."""
-    strips: list[str] = []
-    room = width
-    for outcome in reversed(rounds):
-        marks = outcome.marks
-        if len(marks) + 1 > room:
-            break
-        strips.append(marks)
-        room -= len(marks) + 1
-    text = " ".join(reversed(strips))
-    return styled(*((mark, STYLES.get(mark, "")) for mark in text), (" " * (width - len(text)), ""))
-
-
 def two_sides(left: Content, right: Content, width: int) -> Content:
     """`left` and `right` at the two ends of a line of `width` cells."""
     gap = max(1, width - left.cell_length - right.cell_length)

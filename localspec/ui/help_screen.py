@@ -9,6 +9,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from localspec.ui.blocks import Block, Frame, Gap, Paragraph, lay_out
 from localspec.ui.commands import COMMANDS, OTHER_KEYS
 
 if TYPE_CHECKING:
@@ -16,32 +17,49 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
-def help_content() -> Content:
-    """Keys first, commands below, in two columns."""
-    keys = [(command.shown, command.meaning) for command in COMMANDS if command.shown]
-    commands = [
-        (f"/{command.name} {command.argument}".rstrip(), command.meaning) for command in COMMANDS
-    ]
-    return Content.assemble(
-        ("Keys\n", "bold $text-primary"),
-        *_rows([*OTHER_KEYS, *keys]),
-        ("\nCommands\n", "bold $text-primary"),
-        *_rows(commands),
-        (
-            "\nThe beginning of a command is enough. //text sends a message that begins with a "
-            "slash.\n",
-            "$foreground 65%",
-        ),
-    )
+_KEY_WIDTH = 18
+_MUTED = "$foreground 65%"
+_FRAME = Frame(Content(""), Content(""))
+_GAP = Block(_FRAME, Gap())
 
 
-def _rows(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    width = max(len(left) for left, _ in rows if len(left) < 24) + 2
-    pieces = []
+def help_lines(width: int) -> list[Content]:
+    """Keys first, commands below, in two columns; the right one wraps in its own."""
+    keys = [*OTHER_KEYS, *((one.shown, one.meaning) for one in COMMANDS if one.shown)]
+    slashes = [(f"/{one.name} {one.argument}".rstrip(), one.meaning) for one in COMMANDS]
+    blocks = [_head("Keys"), *_rows(keys), _GAP, _head("Commands"), *_rows(slashes), _GAP]
+    blocks.append(
+        Block(_FRAME, Paragraph(Content.styled(
+            "The beginning of a command is enough. //text sends a message that begins with a "
+            "slash.", _MUTED,
+        )))
+    )  # fmt: skip
+    return lay_out(blocks, width)
+
+
+def _head(text: str) -> Block:
+    return Block(_FRAME, Paragraph(Content.styled(text, "bold $text-primary")))
+
+
+def _rows(rows: list[tuple[str, str]]) -> list[Block]:
+    blocks = []
     for left, right in rows:
-        gap = "\n" + " " * width if len(left) >= width else " " * (width - len(left))
-        pieces += [(left, "bold"), (f"{gap}{right}\n", "$foreground 65%")]
-    return pieces
+        first = Content.styled(left.ljust(_KEY_WIDTH), "bold")
+        rest = Content(" " * _KEY_WIDTH)
+        meaning = Content.styled(right, _MUTED)
+        if first.cell_length > _KEY_WIDTH:
+            blocks.append(Block(_FRAME, Paragraph(Content.styled(left, "bold"))))
+            first = rest
+        blocks.append(Block(Frame(first, rest), Paragraph(meaning)))
+    return blocks
+
+
+class _Help(Static):
+    """The text, wrapped anew for every width."""
+
+    def on_resize(self) -> None:
+        """Wrap."""
+        self.update(Content("\n").join(help_lines(self.size.width)))
 
 
 class HelpScreen(ModalScreen[None]):
@@ -54,4 +72,4 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(id="help") as box:
             box.border_title = "localspec"
             box.border_subtitle = "Esc closes"
-            yield Static(help_content(), markup=False)
+            yield _Help(markup=False)

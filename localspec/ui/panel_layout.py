@@ -80,7 +80,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
             drawing.sparkline(state.speeds, bar_width),
             _figure(numbers.percent(now.acceptance_rate), "accepted"),
             drawing.bar(now.acceptance_rate, bar_width),
-            _figure(numbers.ratio(now.tokens_per_round), "per round"),
+            drawing.styled((numbers.ratio(now.tokens_per_round), "bold"), ("/round", _LABEL)),
             _gamma(now),
         ],
         width,

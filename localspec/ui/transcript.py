@@ -87,6 +87,12 @@ class Transcript(ScrollView, can_focus=False):
         self._to_end()
         return fresh
 
+    def put_back(self, fresh: Answer, old: Answer) -> None:
+        """Put the old answer back in place of a fresh one that never began."""
+        index = self.items.index(fresh)
+        self.items[index] = old
+        self._measure(index)
+
     def take_back(self, answer: Answer) -> None:
         """Remove an answer that never began, and its question."""
         index = self.items.index(answer)

@@ -38,6 +38,7 @@ class Turns:
         self._flush_timer: Timer | None = None
         self._answer: Answer | None = None
         self._asked = ""
+        self._replaced: Answer | None = None
         self._end: TurnEnd | None = None
 
     @property
@@ -62,6 +63,7 @@ class Turns:
         """Answer the last message again."""
         if not self._ready() or not self.reserve():
             return
+        self._replaced = self._app.transcript.last_answer()
         answer = self._app.transcript.answer_again()
         if answer is None:
             self.phase = Phase.READY
@@ -111,10 +113,14 @@ class Turns:
             self._app.transcript.finish(
                 answer, end.stats if end else None, end.reason if end else None
             )
+            if self._replaced is not None and not answer.text:
+                # As the session does: an answer that never began replaces nothing.
+                self._app.transcript.put_back(answer, self._replaced)
+                self._answer = None
         self.phase = Phase.READY
         if error is not None:
             self._failed(error)
-        self._answer = None
+        self._answer = self._replaced = None
         self._app.turn_ended()
 
     def _failed(self, error: Exception) -> None:
