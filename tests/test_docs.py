@@ -1,0 +1,42 @@
+"""The documents are true: links lead somewhere, commands exist, nothing private stands in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from localspec.cli.app import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("models/*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    dead = [
+        link
+        for link in links
+        if not link.startswith(("http://", "https://")) and not (page.parent / link).exists()
+    ]
+    assert not dead
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    missing = [name for name in COMMANDS if f"`localspec {name}" not in text]
+    assert not missing
+    assert "uv run localspec chat" in text
+    assert "uv run pytest" in text
+
+
+def test_the_wheel_carries_what_the_package_reads() -> None:
+    shipped = re.findall(r'^"(models/[^"]+)" = "localspec/data/', _pyproject(), re.MULTILINE)
+    assert set(shipped) == {"models/demo", "models/catalogue.toml"}
+    assert all((ROOT / name).exists() for name in shipped)
+
+
+def _pyproject() -> str:
+    return (ROOT / "pyproject.toml").read_text(encoding="utf-8")
