@@ -121,7 +121,7 @@ def test_the_rule_on_texts_cut_from_recorded_rounds(curve: str, cuttable: bool) 
     world = World.of(CURVES[curve], STEP, cuttable=cuttable)
     shares = []
     for acceptance in ACCEPTANCES:
-        text = steady(recorded(), acceptance, 2500, seed=3)
+        text = steady(recorded(), acceptance, 1500, seed=3)
         reached = replay(auto(CURVES[curve]), text, world).speed
         shares.append(reached / best_oracle(text, world, known=calibrated(text)).speed)
     assert min(shares) >= 0.92
@@ -133,10 +133,10 @@ def test_the_rule_on_texts_cut_from_recorded_rounds(curve: str, cuttable: bool) 
 def test_a_text_that_switches_kind_every_forty_tokens(curve: str) -> None:
     world = World.of(CURVES[curve], STEP)
     for low, high in ((0.35, 0.9), (0.5, 0.85), (0.3, 0.7), (0.6, 0.95)):
-        one, other = (steady(recorded(), a, 1600, seed=seed) for seed, a in enumerate((low, high)))
+        one, other = (steady(recorded(), a, 1200, seed=seed) for seed, a in enumerate((low, high)))
         text = [
             place
-            for start in range(0, 1600, 40)
+            for start in range(0, 1200, 40)
             for place in (*one[start : start + 40], *other[start : start + 40])
         ]
         reached = replay(auto(CURVES[curve]), text, world).speed

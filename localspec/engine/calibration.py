@@ -30,7 +30,7 @@ _LEVELS = 4
 
 # The map is worked out anew after so many observations, at first after every round.
 _YOUNG = 30
-_BATCH = 6
+_BATCH = 2
 
 # How much of what sets one position apart from the mean is still there at the next.
 _PERSISTENCE = 0.4

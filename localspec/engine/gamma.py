@@ -285,7 +285,7 @@ _FADE = 1 - 1 / 40
 _PAUSE = 4
 _LONGER = 1.3
 _CREDIT = 2.0
-_INTEREST = 0.003
+_INTEREST = 0.005
 _NEARLY_ALWAYS = 0.98
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
