@@ -13,7 +13,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from localspec.engine.stats import DeviceMemory, FinishReason
-from localspec.errors import Cancelled, ModelFileError, PromptTooLong
+from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
 from localspec.ui import panel_layout
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
@@ -347,6 +347,18 @@ def test_regenerate_replaces_the_last_answer() -> None:
             await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
             assert "Old answer." not in chat.transcript()
             assert len(chat.session.messages) == 2
+
+    run(body)
+
+
+def test_an_answer_that_never_began_replaces_nothing() -> None:
+    async def body() -> None:
+        async with chatting(answers=["Old answer.", EngineError("it broke")]) as chat:
+            await chat.ask("q")
+            await chat.pilot.press("f5")
+            await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
+            assert "Old answer." in chat.transcript()
+            assert "q" in chat.transcript()
 
     run(body)
 

@@ -210,10 +210,24 @@ def _context_lines(state: PanelState, width: int) -> list[Content]:
     share = now.context_used / now.context_size if now.context_size else None
     style = "$warning" if share is not None and share > 0.85 else "$primary"
     used = f"{numbers.count(now.context_used)} of {numbers.count(now.context_size)}"
-    return [
+    lines = [
         drawing.two_sides(_head("Context"), drawing.styled((used, "bold")), width),
         drawing.bar(share, width, style),
     ]
+    if now.prompt_tokens:
+        read = max(0, now.prompt_tokens - now.prompt_cached)
+        lines.append(_known("target", now.prompt_cached, read, width))
+    if now.draft_cached or now.draft_read:
+        lines.append(_known("draft", now.draft_cached, now.draft_read, width))
+    return lines
+
+
+def _known(whose: str, cached: int, read: int, width: int) -> Content:
+    """How much of the prompt was in a model's cache, and how much it had to read."""
+    figures = f"{numbers.count(cached)} known, {numbers.count(read)} read"
+    return drawing.two_sides(
+        drawing.styled((whose, _LABEL)), drawing.styled((figures, "bold")), width
+    )
 
 
 def _memory_lines(state: PanelState, width: int) -> list[Content]:
