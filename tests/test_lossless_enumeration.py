@@ -422,7 +422,7 @@ def test_every_policy_is_lossless(chain: str, rule: str) -> None:
     function, noise = RULES[rule]
     policies: tuple[Policy, ...] = SAMPLED + POINTS
     if rule == "coupled":  # four times the branches: as few as show every kind
-        policies = (fixed, stop_after, stop_by_value, argmax_best_prefix, discarding)
+        policies = (fixed, stop_after, argmax_best_prefix, discarding)
     if rule == "match":
         policies += (discarding, cut_at_grammar, argmax_with_q, drawn_from_another_q)
     assert len(CHAINS[chain].truth()) > 4 or chain == "greedy"

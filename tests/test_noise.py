@@ -39,7 +39,7 @@ def test_counter_noise_over_seeds() -> None:
 
 def test_neighbouring_positions_and_seeds_are_independent() -> None:
     dist = Dist(np.arange(10), np.full(10, 0.1))
-    n = 20_000
+    n = 10_000
     noise = CounterNoise(1)
     by_position = [noise.pick(dist, position) for position in range(n + 1)]
     by_seed = [CounterNoise(seed).pick(dist, 7) for seed in range(n + 1)]
