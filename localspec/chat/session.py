@@ -263,7 +263,7 @@ class Session:
             what = "prompt" if len(messages) == 1 else "conversation"
             raise PromptTooLong(
                 f"the {what} has {len(prompt):,} tokens, the context holds {size:,}",
-                f"Shorten the {what}, start a new one, or raise --ctx-size.",
+                "Shorten it, start a new conversation (/clear), or raise --ctx-size.",
             )
         return prompt
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import click
 
 from localspec.cli.sampling_options import GRAMMAR, RULES, SAMPLING, one_constraint
+from localspec.engine.stats import MAX_GAMMA
 
-MAX_GAMMA = 63  # one verify pass yields 64 rows of logits at most
 MAX_THREADS = 512  # ggml's own limit
 
 

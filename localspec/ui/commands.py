@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import UsageError
 from localspec.ui.contract import ChatSession
 
@@ -132,13 +133,15 @@ def _gamma(app: ChatApp, argument: str) -> None:
     if argument != "auto" and not (argument.isascii() and argument.isdigit()):
         raise UsageError(
             f"gamma cannot be “{argument}”",
-            "Say /gamma auto, or how many tokens to draft: 0 to 16.",
+            f"Say /gamma auto, or how many tokens to draft: 0 to {MAX_GAMMA}.",
         )
     gamma = "auto" if argument == "auto" else int(argument)
-    if isinstance(gamma, int) and gamma > 16:
-        raise UsageError(f"gamma cannot be {gamma}", "At most 16 tokens are drafted at a time.")
+    if isinstance(gamma, int) and gamma > MAX_GAMMA:
+        raise UsageError(
+            f"gamma cannot be {gamma}", f"At most {MAX_GAMMA} tokens are drafted at a time."
+        )
     session.settings = replace(session.settings, gamma=gamma)
-    app.transcript.say(f"gamma {gamma} for the answers to come")
+    app.transcript.say(f"gamma {gamma} from the next round on")
 
 
 def _temperature(app: ChatApp, argument: str) -> None:

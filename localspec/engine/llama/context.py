@@ -16,11 +16,12 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama.devices import default_threads
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
+from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import Cancelled, EngineError, OutOfMemory, UnsupportedModel
 
 # Rows of logits that one decode may be asked for. It bounds gamma, and llama.cpp sizes its
 # compute buffer by it: rows for a whole prefill batch would take 300 MB at 152,000 tokens.
-MAX_BATCH_OUTPUTS = 64
+MAX_BATCH_OUTPUTS = MAX_GAMMA + 1
 
 _DECODE_ABORTED = 2
 _NO_SLOT = 1
