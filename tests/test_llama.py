@@ -161,4 +161,5 @@ def test_common_prefix() -> None:
     assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
     assert common_prefix([1, 2], [1, 2, 4]) == 2
     assert common_prefix([], [1]) == 0
+    assert common_prefix([1, 2], (1, 2)) == 2
     assert common_prefix([5], [1]) == 0

@@ -406,7 +406,7 @@ def test_slash_commands() -> None:
                 ("/temp -1", "✗"),
                 ("/gamma 5", "gamma 5"),
                 ("/gamma auto", "gamma auto"),
-                ("/gamma 99", "At most 16"),
+                ("/gamma 99", "At most 63"),
                 ("/system Be brief.", "system prompt set"),
                 ("/system", "Be brief."),
                 ("/speculation maybe", "cannot be “maybe”"),

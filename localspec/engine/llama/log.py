@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from llama_cpp import llama_cpp as lib
 
-ERROR_LEVEL = 3
+ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CONTINUE_LEVEL = 5
 MIB = 1024 * 1024
 
