@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import export
 import numpy as np
@@ -27,6 +28,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 from train import HERE, LOG_SECONDS, STEP_SECONDS, device
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 CONTEXT = 512
 SAVE_SECONDS = 180
@@ -61,7 +65,7 @@ class Lessons:
         self.answers = answers
         self.row_of = [np.cumsum(a.answered) - 1 for a in answers]
         self.random = np.random.default_rng(seed)
-        self.weights = np.array([len(a.starts) for a in answers], dtype=float)
+        self.weights = np.array([len(a.top_p) for a in answers], dtype=float)
         self.weights /= self.weights.sum()
 
     def row(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -113,6 +117,7 @@ class Run:
         self.lessons = Lessons(load_answers(args.answers), args.seed)
         self.optimisers = optimisers(self.model, lr=args.lr, weight_decay=0.01)
         self.elapsed, self.step = 0.0, 0
+        self.stopping = False
         args.work.mkdir(parents=True, exist_ok=True)
 
     def save(self) -> None:
@@ -158,12 +163,17 @@ class Run:
         self.step += 1
         return float(loss.detach()), float(same)
 
+    def stop(self, _number: int, _frame: FrameType | None) -> None:
+        """Ask for an end after this step."""
+        self.stopping = True
+
     def train(self) -> None:
-        """Train until the time is up."""
+        """Train until the time is up or the process is asked to stop."""
+        signal.signal(signal.SIGTERM, self.stop)
         clock = time.monotonic()
         logged = saved = self.elapsed
         loss = same = math.nan
-        while self.elapsed < 60 * self.args.minutes:
+        while self.elapsed < 60 * self.args.minutes and not self.stopping:
             new_loss, new_same = self.advance()
             loss = new_loss if math.isnan(loss) else 0.98 * loss + 0.02 * new_loss
             same = new_same if math.isnan(same) else 0.98 * same + 0.02 * new_same

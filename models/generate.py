@@ -18,15 +18,22 @@ from pathlib import Path
 import export
 import numpy as np
 import torch
-from data import Encoder, Source, load_sources
+from data import Encoder, Source, Stream, load_sources
 from model import Llama, Memory
 from tokenizers import Tokenizer
 from train import HERE, device, read_config
 
 TOP = 32
-PROMPT, ANSWER = 256, 192
+PROMPT, ANSWER = 160, 192
 """Longest prompt and longest answer, in tokens."""
-ROWS = 96
+ROWS = 64
+"""Prompts answered together."""
+ROW = 512
+"""Tokens in a row of corpus text."""
+SORTED = 6
+"""Batches drawn together and sorted by length, so that little is padded."""
+FULL = 0.75
+"""A batch is packed anew when fewer of its rows than this are still being answered."""
 
 
 @dataclass
@@ -49,7 +56,7 @@ class Answers:
         np.savez(path, **vars(self))
 
 
-def prompts(source: Source, encoder: Encoder, rng: random.Random) -> list[int] | None:
+def cut_prompt(source: Source, encoder: Encoder, rng: random.Random) -> list[int] | None:
     """Cut a conversation before one of its assistant turns; None if that is too long."""
     ids, assistant = source.conversation(rng.randrange(len(source)))
     edges = np.flatnonzero(assistant[1:] & ~assistant[:-1]) + 1
@@ -75,25 +82,44 @@ def answer(
     for row, prompt in enumerate(batch):
         ids[row, widest - len(prompt) :] = torch.tensor(prompt)
     heat = torch.tensor(temperatures, device=where)
-    logits = model.step(ids.to(where), memory)
-    chosen, top_ids, top_p = [], [], []
-    for _ in range(ANSWER):
+    said = np.full((len(batch), ANSWER), end)
+    top_ids = np.zeros((len(batch), ANSWER, TOP), dtype=np.uint16)
+    top_p = np.zeros((len(batch), ANSWER, TOP), dtype=np.float16)
+    rows = np.arange(len(batch))
+    following = ids.to(where)
+    for at in range(ANSWER):
+        logits = model.step(following, memory)
         p, likely = logits.softmax(-1).topk(TOP)
-        following = draw(logits, heat)
-        chosen.append(following)
-        top_ids.append(likely)
-        top_p.append(p)
-        if bool((torch.stack(chosen) == end).any(0).all()):
+        chosen = draw(logits, heat)
+        said[rows, at] = chosen.cpu().numpy()
+        top_ids[rows, at], top_p[rows, at] = likely.cpu().numpy(), p.cpu().numpy()
+        going = (said[rows, : at + 1] != end).all(1)
+        if not going.any():
             break
-        logits = model.step(following[:, None], memory)
-    said = torch.stack(chosen, 1).cpu().numpy()
-    likely, p = torch.stack(top_ids, 1).cpu().numpy(), torch.stack(top_p, 1).cpu().numpy()
+        if going.mean() < FULL:
+            keep = torch.from_numpy(np.flatnonzero(going)).to(where)
+            memory.select(keep)
+            rows, heat, chosen = rows[going], heat[keep], chosen[keep]
+        following = chosen[:, None]
     answers = []
     for row in range(len(batch)):
-        stops = np.flatnonzero(said[row] == end)
-        length = int(stops[0]) + 1 if len(stops) else said.shape[1]
-        answers.append((said[row, :length].tolist(), likely[row, :length], p[row, :length]))
+        length = min(int((said[row] != end).argmin()) + 1 if end in said[row] else ANSWER, ANSWER)
+        answers.append((said[row, :length].tolist(), top_ids[row, :length], top_p[row, :length]))
     return answers
+
+
+def draw_prompts(
+    known: dict[str, Source], mixture: dict[str, float], encoder: Encoder, rng: random.Random
+) -> list[list[list[int]]]:
+    """Draw some batches of prompts by the mixture, alike in length within a batch."""
+    names = [name for name in mixture if mixture[name] > 0]
+    shares = [mixture[name] for name in names]
+    drawn: list[list[int]] = []
+    while len(drawn) < ROWS * SORTED:
+        prompt = cut_prompt(known[rng.choices(names, shares)[0]], encoder, rng)
+        drawn += [prompt] if prompt else []
+    drawn.sort(key=len)
+    return [drawn[start : start + ROWS] for start in range(0, len(drawn), ROWS)]
 
 
 def ask(
@@ -109,34 +135,56 @@ def ask(
     """Generate about `tokens` tokens."""
     rng, where = random.Random(seed), next(model.parameters()).device  # noqa: S311
     torch.manual_seed(seed)
-    names = [name for name in mixture if mixture[name] > 0]
     ids: list[int] = []
     marks: list[bool] = []
     starts: list[int] = []
     tops: list[np.ndarray] = []
     odds: list[np.ndarray] = []
-    began = time.monotonic()
-    while sum(map(len, tops)) < tokens:
-        batch: list[list[int]] = []
-        while len(batch) < ROWS:
-            name = rng.choices(names, [mixture[name] for name in names])[0]
-            prompt = prompts(known[name], encoder, rng)
-            batch += [prompt] if prompt else []
+    waiting: list[list[list[int]]] = []
+    done, began = 0, time.monotonic()
+    while done < tokens:
+        waiting = waiting or draw_prompts(known, mixture, encoder, rng)
+        batch = waiting.pop(rng.randrange(len(waiting)))
         heats = [rng.choice(temperatures) for _ in batch]
-        for prompt, (said, likely, p) in zip(
-            batch, answer(model, batch, heats, encoder.end, where), strict=True
-        ):
+        answers = answer(model, batch, heats, encoder.end, where)
+        for prompt, (said, likely, p) in zip(batch, answers, strict=True):
             starts.append(len(ids))
             ids += prompt + said
             marks += [False] * len(prompt) + [True] * len(said)
-            tops.append(likely.astype(np.uint16))
-            odds.append(p.astype(np.float16))
-        done = sum(map(len, tops))
+            tops.append(likely)
+            odds.append(p)
+            done += len(said)
         print(f"{done} tokens, {done / (time.monotonic() - began):.0f} a second", flush=True)
     return Answers(
         np.array(ids, dtype=np.uint16),
         np.array(starts),
         np.array(marks),
+        np.concatenate(tops),
+        np.concatenate(odds),
+    )
+
+
+@torch.no_grad()
+def read(model: Llama, stream: Stream, tokens: int, where: torch.device) -> Answers:
+    """Keep the model's distributions over what the corpora's assistants say, not over its own."""
+    ids: list[np.ndarray] = []
+    marks: list[np.ndarray] = []
+    tops: list[np.ndarray] = []
+    odds: list[np.ndarray] = []
+    while sum(map(len, tops)) < tokens:
+        batch = stream.batch(2, ROW)
+        said = batch.weights == 1.0
+        logits = model(torch.from_numpy(batch.inputs).to(where))
+        p, likely = logits[torch.from_numpy(said).to(where)].softmax(-1).topk(TOP)
+        for inputs, targets, mark in zip(batch.inputs, batch.targets, said, strict=True):
+            ids.append(np.append(inputs[:1], targets))
+            marks.append(np.append([False], mark))
+        tops.append(likely.cpu().numpy().astype(np.uint16))
+        odds.append(p.cpu().numpy().astype(np.float16))
+    return Answers(
+        np.concatenate(ids).astype(np.uint16),
+        np.arange(len(ids)) * (ROW + 1),
+        np.concatenate(marks),
         np.concatenate(tops),
         np.concatenate(odds),
     )
@@ -153,15 +201,21 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=HERE / "configs" / "target.toml")
     parser.add_argument("--tokenizer", type=Path, default=HERE / "tokenizer.json")
     parser.add_argument("--cache", type=Path, required=True, help="folder for tokenised corpora")
+    parser.add_argument("--read", action="store_true", help="read the corpora, answer nothing")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     encoder = Encoder(Tokenizer.from_file(str(args.tokenizer)))
     known = load_sources(args.corpora, args.cache, args.tokenizer)
     model = export.load(args.target)[0].to(device()).eval()
+    mixture = read_config(args.config)["mixture"]
+    if args.read:
+        stream = Stream(known, mixture, encoder, seed=args.seed)
+        read(model, stream, args.tokens, device()).save(args.out)
+        return
     ask(
         model,
         known,
-        read_config(args.config)["mixture"],
+        mixture,
         encoder,
         tokens=args.tokens,
         temperatures=args.temperatures,

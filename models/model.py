@@ -114,8 +114,6 @@ class Memory:
             (torch.zeros(size, device=where), torch.zeros(size, device=where))
             for _ in range(shape.layers)
         ]
-        self.lengths = lengths
-        """Length of each prompt, `(batch,)`."""
         self.used = 0
         self.pad = int(lengths.max()) - lengths
         self.mask = torch.empty(0)
@@ -130,6 +128,11 @@ class Memory:
         own = seen[None, :] == column[:, None]  # a padding column may see itself: no empty rows
         self.mask = ((causal & real[:, None]) | own)[:, None]
         return (column - self.pad[:, None]).clamp(min=0)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep some rows of the batch."""
+        self.kept = [(keys[rows], values[rows]) for keys, values in self.kept]
+        self.pad = self.pad[rows]
 
     def extend(self, block: Block, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store the new columns of a layer; return all of its columns."""

@@ -83,7 +83,7 @@ def test_generation_decodes_what_one_pass_computes(small: object) -> None:
             best = rows.max(-1)
             count = len(rows)
             assert best.indices.tolist() == ids[:count, 0].tolist()
-            assert np.abs(best.values.numpy() - p[:count, 0]).max() < 1e-4
+            assert np.abs(best.values.numpy() - p[:count, 0]).max() < 1e-3  # kept in F16
 
 
 def test_a_stream_goes_on_where_it_was(tokenizer: object) -> None:
