@@ -262,7 +262,7 @@ def test_a_biased_rule_is_rejected(
         return p
 
     monkeypatch.setattr(verify, "_residual", biased)
-    assert max(compare(target_model, draft_model, accept, 1000)) > 1
+    assert max(compare(target_model, draft_model, accept, 4000)) > 1
 
 
 @pytest.mark.slow
@@ -274,4 +274,4 @@ def test_a_biased_draw_is_rejected_under_the_coupled_rule(
 
     pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
     monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
-    assert max(compare(target_model, draft_model, Accept.COUPLED, 1000)) > 1
+    assert max(compare(target_model, draft_model, Accept.COUPLED, 4000)) > 1
