@@ -39,6 +39,8 @@ class Model:
         self.n_params = lib.llama_model_n_params(handle)
         self.weights_bytes = weights_bytes or lib.llama_model_size(handle)
         self.metadata: Mapping[str, str] = _metadata(handle)
+        # Asked for token by token: to ask for a whole large vocabulary takes a tenth of a second.
+        self._ends: dict[int, bool] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
     @classmethod
@@ -126,7 +128,10 @@ class Model:
 
     def is_end(self, token: int) -> bool:
         """Whether `token` ends generation."""
-        return token in self.end_tokens
+        known = self._ends.get(token)
+        if known is None:
+            known = self._ends[token] = bool(lib.llama_vocab_is_eog(self._vocab, token))
+        return known
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """`text` as token ids.
