@@ -174,13 +174,15 @@ class Comparison:
     def excess(self, samples: Sequence[Tokens]) -> list[float]:
         """Chi-square over its limit at every position: above 1 is a rejection."""
         found = []
+        ends = self._target.model.end_tokens
         for position in range(FIRST):
             following: defaultdict[Tokens, Counter[int]] = defaultdict(Counter)
             for sample in samples:
                 following[sample[:position]][sample[position]] += 1
             total, freedom = 0.0, 0
             for prefix, counts in following.items():
-                if counts.total() >= 50:
+                ended = not ends.isdisjoint(prefix)  # what follows an end was never drawn
+                if counts.total() >= 50 and not ended:
                     chi2, cells = self._one(counts, self.p(prefix))
                     total, freedom = total + chi2, freedom + cells - 1
             assert freedom > 5
