@@ -31,7 +31,7 @@ def operands(rng: random.Random, sign: str) -> tuple[int, int]:
     """Draw two numbers that a person would put into a sum; smaller ones more often."""
     if sign == "*":
         return rng.randint(2, 12), rng.randint(2, 12)
-    top = rng.choice((10, 20, 50, 100, 100, 1000))
+    top = rng.choice((10, 20, 20, 50, 100, 100))
     a, b = rng.randint(1, top), rng.randint(1, top)
     return (max(a, b), min(a, b)) if sign == "-" else (a, b)
 
