@@ -17,13 +17,12 @@ from textual.widgets import Static
 
 from localspec.errors import LocalspecError
 from localspec.ui import commands, numbers
+from localspec.ui.dashboard import Dashboard
 from localspec.ui.engine_thread import EngineThread
 from localspec.ui.growing import legend
 from localspec.ui.help_screen import HelpScreen
 from localspec.ui.key_line import KeyLine
 from localspec.ui.messages import ChangeDone, Loaded, LoadFailed, Loading, TurnNews, TurnOver
-from localspec.ui.panel import CompactPanel, FullPanel, PanelForm, natural_form, next_form
-from localspec.ui.panel_layout import PanelState
 from localspec.ui.prompt import Prompt
 from localspec.ui.safe_text import one_line
 from localspec.ui.status import StatusLine
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from localspec.chat.events import PromptProgress
     from localspec.ui.contract import ChatSession, Loader
 
-_FIGURES_S = 0.25
-_MEMORY_S = 1.0
 # Python's default lets a drawing screen keep the lock for 5 ms, whenever the decode loop wants it.
 _SWITCH_S = 0.0005
 _QUIT_WITHIN_S = 2.0
@@ -93,17 +90,13 @@ class ChatApp(App[None]):
         super().__init__()
         self.engine = EngineThread(load, self._post_from_engine)
         self.turns = Turns(self)
-        self.panel_state = PanelState()
+        self.dashboard = Dashboard(self)
         self.session: ChatSession | None = None
         self.load_error: Exception | None = None
         self.transcript = Transcript(id="transcript")
         self.prompt = Prompt(self._accepts, id="prompt")
         self._status = StatusLine(id="status")
         self._title = Static("", markup=False, id="title")
-        self._compact = CompactPanel(self.panel_state, id="compact")
-        self._full = FullPanel(self.panel_state, id="full")
-        self._chosen_form: PanelForm | None = None
-        self._memory_at = float("-inf")
         self._switch_before = sys.getswitchinterval()
         self._interrupted_at = float("-inf")
 
@@ -113,15 +106,15 @@ class ChatApp(App[None]):
         with Horizontal(id="main"):
             with Vertical(id="talk"):
                 yield self.transcript
-                yield self._compact
+                yield self.dashboard.compact
                 yield self._status
                 yield self.prompt
-            yield self._full
+            yield self.dashboard.full
         yield KeyLine(id="keys")
 
     def on_mount(self) -> None:
         """Begin loading; the screen is there already."""
-        self._timer = self.set_interval(_FIGURES_S, self.refresh_figures, pause=True)
+        self.dashboard.start()
         self.prompt.focus()
         self._show_title()
         self.show_phase()
@@ -161,11 +154,11 @@ class ChatApp(App[None]):
     def _loaded(self, message: Loaded) -> None:
         self.session = message.session
         self.turns.phase = Phase.READY
-        self.panel_state.note = message.session.speculation_note
+        self.dashboard.state.note = message.session.speculation_note
         self.transcript.open(message.session)
         self._show_title()
         self.show_phase()
-        self._refresh_everything()
+        self.dashboard.refresh_everything()
 
     @on(LoadFailed)
     def _load_failed(self, message: LoadFailed) -> None:
@@ -188,9 +181,9 @@ class ChatApp(App[None]):
         if message.error is not None:
             self.transcript.say(*in_words(message.error), error=True)
         elif self.session is not None:
-            self.panel_state.clear()
+            self.dashboard.state.clear()
             self.transcript.open(self.session)
-        self._refresh_everything()
+        self.dashboard.refresh_everything()
 
     # From the keyboard
 
@@ -277,12 +270,6 @@ class ChatApp(App[None]):
         self.transcript.show_origins(not self.transcript.by_origin)
         self.show_phase()
 
-    def cycle_panel(self, wanted: str) -> None:
-        """Choose the panel's form by name, or the next one."""
-        forms = {form.value: form for form in PanelForm}
-        self._chosen_form = forms.get(wanted) or next_form(self._form(), self.size.width)
-        self._place_panel()
-
     def copy_answer(self) -> None:
         """Copy the last answer."""
         answer = self.transcript.last_answer()
@@ -298,14 +285,14 @@ class ChatApp(App[None]):
 
     def turn_began(self) -> None:
         """An answer is on its way: figures move from now on."""
-        self._timer.resume()
+        self.dashboard.run(True)
         self.show_phase()
 
     def turn_ended(self) -> None:
         """The answer is there: settle the figures."""
-        self._timer.pause()
+        self.dashboard.run(False)
         self.show_phase()
-        self._refresh_everything()
+        self.dashboard.refresh_everything()
 
     def show_phase(self) -> None:
         """The status line for what is going on."""
@@ -330,41 +317,11 @@ class ChatApp(App[None]):
             if progress.done >= progress.total:
                 self.show_phase()
 
-    def refresh_figures(self) -> None:
-        """Take a fresh snapshot and show it."""
-        if self.session is None:
-            return
-        self.panel_state.take(self.session.figures())
-        now = time.monotonic()
-        if now - self._memory_at >= _MEMORY_S:
-            self.panel_state.memory = self.session.memory()
-            self._memory_at = now
-        self._redraw_panel()
-
     # The screen's own shape
 
     def on_resize(self) -> None:
         """Let the panel follow the terminal's size."""
-        self.call_after_refresh(self._place_panel)
-
-    def _form(self) -> PanelForm:
-        return self._chosen_form or natural_form(self.size.width, self.size.height)
-
-    def _place_panel(self) -> None:
-        form = self._form()
-        self._full.display = form is PanelForm.FULL
-        self._compact.display = form is PanelForm.COMPACT
-        self._redraw_panel()
-
-    def _redraw_panel(self) -> None:
-        if self._full.display:
-            self._full.redraw()
-        elif self._compact.display:
-            self._compact.redraw()
-
-    def _refresh_everything(self) -> None:
-        self._memory_at = float("-inf")
-        self.refresh_figures()
+        self.call_after_refresh(self.dashboard.place)
 
     def _show_title(self) -> None:
         session = self.session

@@ -92,7 +92,7 @@ def _speculation(app: ChatApp, argument: str) -> None:
         raise UsageError(f"speculation is not available: {session.speculation_note}")
     session.speculation = wanted
     app.say_briefly(f"speculation {'on' if wanted else 'off'} from the next round on")
-    app.refresh_figures()
+    app.dashboard.refresh()
 
 
 def _origin(app: ChatApp, argument: str) -> None:  # noqa: ARG001
@@ -100,7 +100,7 @@ def _origin(app: ChatApp, argument: str) -> None:  # noqa: ARG001
 
 
 def _panel(app: ChatApp, argument: str) -> None:
-    app.cycle_panel(argument.lower())
+    app.dashboard.cycle(argument.lower())
 
 
 def _regenerate(app: ChatApp, argument: str) -> None:  # noqa: ARG001

@@ -148,7 +148,7 @@ class Turns:
 
     def _take(self, event: TurnEvent) -> tuple[Span, ...]:
         if isinstance(event, RoundText):
-            self._app.panel_state.add_round(event.round)
+            self._app.dashboard.state.add_round(event.round)
             return event.spans
         if isinstance(event, PromptProgress):
             self._app.show_prompt_progress(event)

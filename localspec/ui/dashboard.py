@@ -1,0 +1,83 @@
+"""The figures on the screen: in which form they show, and when they are taken anew."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from localspec.ui.panel import CompactPanel, FullPanel, PanelForm, natural_form, next_form
+from localspec.ui.panel_layout import PanelState
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from localspec.ui.app import ChatApp
+
+_FIGURES_S = 0.25
+_MEMORY_S = 1.0
+
+
+class Dashboard:
+    """Both forms of the panel, fed from snapshots of the session.
+
+    Attributes:
+        state: what the panels draw.
+        compact, full: the widgets; at most one of them is displayed.
+    """
+
+    def __init__(self, app: ChatApp) -> None:
+        self._app = app
+        self.state = PanelState()
+        self.compact = CompactPanel(self.state, id="compact")
+        self.full = FullPanel(self.state, id="full")
+        self._chosen: PanelForm | None = None
+        self._timer: Timer | None = None
+        self._memory_at = float("-inf")
+
+    def start(self) -> None:
+        """The app is on screen: from now on `run` has an effect."""
+        self._timer = self._app.set_interval(_FIGURES_S, self.refresh, pause=True)
+
+    def run(self, running: bool) -> None:
+        """Let the figures move, or stand still."""
+        if self._timer is not None:
+            (self._timer.resume if running else self._timer.pause)()
+
+    def refresh(self) -> None:
+        """Take a fresh snapshot and show it."""
+        session = self._app.session
+        if session is None:
+            return
+        self.state.take(session.figures())
+        now = time.monotonic()
+        if now - self._memory_at >= _MEMORY_S:
+            self.state.memory = session.memory()
+            self._memory_at = now
+        self._redraw()
+
+    def refresh_everything(self) -> None:
+        """Take a fresh snapshot, the memory included."""
+        self._memory_at = float("-inf")
+        self.refresh()
+
+    def cycle(self, wanted: str) -> None:
+        """Choose the form by name, or the next one."""
+        forms = {form.value: form for form in PanelForm}
+        self._chosen = forms.get(wanted) or next_form(self._form(), self._app.size.width)
+        self.place()
+
+    def place(self) -> None:
+        """Show the form that was chosen, or that suits the terminal's size."""
+        form = self._form()
+        self.full.display = form is PanelForm.FULL
+        self.compact.display = form is PanelForm.COMPACT
+        self._redraw()
+
+    def _form(self) -> PanelForm:
+        return self._chosen or natural_form(self._app.size.width, self._app.size.height)
+
+    def _redraw(self) -> None:
+        if self.full.display:
+            self.full.redraw()
+        elif self.compact.display:
+            self.compact.redraw()
