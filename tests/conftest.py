@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from localspec.engine.llama import Context, ContextOptions, Model
 
 DEMO = Path(__file__).parent.parent / "models" / "demo"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep away from the records of whoever runs the tests."""
+    with mock.patch.dict(os.environ, {"LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data"))}):
+        yield
 
 
 @pytest.fixture(scope="session")

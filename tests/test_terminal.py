@@ -22,7 +22,7 @@ PATIENCE_S = 60
 class Terminal:
     """A program on a screen that can be read."""
 
-    def __init__(self, arguments: list[str], columns: int, rows: int) -> None:
+    def __init__(self, arguments: list[str], data: Path, columns: int, rows: int) -> None:
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
@@ -31,7 +31,8 @@ class Terminal:
             ["-m", "localspec", *arguments],
             dimensions=(rows, columns),
             env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "LANG": "C.UTF-8",
-                 "HOME": str(Path.home()), "PYTHONPATH": str(Path(__file__).parent.parent)},
+                 "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data),
+                 "PYTHONPATH": str(Path(__file__).parent.parent)},
             timeout=PATIENCE_S,
         )  # fmt: skip
 
@@ -72,11 +73,13 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(demo_target: Path, demo_draft: Path) -> Iterator[Callable[..., Terminal]]:
+def terminal(
+    demo_target: Path, demo_draft: Path, tmp_path: Path
+) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
     def start(*arguments: str, columns: int = 100, rows: int = 30) -> Terminal:
-        opened.append(Terminal(["chat", *arguments], columns, rows))
+        opened.append(Terminal(["chat", *arguments], tmp_path, columns, rows))
         return opened[-1]
 
     yield start

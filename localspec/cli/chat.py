@@ -22,7 +22,7 @@ def command(options: Options) -> None:
     """Chat in the terminal.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
-    ships with localspec answers.
+    the chat used last answers, at first the one that ships with localspec.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
@@ -37,6 +37,6 @@ def command(options: Options) -> None:
 
 def _load(options: Options, progress: Progress, cancel: Cancel) -> Session:
     """Load the pair; runs in the engine's thread while the app is on screen."""
-    from localspec.cli.loading import load_session  # noqa: PLC0415
+    from localspec.cli.opening import open_session  # noqa: PLC0415
 
-    return load_session(options, progress=progress, cancel=cancel)
+    return open_session(options, progress, cancel)

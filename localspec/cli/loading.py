@@ -93,8 +93,16 @@ class _Plan:
     notices: tuple[str, ...]
 
 
-def load_session(options: Options, *, progress: Progress, cancel: Cancel) -> Session:
+def load_session(
+    options: Options, *, progress: Progress, cancel: Cancel, notices: tuple[str, ...] = ()
+) -> Session:
     """Find, check and load what `options` ask for.
+
+    Args:
+        options: what is asked for.
+        progress: is told about every step.
+        cancel: stops the loading.
+        notices: what the user should know besides what is found out here.
 
     Raises:
         LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
@@ -116,7 +124,7 @@ def load_session(options: Options, *, progress: Progress, cancel: Cancel) -> Ses
             target=target,
             draft=draft,
             draft_note=note,
-            notices=plan.notices,
+            notices=(*notices, *plan.notices),
             load_settings={
                 "ctx_size": plan.n_ctx,
                 "threads": loader.threads(target, draft=False),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import catalogue, curated, download, hub, installed
+from localspec.pairs import catalogue, curated, download, hub, installed, last_used
 from localspec.pairs.hub import RemoteFile
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
 from localspec.pairs.patience import Patience
@@ -46,6 +46,7 @@ def remove(name: str, patience: Patience) -> Removal:
         return Removal(name, 0, ("the model files: the pair's record was damaged",))
     if pair is None:
         return _remove_partial(name, patience)
+    last_used.forget(name)
     installed.forget(name)  # first: a pair without all its files would be worse than none
     freed, kept = 0, []
     for model in pair.models:

@@ -1,0 +1,66 @@
+"""The pair that the chat was last opened with: one small file in the data folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from localspec.pairs import folders, installed, references
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LastUsed:
+    """What to open again.
+
+    Attributes:
+        pair: a name, an absolute path or a reference.
+        draft: the same for a draft that was named besides, ``none``, or None where none was.
+    """
+
+    pair: str
+    draft: str | None = None
+
+
+def recall() -> LastUsed | None:
+    """Read what was used last; None where nothing was, or where it cannot be read."""
+    try:
+        data = json.loads(_path().read_text(encoding="utf-8"))
+        pair, draft = data["pair"], data["draft"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    known = data["format"] == FORMAT and isinstance(pair, str) and isinstance(draft, str | None)
+    return LastUsed(pair, draft) if known and pair.strip() else None
+
+
+def remember(pair: str, draft: str | None = None) -> None:
+    """Keep what was used now; a folder that cannot be written costs nothing but the memory."""
+    used = LastUsed(_lasting(pair), None if draft is None else _lasting(draft))
+    with contextlib.suppress(OSError):
+        _path().parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"format": FORMAT, **asdict(used)}, indent=2)
+        installed.write_atomically(_path(), text + "\n")
+
+
+def forget(pair: str) -> None:
+    """Let go of `pair`, if it was the last one."""
+    used = recall()
+    if used is not None and used.pair.lower() == pair.lower():
+        with contextlib.suppress(OSError):
+            _path().unlink(missing_ok=True)
+
+
+def _path() -> Path:
+    return folders.data_folder() / "last-pair.json"
+
+
+def _lasting(text: str) -> str:
+    """What means the same in another working folder."""
+    text = text.strip()
+    if references.looks_like_path(text):
+        return str(folders.user_path(text).absolute())
+    return text

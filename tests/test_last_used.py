@@ -1,0 +1,109 @@
+"""`localspec chat` without a name: the pair used last, else the demo pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec.cli.opening import open_session
+from localspec.cli.options import Options
+from localspec.engine.cancel import Cancel
+from localspec.errors import ModelFileError, UsageError
+from localspec.pairs import last_used, remove
+from localspec.pairs.installed import InstalledModel, InstalledPair, save
+from localspec.pairs.last_used import LastUsed
+from localspec.pairs.patience import Patience
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "data"
+    monkeypatch.setenv("LOCALSPEC_DATA", str(folder))
+    return folder
+
+
+def opened(**given: object) -> tuple[str, str | None, list[str]]:
+    """The pair's name, the draft's file and the notices of what is opened."""
+    options = Options(ctx_size=64, threads=1, gamma=0, **given)  # type: ignore[arg-type]
+    session = open_session(options, lambda _step, _share: None, Cancel())
+    try:
+        draft = session.pair.draft
+        return session.pair_name, draft.model.path.name if draft else None, session.notices
+    finally:
+        session.close()
+
+
+def test_the_pair_that_was_named_is_opened_again(demo_target: Path, demo_draft: Path) -> None:
+    name, draft, _ = opened(pair=str(demo_target), draft=str(demo_draft))
+    assert opened() == (name, draft, [])
+    assert (name, draft) == (demo_target.stem, demo_draft.name)
+    assert opened(draft="none")[:2] == (name, None)
+
+
+def test_without_a_past_it_is_the_demo_and_nothing_is_kept(data: Path) -> None:
+    assert opened()[0] == "demo"
+    assert not data.exists()
+
+
+def test_a_pair_that_is_gone_is_named_in_one_line(demo_target: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone.gguf"
+    gone.symlink_to(demo_target)
+    assert opened(pair=str(gone))[0] == "gone"
+    gone.unlink()
+    name, _, notices = opened()
+    assert name == "demo"
+    assert len(notices) == 1
+    assert str(gone) in notices[0]
+    assert "does not exist" in notices[0]
+    assert "\n" not in notices[0]
+    gone.symlink_to(demo_target)
+    assert opened()[0] == "gone"  # what may come back is not forgotten
+
+
+def test_what_cannot_be_opened_is_not_remembered(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError):
+        opened(pair=str(tmp_path / "never.gguf"))
+    assert last_used.recall() is None
+
+
+def test_wrong_settings_are_not_blamed_on_the_pair(demo_target: Path) -> None:
+    last_used.remember(str(demo_target))
+    with pytest.raises(UsageError):
+        opened(temp=-1.0)
+
+
+def test_a_path_means_the_same_in_another_folder(
+    demo_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(demo_target.parent)
+    last_used.remember(f"./{demo_target.name}", demo_target.name)
+    assert last_used.recall() == LastUsed(str(demo_target), str(demo_target))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"format": 9, "pair": "x", "draft": null}',
+     '{"format": 1, "pair": 3, "draft": null}', '{"format": 1, "pair": " ", "draft": null}'],
+)  # fmt: skip
+def test_a_damaged_record_is_as_good_as_none(data: Path, text: str) -> None:
+    data.mkdir()
+    (data / "last-pair.json").write_text(text)
+    assert last_used.recall() is None
+    last_used.remember("demo")
+    assert last_used.recall() == LastUsed("demo")
+    assert [path.name for path in data.iterdir()] == ["last-pair.json"]
+
+
+def test_a_folder_that_cannot_be_written_does_no_harm(data: Path) -> None:
+    data.write_text("a file where the folder should be")
+    last_used.remember("demo")
+    assert last_used.recall() is None
+
+
+def test_a_removed_pair_is_forgotten(demo_target: Path) -> None:
+    save(InstalledPair("mine", InstalledModel((str(demo_target),)), None))
+    last_used.remember("Mine")
+    remove.remove("mine", Patience())
+    assert last_used.recall() is None
+    assert demo_target.exists()
