@@ -16,6 +16,8 @@ from pathlib import Path
 
 import llama_cpp
 
+from localspec.engine.llama.devices import repacking_works
+
 PAST = 128
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
 
@@ -26,6 +28,7 @@ class Decoder:
     def __init__(self, path: Path, threads: int) -> None:
         options = llama_cpp.llama_model_default_params()
         options.n_gpu_layers = 0
+        options.use_extra_bufts = repacking_works()
         self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), options)
         settings = llama_cpp.llama_context_default_params()
         settings.n_ctx, settings.n_batch, settings.n_ubatch = 512, 512, 512

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.llama.context import common_prefix
+from localspec.engine.llama.devices import repacking_works
 from localspec.errors import Cancelled, EngineError, ModelFileError, ModelLoadError
 
 TEXT = "Once upon a time there was a dog. He said: Grüße, 世界! 🐕 def f(x): return x + 1"
@@ -35,6 +37,17 @@ def test_loading_can_be_cancelled(demo_target: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"nothing\.gguf"):
         Model.load(tmp_path / "nothing.gguf")
+
+
+@pytest.mark.parametrize(
+    ("features", "works"), [(b"AVX2 = 1 | ", True), (b"AMX_INT8 = 1 | ", False)]
+)
+def test_weights_are_not_rearranged_for_amx(
+    monkeypatch: pytest.MonkeyPatch, features: bytes, works: bool
+) -> None:
+    # A build that has it crashed at the first decode of this very suite.
+    monkeypatch.setattr(lib, "llama_print_system_info", lambda: b"CPU : " + features)
+    assert repacking_works() is works
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])

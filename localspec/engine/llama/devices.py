@@ -10,6 +10,7 @@ from typing import Any
 
 import llama_cpp
 import psutil
+from llama_cpp import llama_cpp as lib
 from llama_cpp._ctypes_extensions import load_shared_library
 
 from localspec.engine.llama.log import start_backend
@@ -50,6 +51,16 @@ def _accelerators() -> tuple[tuple[int, str], ...]:
         for handle in handles
         if ggml.device_type(handle) in (_GPU, _INTEGRATED_GPU)
     )
+
+
+def repacking_works() -> bool:
+    """Whether llama.cpp may rearrange weights for the CPU's own matrix units.
+
+    Not where it would use AMX (Xeon processors). Its kernels crash there on some builds: the
+    compiler may drop the tile configuration before it is loaded (GCC 12 does; ggml-org/llama.cpp,
+    pull request 26954).
+    """
+    return b"AMX_INT8 = 1" not in lib.llama_print_system_info()
 
 
 def devices() -> tuple[DeviceMemory, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.llama.devices import repacking_works
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.errors import Cancelled, ModelFileError, ModelLoadError, UnsupportedModel
 
@@ -65,6 +66,7 @@ class Model:
         log = start_backend()
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
+        params.use_extra_bufts = repacking_works()
         callback = _progress_callback(progress, cancel)
         params.progress_callback = callback
         with log.section() as section:
