@@ -67,7 +67,7 @@ def device() -> torch.device:
 
 @cache
 def bfloat16_pays(where: torch.device) -> bool:
-    """Tell whether products are at least half as fast again in bfloat16: a GPU, or a CPU with AMX."""
+    """Tell whether bfloat16 products take two thirds of the time or less: a GPU, a CPU with AMX."""
     if where.type == "cuda":
         return True
 

@@ -175,13 +175,12 @@ class Sampler:
             SamplingError: NaN or plus infinity among the logits, or no token left.
         """
         x = self._adjusted(logits, history)
-        best = _most_probable(x)
         if constraint is not None:
+            _most_probable(x)  # what the mask would hide is refused all the same
             x = _constrained(x, constraint, self._wanted(len(x)))
-            best = _most_probable(x)
         if self._argmax:
-            return Dist.point(best)
-        return self._tempered(*self._filtered(x, best))
+            return Dist.point(_most_probable(x))
+        return self._tempered(*self._filtered(x))
 
     def rows(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> Rows:
         """The distributions along a draft: row i is conditioned on `history + drafted[:i]`.
@@ -238,10 +237,10 @@ class Sampler:
             x[ids] = _penalised(x[ids], count, p)
         return x
 
-    def _filtered(self, x: Logits, best: int) -> tuple[Ids, Logits]:
+    def _filtered(self, x: Logits) -> tuple[Ids, Logits]:
         """The ids that top-k, typical-p, top-p and min-p leave, and their logits."""
         p = self.params
-        ids = self._candidates(x, best)
+        ids = self._candidates(x)
         x = x[ids]
         if p.typical_p < 1:
             kept = _typical(x, p.typical_p)
@@ -253,13 +252,14 @@ class Sampler:
             size = min(size, int(np.count_nonzero(x >= x[0] + self._log_min_p)))
         return ids[:size], x[:size]
 
-    def _candidates(self, x: Logits, best: int) -> Ids:
+    def _candidates(self, x: Logits) -> Ids:
         """The ids that the first filter leaves, descending, without a sort of all if possible."""
         p = self.params
         if p.top_k > 0:
             return _largest(x, p.top_k)
         if p.typical_p < 1:
             return _largest(x, len(x))
+        best = _most_probable(x)
         if p.top_p < 1:
             return _nucleus(x, x[best], self._top_p)
         if self._log_min_p is not None:
@@ -344,9 +344,14 @@ def _most_probable(x: Logits) -> int:
         SamplingError: the logits are no distribution.
     """
     best = int(x.argmax())
-    largest = float(x[best])
+    _check_largest(float(x[best]))
+    return best
+
+
+def _check_largest(largest: float) -> None:
+    """Raise SamplingError where the largest logit (or a NaN) leaves no distribution."""
     if math.isfinite(largest):
-        return best
+        return
     if largest == -math.inf:
         raise SamplingError(
             "no token is left to choose from", "Loosen the grammar or the logit bias."
@@ -372,16 +377,21 @@ def _largest(x: Logits, k: int) -> Ids:
     x is seen as a grid: at least k values reach the k-th largest of the column maxima, few more
     than k do, and they lie in the columns that reach it. So one pass over x is enough. Of values
     that are minus infinity fewer than k may be found.
+
+    Raises:
+        SamplingError: the logits are no distribution.
     """
     n = len(x)
     if k >= n:
+        _check_largest(float(x.max()))
         return _descending(x)
     rows = 64
     while rows > 1 and n < 6 * k * rows:
         rows //= 2
     columns = n // rows
-    grid = x[: columns * rows].reshape(rows, columns)
+    grid, rest = x[: columns * rows].reshape(rows, columns), x[columns * rows :]
     maxima = np.maximum.reduce(grid)
+    _check_largest(float(np.maximum.reduce(rest, initial=maxima.max())))  # a NaN wins
     bound = max(np.partition(maxima, columns - k)[columns - k], _LEAST)
     ids: Ids
     if n < _SMALL:
@@ -389,7 +399,7 @@ def _largest(x: Logits, k: int) -> Ids:
     else:
         reach = (maxima >= bound).nonzero()[0]
         row, column = (grid[:, reach] >= bound).nonzero()
-        tail = (x[columns * rows :] >= bound).nonzero()[0]
+        tail = (rest >= bound).nonzero()[0]
         ids = np.concatenate([row * columns + reach[column], tail + columns * rows])
     return ids[_descending(x[ids])[:k]]
 

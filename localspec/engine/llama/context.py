@@ -77,6 +77,7 @@ class Context:
         self._memory = lib.llama_get_memory(self._handle)
         self.cache_bytes, self.buffer_bytes = _sizes(section)
         self._batch = _Batch(self._n_batch)
+        self._logits_address = _logits_address()
         self._views: dict[tuple[int, int], NDArray[np.float32]] = {}
         try:
             if not self._memory:
@@ -152,14 +153,14 @@ class Context:
         n_vocab = self.model.n_vocab
         if n_logits == 0:
             return np.empty((0, n_vocab), dtype=np.float32)
-        first = lib.llama_get_logits_ith(self._handle, n - n_logits)
-        address = ctypes.cast(first, ctypes.c_void_p).value
+        address = self._logits_address(self._handle, n - n_logits)
         if address is None:
             raise EngineError("llama.cpp returned no logits")
         # Building an array over a pointer costs more than the small decodes it serves, and the
         # buffer moves only when it grows: keep the views by address.
         view = self._views.get((address, n_logits))
         if view is None:
+            first = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
             view = np.ctypeslib.as_array(first, shape=(n_logits, n_vocab))
             view.flags.writeable = False
             self._views[address, n_logits] = view
@@ -299,6 +300,12 @@ def _creation_failure(model: Model, options: ContextOptions, section: LogSection
             "Lower --ctx-size, close other programs, or choose a smaller pair.",
         )
     return EngineError(f"llama.cpp made no context for {model.name}: {reason}")
+
+
+def _logits_address() -> Any:
+    """``llama_get_logits_ith`` as (context, index) -> address; a ctypes pointer costs far more."""
+    address = ctypes.cast(lib.llama_get_logits_ith, ctypes.c_void_p).value or 0
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(address)
 
 
 def _strlen_callback() -> Any:
