@@ -1,0 +1,182 @@
+"""Conversations as files: Markdown to read, JSON to read in again."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.history.records import Header, PairReference, Stored, pack, title_of, unpack
+from localspec.chat.history.tree import Node, Tree, fresh_id
+from localspec.engine.stats import FinishReason
+from localspec.errors import ConversationError
+
+FORMAT = "localspec conversation"
+VERSION = 1
+FORMS = ("md", "json")
+LARGEST = 256 << 20
+
+
+def to_markdown(stored: Stored) -> str:
+    """The versions in force, as a document to read."""
+    header = stored.header
+    day = datetime.fromtimestamp(header.created).astimezone().isoformat(" ", "minutes")
+    parts = [f"# {header.title}", f"{header.pair.name or 'unknown pair'}, {day}"]
+    if system := header.parameters.get("system_prompt"):
+        parts += ["## System prompt", str(system)]
+    for node in stored.tree.path():
+        message = node.message
+        who = "You" if message.role is Role.USER else header.pair.name or "Answer"
+        parts += [f"## {who}", message.content.strip("\n")]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_json(stored: Stored) -> str:
+    """Everything, all versions included."""
+    header = stored.header
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": header.title,
+        "created": header.created,
+        "pair": asdict(header.pair),
+        "parameters": header.parameters,
+        "leaf": stored.tree.leaf,
+        "messages": [_message_document(node) for node in stored.tree.nodes.values()],
+    }
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+
+
+def from_json(text: str) -> Stored:
+    """A conversation of its own out of what `to_json` wrote: with ids that nobody has.
+
+    Raises:
+        ConversationError: it is something else, or damaged.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConversationError(f"this is no exported conversation: {error}", _REMEDY) from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ConversationError("this is no exported conversation", _REMEDY)
+    if document.get("version") != VERSION:
+        raise ConversationError(
+            f"this export is of version {document.get('version')}, not {VERSION}",
+            "Update localspec to read it.",
+        )
+    try:
+        return _read(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConversationError(f"this export is damaged: {error!r}", _REMEDY) from None
+
+
+_REMEDY = "Choose a JSON file that /export has written."
+
+
+def read_file(path: Path) -> Stored:
+    """The conversation in a file.
+
+    Raises:
+        ConversationError: it cannot be read, or is none.
+    """
+    try:
+        if path.stat().st_size > LARGEST:
+            raise ConversationError(f"{path} is too large for a conversation", _REMEDY)
+        return from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConversationError(f"cannot read {path}: {reason}", "Choose another file.") from None
+
+
+def write_file(stored: Stored, form: str, path: Path | None) -> Path:
+    """Write a conversation; without a path under its title in the present folder.
+
+    Raises:
+        ConversationError: the file exists already, or cannot be written.
+    """
+    text = to_json(stored) if form == "json" else to_markdown(stored)
+    target = path or _free_name(stored.header.title, form)
+    try:
+        with target.open("x", encoding="utf-8", errors="replace") as out:
+            out.write(text)
+    except FileExistsError:
+        raise ConversationError(f"{target} exists already", "Name another file.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConversationError(f"cannot write {target}: {reason}", "Name another file.") from None
+    return target
+
+
+def _free_name(title: str, form: str) -> Path:
+    stem = re.sub(r"[^\w-]+", "-", title).strip("-")[:50] or "conversation"
+    name = Path(f"{stem}.{form}")
+    number = 2
+    while name.exists():
+        name = Path(f"{stem}-{number}.{form}")
+        number += 1
+    return name
+
+
+def _message_document(node: Node) -> dict[str, Any]:
+    message = node.message
+    return {
+        "id": node.id,
+        "parent": node.parent,
+        "role": message.role.value,
+        "content": message.content,
+        "finish": message.finish,
+        "origins": pack(message.spans),
+        "figures": dict(node.figures),
+    }
+
+
+def _read(document: Mapping[str, Any]) -> Stored:
+    messages: Sequence[Mapping[str, Any]] = document["messages"]
+    ids = {str(message["id"]): fresh_id() for message in messages}
+    nodes = [_read_node(message, ids) for message in messages]
+    if not nodes:
+        raise ValueError("it has no messages")
+    tree = Tree(nodes, ids.get(str(document.get("leaf"))))
+    pair = document.get("pair") or {}
+    draft = pair.get("draft")
+    parameters = document.get("parameters")
+    header = Header(
+        fresh_id(),
+        " ".join(str(document.get("title") or title_of(nodes[0].message)).split()),
+        PairReference(
+            str(pair.get("name", "")),
+            str(pair.get("target", "")),
+            draft if isinstance(draft, str) else None,
+        ),
+        parameters if isinstance(parameters, dict) else {},
+        float(document.get("created") or time.time()),
+        time.time(),
+    )
+    return Stored(header, tree)
+
+
+def _read_node(message: Mapping[str, Any], ids: Mapping[str, str]) -> Node:
+    content = message["content"]
+    if not isinstance(content, str):
+        raise TypeError("a message without text")
+    finish = message.get("finish")
+    figures = message.get("figures")
+    said = Message(
+        Role(message["role"]),
+        content,
+        FinishReason(finish) if finish else None,
+        unpack(content, str(message.get("origins") or "")),
+    )
+    parent = message.get("parent")
+    return Node(
+        ids[str(message["id"])],
+        ids.get(str(parent)) if parent else None,
+        said,
+        figures if isinstance(figures, dict) else {},
+    )

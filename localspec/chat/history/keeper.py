@@ -1,0 +1,174 @@
+"""The thread that owns the store: neither the screen nor the engine ever waits for a disk."""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from localspec.chat.events import Span
+from localspec.chat.history.store import Store
+from localspec.errors import ConversationError, LocalspecError
+
+_BATCH_S = 0.2
+
+Result = TypeVar("Result")
+Job: TypeAlias = "Callable[[Store], Any]"
+
+
+class Keeper:
+    """Runs jobs on a `Store` one after the other.
+
+    Writing jobs that fail are kept and tried again before the next one, so that nothing is lost
+    while a disk is full or a file is locked. Trouble is told once for each reason.
+
+    Args:
+        path: the store's file.
+        tell: called with what is wrong, from the thread.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[LocalspecError], object]) -> None:
+        self._path = path
+        self._tell = tell
+        self._told: set[str] = set()
+        self._jobs: queue.SimpleQueue[Callable[[Store | None], None] | None] = queue.SimpleQueue()
+        self._unwritten: deque[Job] = deque()
+        self._pieces: deque[tuple[str, Span]] = deque()
+        self._running: dict[str, bool] = {}  # messages that stream, or have streamed
+        self._refusal: LocalspecError | None = None
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+
+    def start(self) -> None:
+        """Open the store."""
+        self._thread.start()
+
+    def write(self, job: Job, *, begins: str | None = None, ends: str | None = None) -> None:
+        """Have `job` change the store soon.
+
+        Args:
+            job: may run more than once.
+            begins: a message whose text follows through `stream`.
+            ends: a message that `job` has written whole.
+        """
+        self._jobs.put(lambda store: self._write(store, job, begins, ends))
+
+    def stream(self, message: str, spans: Sequence[Span]) -> None:
+        """Have a running answer's text appended within a fifth of a second (any thread)."""
+        self._pieces.extend((message, span) for span in spans)
+
+    def ask(self, job: Callable[[Store], Result]) -> Future[Result]:
+        """What `job` finds in the store; raises a `LocalspecError` where that is not possible."""
+        future: Future[Result] = Future()
+        self._jobs.put(lambda store: self._answer(store, job, future))
+        return future
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Write what is left and end; whether it has ended in time."""
+        if self._thread.ident is None:
+            return True
+        self._jobs.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        store = self._open()
+        try:
+            while True:
+                try:
+                    streaming = any(self._running.values())
+                    job = self._jobs.get(timeout=_BATCH_S if streaming else None)
+                except queue.Empty:
+                    self._write_pieces(store)
+                    continue
+                if job is None:
+                    break
+                job(store)
+            self._write_pieces(store)
+        finally:
+            if store is not None:
+                store.close()
+
+    def _open(self) -> Store | None:
+        try:
+            return Store(self._path)
+        except (OSError, sqlite3.Error, LocalspecError) as error:
+            self._refusal = in_words(error, self._path)
+            self._trouble(self._refusal)
+            return None
+
+    def _write(self, store: Store | None, job: Job, begins: str | None, ends: str | None) -> None:
+        if store is None:
+            return
+        if begins is not None:
+            self._running[begins] = True
+        if ends is not None:
+            self._running[ends] = False
+        self._unwritten.append(job)
+        try:
+            while self._unwritten:
+                self._unwritten[0](store)
+                self._unwritten.popleft()
+        except sqlite3.Error as error:
+            self._trouble(in_words(error, self._path))
+
+    def _write_pieces(self, store: Store | None) -> None:
+        taken: dict[str, list[Span]] = {}
+        for _ in range(len(self._pieces)):
+            message, span = self._pieces.popleft()
+            running = self._running.get(message)
+            if running is None and store is not None:  # the job that begins it is on its way
+                self._pieces.append((message, span))
+            elif running:
+                taken.setdefault(message, []).append(span)
+        if store is None:
+            return
+        for message, spans in taken.items():
+            try:
+                store.add_text(message, spans)
+            except sqlite3.Error as error:
+                # The whole answer is written once more at its end.
+                self._trouble(in_words(error, self._path))
+
+    def _answer(
+        self, store: Store | None, job: Callable[[Store], Result], future: Future[Result]
+    ) -> None:
+        try:
+            if store is None:
+                raise self._refusal or ConversationError("conversations are not kept")
+            future.set_result(job(store))
+        except (sqlite3.Error, ValueError) as error:
+            future.set_exception(in_words(error, self._path))
+        except LocalspecError as error:
+            future.set_exception(error)
+
+    def _trouble(self, error: LocalspecError) -> None:
+        if error.message not in self._told:
+            self._told.add(error.message)
+            self._tell(error)
+
+
+def in_words(error: Exception, path: Path) -> LocalspecError:
+    """What is wrong with the store in one line, and what to do."""
+    if isinstance(error, LocalspecError):
+        return error
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    reason = reason or type(error).__name__
+    if isinstance(error, sqlite3.OperationalError) and "locked" in reason:
+        return ConversationError(
+            f"another program holds the conversations in {path}",
+            "The chat goes on; what is unsaved is written later.",
+        )
+    if isinstance(error, sqlite3.OperationalError | OSError):
+        return ConversationError(
+            f"conversations cannot be kept in {path}: {reason}",
+            "The chat goes on; check the folder's permissions and the room on the disk.",
+        )
+    return ConversationError(
+        f"the conversations in {path} cannot be read: {reason}",
+        "The chat goes on; move the file away to begin a new one.",
+    )

@@ -1,0 +1,192 @@
+"""The conversation that is going on: a tree in memory, every change on its way to the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import RoundText
+from localspec.chat.history import parameters
+from localspec.chat.history.records import Header, PairReference, Stored, title_of
+from localspec.chat.history.tree import Node, Tree, fresh_id
+
+if TYPE_CHECKING:
+    from localspec.chat.events import TurnEvent
+    from localspec.chat.history.keeper import Keeper
+    from localspec.chat.settings import ChatSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a shown message stands: its node, which version it is, and of how many."""
+
+    node: str
+    version: int
+    versions: int
+
+
+class Record:
+    """One conversation at a time, or a new one that nothing has been said in.
+
+    The screen's thread uses it, except for `hear`. Without a keeper it remembers branches, but
+    nothing outlives the program.
+
+    Args:
+        keeper: writes what is said.
+        pair: what answers.
+    """
+
+    def __init__(self, keeper: Keeper | None = None, pair: PairReference | None = None) -> None:
+        self._keeper = keeper
+        self.pair = pair or PairReference()
+        self._settings: Mapping[str, Any] = {}
+        self._begun: list[Node] = []
+        self._answer: str | None = None
+        self._leaf_before: str | None = None
+        self._shown: Tree
+        self.fresh()
+
+    @property
+    def header(self) -> Header:
+        """What is going on."""
+        return self._header
+
+    def fresh(self) -> None:
+        """Begin a new conversation; it is stored with its first question."""
+        now = time.time()
+        self._header = Header(fresh_id(), "", self.pair, created=now, updated=now)
+        self.tree = Tree()
+
+    def open(self, stored: Stored) -> None:
+        """Go on with a stored conversation."""
+        self._header, self.tree = stored.header, stored.tree
+
+    def messages(self) -> list[Message]:
+        """What the session is to know."""
+        return [node.message for node in self.tree.path()]
+
+    def nodes(self) -> list[Node]:
+        """The path in force."""
+        return self.tree.path()
+
+    def place(self, node: str) -> Place:
+        """Which version of its message a node is."""
+        versions = self.tree.versions(node)
+        return Place(node, versions.index(node) + 1, len(versions))
+
+    # A turn
+
+    def begin(self, question: str | None, settings: ChatSettings) -> tuple[str, ...]:
+        """A turn begins: it and its beginning are stored.
+
+        Args:
+            question: None to answer the last question again.
+            settings: those in force.
+
+        Returns:
+            The ids of the new nodes: question and answer, or the answer alone.
+        """
+        self._settings = parameters.to_document(settings)
+        self._leaf_before = self.tree.leaf
+        self._begun = []
+        if question is not None:
+            self._hang(Message(Role.USER, question), self.tree.leaf)
+        else:
+            users = [node.id for node in self.tree.path() if node.message.role is Role.USER]
+            self.tree.leaf = users[-1] if users else self.tree.leaf
+        self._answer = self._hang(Message(Role.ASSISTANT, ""), self.tree.leaf)
+        self._save(self._begun, begins=self._answer)
+        return tuple(node.id for node in self._begun)
+
+    def begin_from(self, node: str) -> None:
+        """The next question stands in place of `node`, as another version of it."""
+        self.tree.leaf = self.tree.nodes[node].parent
+
+    def hear(self, event: TurnEvent) -> None:
+        """Text of the running answer (the engine's thread; costs next to nothing)."""
+        if self._keeper is not None and self._answer and isinstance(event, RoundText):
+            self._keeper.stream(self._answer, event.spans)
+
+    def end(self, answer: Message | None, figures: Mapping[str, Any]) -> None:
+        """The turn is over.
+
+        Args:
+            answer: what joined the conversation; None where nothing did.
+            figures: what is worth keeping about it.
+        """
+        begun, self._begun, self._answer = self._begun, [], None
+        if answer is None:
+            for node in reversed(begun):
+                self.tree.remove(node.id)
+            self.tree.leaf = self._leaf_before
+            if self._keeper is not None:
+                ids, conversation, leaf = [n.id for n in begun], self._header.id, self.tree.leaf
+                self._keeper.write(lambda store: store.drop(conversation, ids, leaf), ends=ids[-1])
+            return
+        node = begun[-1]
+        node.message, node.figures = answer, dict(figures)
+        self._save(begun, ends=node.id)
+
+    # Versions
+
+    def step(self, node: str, by: int) -> bool:
+        """Let an earlier (-1) or later (+1) version be in force; whether there is one."""
+        versions = self.tree.versions(node)
+        index = versions.index(node) + by
+        if not 0 <= index < len(versions):
+            return False
+        self.tree.choose(versions[index])
+        self._save_leaf()
+        return True
+
+    def graft(self, messages: list[Message], settings: ChatSettings) -> None:
+        """Continue from `messages`, a new beginning; the old path stays as another version."""
+        self._settings = parameters.to_document(settings)
+        new = []
+        parent = None
+        for message in messages:
+            node = Node(fresh_id(), parent, message)
+            self.tree.add(node)
+            new.append(node)
+            parent = node.id
+        self._save(new)
+
+    def rename(self, title: str) -> None:
+        """Give the conversation another title."""
+        self._header = replace(self._header, title=title)
+        if self._keeper is not None:
+            conversation = self._header.id
+            self._keeper.write(lambda store: store.rename(conversation, title))
+
+    def _hang(self, message: Message, parent: str | None) -> str:
+        node = Node(fresh_id(), parent, message)
+        self.tree.add(node)
+        self._begun.append(node)
+        return node.id
+
+    def _save(
+        self, nodes: list[Node], *, begins: str | None = None, ends: str | None = None
+    ) -> None:
+        path = self.tree.path()
+        self._header = replace(
+            self._header,
+            title=self._header.title or title_of(path[0].message),
+            pair=self.pair,
+            parameters=self._settings,
+            updated=time.time(),
+        )
+        if self._keeper is not None:
+            header, leaf = self._header, self.tree.leaf
+            # Copies: the answer's node changes while the keeper's thread reads.
+            frozen = [replace(node) for node in nodes]
+            self._keeper.write(
+                lambda store: store.save(header, frozen, leaf), begins=begins, ends=ends
+            )
+
+    def _save_leaf(self) -> None:
+        if self._keeper is not None:
+            conversation, leaf = self._header.id, self.tree.leaf
+            self._keeper.write(lambda store: store.set_leaf(conversation, leaf))

@@ -1,0 +1,300 @@
+"""All conversations in one SQLite file. One thread uses a `Store`; several programs may at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import Span
+from localspec.chat.history.records import (
+    Header,
+    Listed,
+    PairReference,
+    Stored,
+    pack,
+    storable,
+    unpack,
+)
+from localspec.chat.history.schema import migrate, require_known
+from localspec.chat.history.tree import Node, Tree
+from localspec.engine.stats import FinishReason
+from localspec.errors import ConversationError
+
+_BUSY_S = 5.0
+KEEP_DELETED_S = 7 * 24 * 3600.0
+_LISTED = 200
+_NUMBER = "SELECT number FROM messages WHERE id = ?"
+_HEADER = "c.id, c.title, c.pair, c.parameters, c.created, c.updated"
+
+
+class Store:
+    """Reads and writes conversations.
+
+    Every method is one transaction, and raises `sqlite3.Error` where the file does not allow it.
+
+    Args:
+        path: the file; made if it is missing, with its folder.
+
+    Raises:
+        ConversationError: a newer localspec wrote it.
+        OSError, sqlite3.Error: it cannot be opened, or is no database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+        try:
+            require_known(self._db)
+            # What is written survives the program's end at once, a power cut within moments.
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            migrate(self._db)
+            with suppress(sqlite3.OperationalError):  # a file that may only be read can be listed
+                self._settle_all()
+                self._purge()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    # Writing
+
+    def save(self, header: Header, nodes: Iterable[Node], leaf: str | None) -> None:
+        """Write a conversation's nodes, new or changed, and where its path ends.
+
+        The title is written only once: it may have been changed since. A conversation that was
+        deleted meanwhile is back.
+        """
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO conversations (id, title, created, updated, pair, parameters, leaf)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+                " updated = excluded.updated, pair = excluded.pair, deleted = NULL,"
+                " parameters = excluded.parameters, leaf = excluded.leaf",
+                (
+                    *(header.id, storable(header.title), header.created, header.updated),
+                    *(_json(asdict(header.pair)), _json(header.parameters), leaf),
+                ),
+            )
+            for node in nodes:
+                self._save_node(header.id, node)
+
+    def add_text(self, message: str, spans: Sequence[Span]) -> None:
+        """Append what a running answer has released; `save` of the node replaces it all."""
+        text = storable("".join(span.text for span in spans))
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO pieces (message, content, origins) VALUES (?, ?, ?)",
+                (message, text, pack(spans)),
+            )
+
+    def drop(self, conversation: str, nodes: Iterable[str], leaf: str | None) -> None:
+        """Remove messages that came to nothing."""
+        with self._transaction():
+            for node in nodes:
+                self._db.execute(f"DELETE FROM words WHERE rowid = ({_NUMBER})", (node,))  # noqa: S608
+                self._db.execute("DELETE FROM pieces WHERE message = ?", (node,))
+                self._db.execute("DELETE FROM messages WHERE id = ?", (node,))
+            self._db.execute("UPDATE conversations SET leaf = ? WHERE id = ?", (leaf, conversation))
+            self._db.execute(
+                "DELETE FROM conversations WHERE id = ? AND NOT EXISTS"
+                " (SELECT 1 FROM messages WHERE conversation = ?)",
+                (conversation, conversation),
+            )
+
+    def set_leaf(self, conversation: str, leaf: str | None) -> None:
+        """Let another path be in force."""
+        self._db.execute("UPDATE conversations SET leaf = ? WHERE id = ?", (leaf, conversation))
+
+    def rename(self, conversation: str, title: str) -> None:
+        """Give a conversation another title."""
+        self._db.execute(
+            "UPDATE conversations SET title = ? WHERE id = ?", (storable(title), conversation)
+        )
+
+    def delete(self, conversation: str) -> None:
+        """Take a conversation out of all lists; it is removed for good a week later."""
+        self._db.execute(
+            "UPDATE conversations SET deleted = ? WHERE id = ?", (time.time(), conversation)
+        )
+
+    def undelete(self, conversation: str) -> None:
+        """Bring back what was deleted."""
+        self._db.execute("UPDATE conversations SET deleted = NULL WHERE id = ?", (conversation,))
+
+    # Reading
+
+    def listed(self, search: str = "") -> list[Listed]:
+        """Conversations, the latest first: all, or those that contain every word of `search`.
+
+        The last word may be unfinished. Titles are searched too.
+        """
+        terms = re.findall(r"\w+", search)
+        if not terms:
+            rows = self._db.execute(
+                f"SELECT {_HEADER}, (SELECT count(*) FROM messages m WHERE m.conversation = c.id)"  # noqa: S608
+                " FROM conversations c WHERE deleted IS NULL"
+                " ORDER BY updated DESC, rowid DESC LIMIT ?",
+                (_LISTED,),
+            )
+            return [Listed(_header(row), row[6]) for row in rows]
+        return [*self._hits(terms)]
+
+    def load(self, conversation: str) -> Stored:
+        """A whole conversation.
+
+        Raises:
+            ConversationError: there is none with this id.
+        """
+        row = self._db.execute(
+            f"SELECT {_HEADER}, c.leaf FROM conversations c WHERE c.id = ?",  # noqa: S608
+            (conversation,),
+        ).fetchone()
+        if row is None:
+            raise ConversationError("this conversation is no longer there", "Choose another one.")
+        with suppress(sqlite3.OperationalError), self._transaction():
+            self._settle(conversation)
+        messages = self._db.execute(
+            "SELECT id, parent, role, content, finish, origins, figures FROM messages"
+            " WHERE conversation = ? ORDER BY number",
+            (conversation,),
+        )
+        return Stored(_header(row), Tree(map(_node, messages), row[6]))
+
+    def _hits(self, terms: Sequence[str]) -> Iterator[Listed]:
+        wanted = " ".join(f'"{term}"' for term in terms) + "*"
+        like = "%" + "%".join(terms) + "%"
+        rows = self._db.execute(
+            f"SELECT {_HEADER}, (SELECT count(*) FROM messages m WHERE m.conversation = c.id),"  # noqa: S608
+            " (SELECT snippet(words, 1, '', '', '…', 12) FROM words"
+            "  WHERE words MATCH ? AND words.conversation = c.id LIMIT 1)"
+            " FROM conversations c WHERE deleted IS NULL AND (title LIKE ? OR c.id IN"
+            " (SELECT conversation FROM words WHERE words MATCH ?))"
+            " ORDER BY updated DESC, rowid DESC LIMIT ?",
+            (wanted, like, wanted, _LISTED),
+        )
+        for row in rows:
+            yield Listed(_header(row), row[6], row[7] or "")
+
+    # Inside
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # SQLite ends it by itself where the disk is full
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _save_node(self, conversation: str, node: Node) -> None:
+        message = node.message
+        content = storable(message.content)
+        self._db.execute(
+            "INSERT INTO messages"
+            " (id, conversation, parent, role, content, finish, origins, figures, created)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+            " content = excluded.content, finish = excluded.finish,"
+            " origins = excluded.origins, figures = excluded.figures",
+            (
+                *(node.id, conversation, node.parent, message.role.value, content),
+                *(message.finish, pack(message.spans), _json(node.figures), time.time()),
+            ),
+        )
+        self._db.execute("DELETE FROM pieces WHERE message = ?", (node.id,))
+        self._index(node.id, conversation, content)
+
+    def _index(self, message: str, conversation: str, content: str) -> None:
+        self._db.execute(f"DELETE FROM words WHERE rowid = ({_NUMBER})", (message,))  # noqa: S608
+        if content:
+            self._db.execute(
+                f"INSERT INTO words (rowid, conversation, content) VALUES (({_NUMBER}), ?, ?)",  # noqa: S608
+                (message, conversation, content),
+            )
+
+    def _settle_all(self) -> None:
+        """Put answers together that a program left behind when it was killed.
+
+        One that another program is writing at this moment comes to no harm: what it adds later
+        is put behind, and its last `save` replaces everything.
+        """
+        with self._transaction():
+            for (conversation,) in self._db.execute(
+                "SELECT DISTINCT conversation FROM messages WHERE id IN"
+                " (SELECT message FROM pieces)"
+            ).fetchall():
+                self._settle(conversation)
+
+    def _settle(self, conversation: str) -> None:
+        pieces: dict[str, list[tuple[str, str]]] = {}
+        for message, content, origins in self._db.execute(
+            "SELECT p.message, p.content, p.origins FROM pieces p JOIN messages m"
+            " ON m.id = p.message WHERE m.conversation = ? ORDER BY p.number",
+            (conversation,),
+        ):
+            pieces.setdefault(message, []).append((content, origins))
+        for message, parts in pieces.items():
+            content, origins = self._db.execute(
+                "SELECT content, origins FROM messages WHERE id = ?", (message,)
+            ).fetchone()
+            content += "".join(part[0] for part in parts)
+            origins += "".join(part[1] for part in parts)
+            self._db.execute(
+                "UPDATE messages SET content = ?, origins = ? WHERE id = ?",
+                (content, origins, message),
+            )
+            self._db.execute("DELETE FROM pieces WHERE message = ?", (message,))
+            self._index(message, conversation, content)
+
+    def _purge(self) -> None:
+        old = "SELECT id FROM conversations WHERE deleted < ?"
+        before = (time.time() - KEEP_DELETED_S,)
+        with self._transaction():
+            for table in ("words", "messages"):
+                self._db.execute(f"DELETE FROM {table} WHERE conversation IN ({old})", before)  # noqa: S608
+            self._db.execute("DELETE FROM conversations WHERE deleted < ?", before)
+
+
+def touched(header: Header) -> Header:
+    """`header` as of now."""
+    return replace(header, updated=time.time())
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return storable(json.dumps(value, ensure_ascii=False))
+
+
+def _header(row: Sequence[Any]) -> Header:
+    pair, parameters = _mapping(row[2]), _mapping(row[3])
+    draft = pair.get("draft")
+    reference = PairReference(
+        str(pair.get("name", "")),
+        str(pair.get("target", "")),
+        draft if isinstance(draft, str) else None,
+    )
+    return Header(row[0], row[1], reference, parameters, row[4], row[5])
+
+
+def _node(row: Sequence[Any]) -> Node:
+    node_id, parent, role, content, finish, origins, figures = row
+    reason = FinishReason(finish) if finish in set(FinishReason) else None
+    message = Message(Role(role), content, reason, unpack(content, origins))
+    return Node(node_id, parent, message, _mapping(figures))
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    return found if isinstance(found, dict) else {}

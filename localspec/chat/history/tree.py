@@ -1,0 +1,109 @@
+"""A conversation with all its versions: messages as a tree, one path through it in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from localspec.chat.conversation import Message
+
+
+@dataclass(slots=True)
+class Node:
+    """One message and where it hangs.
+
+    Attributes:
+        id: unlike any other, in any instance.
+        parent: the id of the message before; None for a first one.
+        message: what was said.
+        figures: what is worth keeping about how an answer was made, by name.
+    """
+
+    id: str
+    parent: str | None
+    message: Message
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def fresh_id() -> str:
+    """An id for a node or a conversation."""
+    return uuid4().hex
+
+
+class Tree:
+    """Nodes by id, and the last one of the path in force.
+
+    A node whose parent is unknown counts as a first message: half a tree is better than none.
+    """
+
+    def __init__(self, nodes: Iterable[Node] = (), leaf: str | None = None) -> None:
+        """Take over `nodes`, the older of two versions first.
+
+        Args:
+            nodes: in the order in which they were said.
+            leaf: where the path ends; None, or an unknown id, for the newest node.
+        """
+        self.nodes: dict[str, Node] = {}
+        self._children: dict[str | None, list[str]] = {None: []}
+        self._preferred: dict[str, str] = {}
+        self.leaf: str | None = None
+        for node in nodes:
+            self.add(node)
+        if leaf in self.nodes:
+            self.leaf = leaf
+            self._prefer_path()
+
+    def add(self, node: Node) -> None:
+        """Hang `node` in; the path ends with it."""
+        self.nodes[node.id] = node
+        self._children.setdefault(node.id, [])
+        self._siblings(node).append(node.id)
+        self.leaf = node.id
+        if node.parent is not None:
+            self._preferred[node.parent] = node.id
+
+    def remove(self, node_id: str) -> None:
+        """Take a childless node out; a path that ended with it ends with its parent."""
+        node = self.nodes[node_id]
+        self._siblings(node).remove(node_id)
+        del self.nodes[node_id], self._children[node_id]
+        if node.parent is not None and self._preferred.get(node.parent) == node_id:
+            del self._preferred[node.parent]
+        if self.leaf == node_id:
+            self.leaf = node.parent if node.parent in self.nodes else None
+
+    def path(self) -> list[Node]:
+        """The nodes in force, the first message first."""
+        found: dict[str, Node] = {}
+        at = self.leaf
+        while at in self.nodes and at not in found:
+            found[at] = self.nodes[at]
+            at = self.nodes[at].parent
+        return list(reversed(found.values()))
+
+    def versions(self, node_id: str) -> list[str]:
+        """The ids of all versions of a message, the oldest first."""
+        return list(self._siblings(self.nodes[node_id]))
+
+    def choose(self, node_id: str) -> None:
+        """Lead the path through a node, and on from there as it last went."""
+        seen = {node_id}
+        while following := self._children[node_id]:
+            node_id = self._preferred.get(node_id, following[-1])
+            if node_id in seen:
+                break
+            seen.add(node_id)
+        self.leaf = node_id
+        self._prefer_path()
+
+    def _siblings(self, node: Node) -> list[str]:
+        if node.parent is None:
+            return self._children[None]
+        return self._children.setdefault(node.parent, [])
+
+    def _prefer_path(self) -> None:
+        for node in self.path():
+            if node.parent is not None:
+                self._preferred[node.parent] = node.id

@@ -1,0 +1,416 @@
+"""Stored conversations: real SQLite files, other processes, kills and damage."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import Origin, RoundText, Span, TurnEvent
+from localspec.chat.history import exchange, parameters, schema
+from localspec.chat.history.keeper import Keeper
+from localspec.chat.history.record import Record
+from localspec.chat.history.records import PairReference, pack, unpack
+from localspec.chat.history.store import KEEP_DELETED_S, Store
+from localspec.chat.history.tree import Node, Tree
+from localspec.chat.settings import ChatSettings
+from localspec.engine.acceptance import Accept
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import FinishReason, Round
+from localspec.errors import ConversationError, LocalspecError
+
+SETTINGS = ChatSettings(system_prompt="Be brief.")
+PAIR = PairReference("demo", "demo")
+ROUND = Round(tokens=(1,), gamma=0, drafted=0, accepted=0, draft_s=0.0, verify_s=0.01, total_s=0.01)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "conversations.db"
+
+
+class Desk:
+    """A keeper and the record of one running program."""
+
+    def __init__(self, path: Path) -> None:
+        self.told: list[LocalspecError] = []
+        self.keeper = Keeper(path, self.told.append)
+        self.keeper.start()
+        self.record = Record(self.keeper, PAIR)
+
+    def turn(self, question: str | None, answer: str) -> str:
+        ids = self.record.begin(question, SETTINGS)
+        spans = (Span(answer[:3], Origin.DRAFT), Span(answer[3:], Origin.TARGET))
+        message = Message(Role.ASSISTANT, answer, FinishReason.STOP, spans)
+        self.record.end(message, {"generated_tokens": 3})
+        return ids[-1]
+
+    def flush(self) -> None:
+        self.keeper.ask(lambda _: None).exception(10)
+
+    def titles(self, search: str = "") -> list[str]:
+        return [one.header.title for one in self.keeper.ask(lambda s: s.listed(search)).result(10)]
+
+    def load(self, title: str) -> Record:
+        found = self.keeper.ask(lambda s: s.listed(title)).result(10)[0].header.id
+        record = Record(self.keeper, PAIR)
+        record.open(self.keeper.ask(lambda s: s.load(found)).result(10))
+        return record
+
+
+@pytest.fixture
+def desk(path: Path) -> Iterator[Callable[[], Desk]]:
+    desks: list[Desk] = []
+
+    def make() -> Desk:
+        for one in desks:  # what they have said is written before the next one looks
+            one.flush()
+        desks.append(Desk(path))
+        return desks[-1]
+
+    yield make
+    for one in desks:
+        assert one.keeper.close(10)
+
+
+def said(record: Record) -> list[str]:
+    return [message.content for message in record.messages()]
+
+
+def test_a_conversation_comes_back_whole(desk: Callable[[], Desk]) -> None:
+    first = desk()
+    first.turn("What is\nthis?", "A test.")
+    first.turn("And \x00 that?", "Another: ✓ \U0001f600")
+    record = desk().load("What is this?")
+    assert record.messages() == first.record.messages()
+    assert record.header.pair == PAIR
+    assert record.nodes()[1].figures == {"generated_tokens": 3}
+    back = parameters.from_document(record.header.parameters, ChatSettings())
+    assert back == SETTINGS
+
+
+def test_all_parameters_survive_and_wrong_ones_are_left_out() -> None:
+    sampling = SamplingParams(temperature=0.1, top_k=3, seed=7, logit_bias={4: -math.inf, 5: 1.5})
+    settings = ChatSettings(
+        system_prompt="x", sampling=sampling, accept=Accept.COUPLED, lenience=0.5, grammar="g",
+        gamma=3, n_predict=9, stop=("a", "b"), repeatable=True,
+    )  # fmt: skip
+    document = json.loads(json.dumps(parameters.to_document(settings), allow_nan=False))
+    assert parameters.from_document(document, ChatSettings()) == settings
+    wrong = {
+        "system_prompt": 3, "gamma": 1000, "accept": "no", "stop": "x", "n_predict": None,
+        "lenience": "much", "repeatable": 1, "sampling": {"top_k": "many", "temperature": 0.2},
+        "unknown": 1,
+    }  # fmt: skip
+    assert parameters.from_document(wrong, settings) == replace(
+        settings, sampling=replace(sampling, temperature=0.2)
+    )
+    impossible = {"sampling": {"temperature": -1}}
+    assert parameters.from_document(impossible, settings).sampling == sampling
+
+
+def test_the_list_is_searched_by_words_and_their_beginnings(desk: Callable[[], Desk]) -> None:
+    one = desk()
+    one.turn("Rivers of Europe", "The Danube, the Rhine.")
+    one.record.fresh()
+    one.turn("Mountains", "Über the Alps, 'quoted\" AND (odd*")
+    assert one.titles() == ["Mountains", "Rivers of Europe"]
+    assert one.titles("dan") == ["Rivers of Europe"]
+    assert one.titles("danube the rh") == ["Rivers of Europe"]
+    assert one.titles("uber AND odd") == ["Mountains"]
+    assert one.titles("mount") == ["Mountains"]
+    assert one.titles("rhine alps") == []
+    assert one.titles("\"'*()^") == ["Mountains", "Rivers of Europe"]
+    hit = one.keeper.ask(lambda s: s.listed("danube")).result(10)[0]
+    assert "Danube" in hit.found
+    assert hit.messages == 2
+
+
+def test_rename_delete_and_undo(desk: Callable[[], Desk]) -> None:
+    one = desk()
+    one.turn("A question", "An answer")
+    one.record.rename("A better title")
+    one.turn("More", "Yes")
+    assert one.titles() == ["A better title"]
+    conversation = one.record.header.id
+    one.keeper.ask(lambda s: s.delete(conversation)).result(10)
+    assert one.titles() == []
+    assert one.titles("question") == []
+    one.keeper.ask(lambda s: s.undelete(conversation)).result(10)
+    assert one.titles("question") == ["A better title"]
+
+
+def test_what_was_deleted_long_ago_is_removed_for_good(
+    path: Path, desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = desk()
+    one.turn("Old", "thing")
+    kept = one.record.header.id
+    one.record.fresh()
+    one.turn("Older", "thing")
+    one.keeper.ask(lambda s: s.delete(one.record.header.id)).result(10)
+    later = time.time() + KEEP_DELETED_S + 60
+    monkeypatch.setattr(time, "time", lambda: later)
+    store = Store(path)
+    assert [listed.header.id for listed in store.listed()] == [kept]
+    store.undelete(one.record.header.id)
+    assert len(store.listed()) == 1
+    assert len(store.listed("thing")) == 1
+    store.close()
+
+
+def test_versions_of_questions_and_answers(desk: Callable[[], Desk]) -> None:
+    one = desk()
+    record = one.record
+    first = one.turn("q1", "a1")
+    one.turn("q2", "a2")
+    # Regenerate the last answer, go back, continue from there.
+    again = one.turn(None, "a2 again")
+    assert said(record) == ["q1", "a1", "q2", "a2 again"]
+    assert record.place(again).version == 2
+    assert record.step(again, -1)
+    assert said(record) == ["q1", "a1", "q2", "a2"]
+    one.turn("q3", "a3")
+    # Edit the second question.
+    record.begin_from(record.nodes()[2].id)
+    one.turn("q2 other", "b2")
+    assert said(record) == ["q1", "a1", "q2 other", "b2"]
+    edited = record.nodes()[2].id
+    assert (record.place(edited).version, record.place(edited).versions) == (2, 2)
+    assert record.place(first).versions == 1
+    assert not record.step(edited, 1)
+    assert record.step(edited, -1)
+    assert said(record) == ["q1", "a1", "q2", "a2", "q3", "a3"]  # as it last went there
+    back = desk().load("q1")
+    assert said(back) == said(record)
+    assert back.step(back.nodes()[2].id, 1)
+    assert said(back) == ["q1", "a1", "q2 other", "b2"]
+
+
+def test_a_turn_that_came_to_nothing_leaves_no_trace(desk: Callable[[], Desk]) -> None:
+    one = desk()
+    one.record.begin("never answered", SETTINGS)
+    one.record.end(None, {})
+    assert one.titles() == []
+    one.turn("q", "a")
+    one.record.begin(None, SETTINGS)
+    one.record.end(None, {})
+    assert said(one.record) == ["q", "a"]
+    assert said(desk().load("q")) == ["q", "a"]
+
+
+def test_two_programs_continue_one_conversation_and_both_branches_stay(
+    desk: Callable[[], Desk],
+) -> None:
+    one, other = desk(), desk()
+    one.turn("q", "a")
+    record = other.load("q")
+    one.turn("from one", "1")
+    other.record = record
+    other.turn("from the other", "2")
+    assert said(one.record) == ["q", "a", "from one", "1"]
+    both = desk().load("q")
+    assert said(both) == ["q", "a", "from the other", "2"]
+    assert both.step(both.nodes()[2].id, -1)
+    assert said(both) == ["q", "a", "from one", "1"]
+
+
+def released(text: str) -> TurnEvent:
+    return RoundText((Span(text, Origin.DRAFT),), ROUND)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.test_history import *
+desk = Desk(Path(sys.argv[1]))
+desk.turn("first", "whole")
+desk.record.begin("second", SETTINGS)
+for n in range(1000):
+    desk.record.hear(released(f"word{n} "))
+    if n == 20:
+        time.sleep(0.6)  # three batches: what came so far is written
+        print("now", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_a_killed_program_loses_nothing_that_is_older_than_a_batch(
+    path: Path, desk: Callable[[], Desk]
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stdout.readline() == "now\n"
+    # Another program may look while the first one is writing.
+    found = desk().titles("word20")
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert found == ["first"]
+    record = desk().load("first")
+    whole = "".join(f"word{n} " for n in range(21))
+    assert said(record) == ["first", "whole", "second", whole]
+    assert record.messages()[-1].finish is None
+    assert record.messages()[-1].spans == (Span(whole, Origin.DRAFT),)
+
+
+def test_many_programs_write_at_once(path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tests.test_history import *\n"
+        "desk = Desk(Path(sys.argv[1]))\n"
+        "for n in range(15): desk.turn(f'{sys.argv[2]} {n}', 'answer')\n"
+        "assert desk.keeper.close(60) and not desk.told, desk.told\n"
+    )
+    children = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in "ab"]
+    assert [child.wait() for child in children] == [0, 0]
+    store = Store(path)
+    assert sorted(one.messages for one in store.listed()) == [30, 30]
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["text", "folder", "file in the way", "newer", "header only"])
+def test_a_file_that_cannot_be_used_is_said_once_and_nothing_else_happens(
+    path: Path, damage: str, desk: Callable[[], Desk]
+) -> None:
+    path.parent.mkdir()
+    if damage == "text":
+        path.write_text("no database at all " * 100)
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "file in the way":
+        path.parent.rmdir()
+        path.parent.write_text("")
+    elif damage == "newer":
+        db = sqlite3.connect(path)
+        db.execute("PRAGMA user_version = 99")
+        db.close()
+    else:
+        path.write_bytes(b"SQLite format 3\x00" + b"\xff" * 4096)
+    before = path.read_bytes() if path.is_file() else None
+    one = desk()
+    one.turn("q", "a")
+    one.turn("q2", "a2")
+    assert said(one.record) == ["q", "a", "q2", "a2"]
+    with pytest.raises(ConversationError):
+        one.titles()
+    assert len(one.told) == 1
+    assert "\n" not in one.told[0].message
+    assert one.told[0].remedy
+    assert before is None or path.read_bytes() == before
+
+
+def test_what_could_not_be_written_is_written_later(path: Path, desk: Callable[[], Desk]) -> None:
+    one = desk()
+    assert one.titles() == []
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("CREATE TRIGGER full BEFORE INSERT ON messages BEGIN"
+                  " SELECT raise(ABORT, 'database or disk is full'); END")  # fmt: skip
+    one.turn("q", "a")
+    one.turn("q2", "a2")
+    assert one.titles() == []
+    assert len(one.told) == 1
+    assert "full" in one.told[0].message
+    other.execute("DROP TRIGGER full")
+    other.close()
+    one.turn("q3", "a3")
+    assert said(desk().load("q")) == ["q", "a", "q2", "a2", "q3", "a3"]
+
+
+def test_migrations_run_once_in_order_and_whole_or_not_at_all(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    first, second = ("CREATE TABLE a (x)",), ("INSERT INTO a VALUES (1)", "CREATE TABLE b (y)")
+    schema.migrate(db, [first])
+    broken = ("INSERT INTO a VALUES (2)", "no sql")
+    with pytest.raises(sqlite3.Error):
+        schema.migrate(db, [first, broken])
+    assert db.execute("SELECT count(*) FROM a").fetchone() == (0,)
+    for _ in range(2):
+        schema.migrate(db, [first, second])
+    assert db.execute("SELECT x FROM a").fetchall() == [(1,)]
+    with pytest.raises(ConversationError, match="version 2"):
+        schema.migrate(db, [first])
+    db.close()
+
+
+def test_an_export_is_imported_as_a_conversation_of_its_own(
+    desk: Callable[[], Desk], tmp_path: Path
+) -> None:
+    one = desk()
+    one.turn("q", "a")
+    one.turn(None, "again \x1b[2J")
+    stored = one.keeper.ask(lambda s: s.load(one.record.header.id)).result(10)
+    file = exchange.write_file(stored, "json", tmp_path / "c.json")
+    back = exchange.read_file(file)
+    assert back.header.id != stored.header.id
+    assert back.header.pair == PAIR
+    assert not set(back.tree.nodes) & set(stored.tree.nodes)
+    record = Record(None)
+    record.open(back)
+    assert record.messages() == one.record.messages()
+    assert record.step(record.nodes()[-1].id, -1)
+    assert said(record) == ["q", "a"]
+    text = exchange.write_file(stored, "md", tmp_path / "c.md").read_text(encoding="utf-8")
+    assert text.startswith("# q\n\ndemo, ")
+    assert "## System prompt\n\nBe brief.\n\n## You\n\nq\n\n## demo\n\nagain" in text
+    with pytest.raises(ConversationError, match="exists already"):
+        exchange.write_file(stored, "md", tmp_path / "c.md")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"format": "x"}', "[" * 100_000,
+     '{"format": "localspec conversation", "version": 2}',
+     '{"format": "localspec conversation", "version": 1}',
+     '{"format": "localspec conversation", "version": 1, "messages": []}',
+     '{"format": "localspec conversation", "version": 1, "messages": [3]}',
+     '{"format": "localspec conversation", "version": 1, "messages":'
+     ' [{"id": "a", "role": "king", "content": "x"}]}'],
+)  # fmt: skip
+def test_other_files_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ConversationError) as caught:
+        exchange.read_file(tmp_path / "x.json")
+    assert len(caught.value.message) < 300
+
+
+def test_origins_are_kept_in_a_few_characters() -> None:
+    spans = (Span("ab", Origin.DRAFT), Span("é\n", Origin.TARGET), Span("", Origin.DRAFT))
+    assert pack(spans) == "d2t2"
+    assert unpack("abé\n", "d2t2") == spans[:2]
+    assert unpack("abc", "d2t2") == ()
+
+
+def test_half_a_tree_is_shown_as_far_as_it_goes() -> None:
+    nodes = [Node(c, p, Message(Role.USER, c)) for c, p in [("b", "lost"), ("c", "b"), ("d", "d")]]
+    tree = Tree(nodes, "c")
+    assert [node.id for node in tree.path()] == ["b", "c"]
+    tree.choose("d")
+    assert [node.id for node in tree.path()] == ["d"]
+
+
+def test_two_thousand_messages_load_in_well_under_a_second(path: Path) -> None:
+    desk = Desk(path)
+    for n in range(1000):
+        desk.turn(f"question {n}", "word " * 100)
+    desk.flush()
+    conversation = desk.record.header.id
+    best = math.inf
+    for _ in range(3):
+        started = time.perf_counter()
+        stored = desk.keeper.ask(lambda s: s.load(conversation)).result(30)
+        best = min(best, time.perf_counter() - started)
+    assert len(stored.tree.path()) == 2000
+    assert best < 0.3
+    assert desk.keeper.close(30)
