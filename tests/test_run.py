@@ -280,10 +280,39 @@ def test_loading_can_be_cancelled() -> None:
         load_session(Options(), progress=lambda _step, _share: cancel.set(), cancel=cancel)
 
 
-def test_a_recurrent_target_goes_without_a_draft(tmp_path: Path, demo_draft: Path) -> None:
-    target = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
+@pytest.mark.parametrize("recurrent", ["target", "draft"])
+def test_a_recurrent_model_is_drafted_for_and_drafts(
+    tmp_path: Path, demo_target: Path, demo_draft: Path, recurrent: str
+) -> None:
+    mamba = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
+    target, draft = (mamba, demo_draft) if recurrent == "target" else (demo_target, mamba)
     loaded = load_session(
-        Options(pair=str(target), draft=str(demo_draft), n_predict=3),
+        Options(pair=str(target), draft=str(draft), n_predict=12, gamma=4, temp=0, threads=1),
+        progress=lambda _step, _share: None,
+        cancel=Cancel(),
+    )
+    *_, end = loaded.turn("hi", Cancel())
+    assert end.stats.drafted_tokens > 0
+    loaded.speculation = False
+    *_, again = loaded.regenerate(Cancel())
+    assert again.stats.drafted_tokens == 0
+    assert again.text == end.text
+    loaded.close()
+
+
+@pytest.mark.parametrize("recurrent", ["target", "draft"])
+def test_where_no_state_can_be_restored_nothing_is_drafted_and_the_reason_shown(
+    tmp_path: Path,
+    demo_target: Path,
+    demo_draft: Path,
+    recurrent: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llama_cpp.llama_cpp.llama_state_seq_set_data_ext", lambda *_: 0)
+    mamba = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
+    target, draft = (mamba, demo_draft) if recurrent == "target" else (demo_target, mamba)
+    loaded = load_session(
+        Options(pair=str(target), draft=str(draft), n_predict=3),
         progress=lambda _step, _share: None,
         cancel=Cancel(),
     )
@@ -291,17 +320,6 @@ def test_a_recurrent_target_goes_without_a_draft(tmp_path: Path, demo_draft: Pat
     assert "cannot take back" in loaded.speculation_note
     *_, end = loaded.turn("hi", Cancel())
     assert end.stats.drafted_tokens == 0
-    loaded.close()
-
-
-def test_a_recurrent_draft_is_left_out(tmp_path: Path, demo_target: Path) -> None:
-    draft = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
-    loaded = load_session(
-        Options(draft=str(draft), n_predict=3),
-        progress=lambda _step, _share: None,
-        cancel=Cancel(),
-    )
-    assert "cannot take back" in loaded.speculation_note
     loaded.close()
 
 

@@ -30,6 +30,9 @@ from localspec.pairs.gguf import GgufHeader, ModelFiles
 # than the weights.
 DEFAULT_CTX = 8192
 LEAST_CTX = 16
+# Rejected tokens that a target with recurrent layers takes back without reading again what stays;
+# each costs a copy of its state. A round that drafts more reads again.
+SNAPSHOTS = 8
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""
@@ -116,7 +119,7 @@ def load_session(
     before = devices()
     with ExitStack() as undo:
         loader = _Loader(options, plan.n_ctx, progress, cancel, undo)
-        target = loader.load(plan.resolved.target)
+        target = loader.load(plan.resolved.target, snapshots=0 if plan.draft is None else SNAPSHOTS)
         _require_known_tokens(settings, target.model.n_vocab)
         draft, note = _load_draft(plan.resolved, target, loader)
         pair = LoadedPair(
@@ -290,8 +293,8 @@ class _Loader:
     cancel: Cancel
     undo: ExitStack
 
-    def load(self, path: Path) -> Context:
-        """Load one model and make its context."""
+    def load(self, path: Path, *, snapshots: int = 0) -> Context:
+        """Load one model and make its context, with so many snapshots of a recurrent state."""
         step = f"Loading {path.name}"
         model = Model.load(
             path,
@@ -300,7 +303,7 @@ class _Loader:
             cancel=self.cancel,
         )
         self.undo.callback(model.close)
-        how = ContextOptions(n_ctx=self.n_ctx, threads=self.options.threads)
+        how = ContextOptions(n_ctx=self.n_ctx, threads=self.options.threads, snapshots=snapshots)
         context = Context(model, how, self.cancel)
         self.undo.callback(context.close)
         return context
@@ -325,10 +328,18 @@ def _load_draft(
     if resolved.draft is None:
         return None, f"there is no draft: {resolved.draft_reason}"
     if not target.can_truncate:
-        return None, f"{target.model.name} cannot take back rejected tokens"
+        return None, _cannot_go_back(target.model)
     draft = loader.load(resolved.draft)
     if draft.can_truncate:
         return draft, ""
     draft.close()
     draft.model.close()
-    return None, f"the draft {draft.model.name} cannot take back rejected tokens"
+    return None, _cannot_go_back(draft.model)
+
+
+def _cannot_go_back(model: Model) -> str:
+    architecture = model.metadata.get("general.architecture", "?")
+    return (
+        f"{model.name} cannot take back rejected tokens: llama.cpp restores no earlier state"
+        f" of this architecture ({architecture})"
+    )

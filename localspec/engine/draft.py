@@ -258,6 +258,8 @@ class ModelDrafter:
             if len(drafted) == limit or self.context.model.is_end(token) or not plan.wants_pass():
                 break
             self._cancel.check()
+            if len(drafted) == 1:
+                self.context.mark()
             logits = self.context.decode([token], 1)
         return Draft(tuple(drafted), _all_or_none(rows))
 
@@ -267,13 +269,19 @@ class ModelDrafter:
         step = self.context.n_batch
         for i in range(start, len(tokens), step):
             self._cancel.check()
+            if i > start:
+                self.context.mark()
             logits = self.context.decode(tokens[i : i + step], 1)
         self.catch_up = CatchUp(len(tokens) - start, start)
         return logits
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:  # noqa: ARG002 - the protocol's
-        """Take what was rejected out of the cache: it may hold all but the newest token."""
-        self.context.truncate(len(tokens) - 1)
+        """Take what was rejected out of the cache: it may hold all but the newest token.
+
+        A recurrent draft goes back to where it began to draft, and reads what was accepted with
+        the newest token.
+        """
+        self.context.rewind(len(tokens) - 1)
 
 
 def _all_or_none(rows: Iterable[Dist | None]) -> tuple[Dist, ...] | None:

@@ -112,6 +112,7 @@ class Engine:
         cached = self.target.keep_prefix(prompt[:end])
         for start in range(cached, end, self.target.n_batch):
             cancel.check()
+            self.target.mark()
             self.target.decode(prompt[start : min(start + self.target.n_batch, end)], 0)
             yield len(self.target.tokens) - cached, end - cached
         return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
@@ -170,6 +171,8 @@ class Engine:
         plan = self._plan(generation, policy)
         draft = self._propose(tokens, plan, cuttable=draw.cuttable)
         drafted = perf_counter()
+        if draft.tokens:
+            self.target.mark(len(draft.tokens) + 1)
         logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
         verified = perf_counter()
         p = draw.sampler.rows(logits, tokens, draft.tokens)

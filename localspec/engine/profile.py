@@ -96,6 +96,7 @@ def measure(
         context.truncate(kept)
         return seconds
 
+    context.mark()
     try:
         if fitting:
             once(1)

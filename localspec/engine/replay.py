@@ -214,6 +214,10 @@ class Decoder(Protocol):
         """Append `tokens`; the logits of the last `n_logits`."""
         ...
 
+    def mark(self, ahead: int = 0) -> None:
+        """Make sure that one can go back to here."""
+        ...
+
     def truncate(self, n: int) -> None:
         """Keep the first `n` tokens."""
         ...
@@ -233,6 +237,7 @@ def redecode(trace: Trace, target: Decoder, constraint: Constraint | None = None
     sampler = Sampler(trace.sampling, constraint)
     tokens, same, difference = list(trace.prompt), True, 0.0
     for done in trace.rounds:
+        target.mark(len(done.draft.tokens) + 1)
         logits = target.decode([tokens[-1], *done.draft.tokens], len(done.draft.tokens) + 1)
         rows = sampler.rows(logits, tokens, done.draft.tokens)
         difference = max([difference, *(_apart(rows[i], row) for i, row in done.p.items())])

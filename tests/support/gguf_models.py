@@ -278,10 +278,16 @@ def write_embedding_model(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0
     return weights.save()
 
 
-def write_random_qwen3(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+def write_random_qwen3(
+    path: Path,
+    *,
+    like: Path = DEMO_TARGET,
+    seed: int = 0,
+    type: str = "q8_0",  # noqa: A002
+) -> Path:
     """Write a Qwen3: two query heads share one key and value head."""
     sizes = Sizes(n_head_kv=1)
-    weights = Weights(path, "qwen3", read_vocabulary(like), seed, "q8_0")
+    weights = Weights(path, "qwen3", read_vocabulary(like), seed, type)
     weights.sizes(sizes)
     weights.ends(sizes.n_embd)
     for number in range(sizes.n_layer):
@@ -293,11 +299,17 @@ def write_random_qwen3(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -
 
 
 def write_random_moe(
-    path: Path, *, like: Path = DEMO_TARGET, n_expert: int = 4, n_used: int = 2, seed: int = 0
+    path: Path,
+    *,
+    like: Path = DEMO_TARGET,
+    n_expert: int = 4,
+    n_used: int = 2,
+    seed: int = 0,
+    type: str = "q8_0",  # noqa: A002
 ) -> Path:
     """Write a Qwen3 mixture of experts."""
     sizes = Sizes(n_head_kv=1)
-    weights = Weights(path, "qwen3moe", read_vocabulary(like), seed, "q8_0")
+    weights = Weights(path, "qwen3moe", read_vocabulary(like), seed, type)
     weights.sizes(sizes)
     weights.writer.add_expert_count(n_expert)
     weights.writer.add_expert_used_count(n_used)
@@ -316,11 +328,16 @@ def write_random_moe(
 
 
 def write_random_gemma3(
-    path: Path, *, like: Path = DEMO_TARGET, window: int = 32, seed: int = 0
+    path: Path,
+    *,
+    like: Path = DEMO_TARGET,
+    window: int = 32,
+    seed: int = 0,
+    type: str = "q8_0",  # noqa: A002
 ) -> Path:
     """Write a Gemma 3 whose layers, all but the sixth, see the last `window` positions only."""
     sizes = Sizes(n_layer=6, n_head_kv=1)
-    weights = Weights(path, "gemma3", read_vocabulary(like), seed, "q8_0")
+    weights = Weights(path, "gemma3", read_vocabulary(like), seed, type)
     weights.sizes(sizes)
     weights.writer.add_sliding_window(window)
     weights.writer.add_key_length(sizes.head)
@@ -336,10 +353,16 @@ def write_random_gemma3(
     return weights.save()
 
 
-def write_random_mamba(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+def write_random_mamba(
+    path: Path,
+    *,
+    like: Path = DEMO_TARGET,
+    seed: int = 0,
+    type: str = "q8_0",  # noqa: A002
+) -> Path:
     """Write a Mamba: purely recurrent."""
     width, inner, state, kernel, rank, layers = 64, 128, 16, 4, 32, 2
-    weights = Weights(path, "mamba", read_vocabulary(like), seed, "q8_0")
+    weights = Weights(path, "mamba", read_vocabulary(like), seed, type)
     weights.sizes(
         Sizes(n_layer=layers, n_embd=width, n_head=0, n_head_kv=0, n_ff=0), head_count_kv=0
     )
@@ -364,11 +387,17 @@ def write_random_mamba(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -
     return weights.save()
 
 
-def write_random_lfm2(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+def write_random_lfm2(
+    path: Path,
+    *,
+    like: Path = DEMO_TARGET,
+    seed: int = 0,
+    type: str = "q8_0",  # noqa: A002
+) -> Path:
     """Write an LFM2: two layers with short convolutions, then one with attention."""
     kernel, kv = 3, (0, 0, 1)
     sizes = Sizes(n_layer=len(kv))
-    weights = Weights(path, "lfm2", read_vocabulary(like), seed, "q8_0")
+    weights = Weights(path, "lfm2", read_vocabulary(like), seed, type)
     weights.sizes(sizes, head_count_kv=kv)
     weights.writer.add_shortconv_l_cache(kernel)
     count = len(weights.vocabulary.tokens)
@@ -388,12 +417,18 @@ def write_random_lfm2(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) ->
     return weights.save()
 
 
-def write_random_qwen35(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+def write_random_qwen35(
+    path: Path,
+    *,
+    like: Path = DEMO_TARGET,
+    seed: int = 0,
+    type: str = "q8_0",  # noqa: A002
+) -> Path:
     """Write a Qwen3.5: three layers of gated delta net, then one with gated attention."""
     state, groups, values, kernel = 32, 2, 2, 4
     key_width, value_width = state * groups, state * values
     sizes = Sizes(n_layer=4, n_head_kv=1)
-    weights = Weights(path, "qwen35", read_vocabulary(like), seed, "q8_0")
+    weights = Weights(path, "qwen35", read_vocabulary(like), seed, type)
     weights.sizes(sizes)
     writer = weights.writer
     writer.add_key_length(sizes.head)
@@ -441,3 +476,6 @@ GENERATORS: Mapping[str, Callable[..., Path]] = {
     "qwen35": write_random_qwen35,
 }
 """Every kind of model here that can generate."""
+
+ARCHITECTURES = ("llama", "qwen3", "moe", "gemma3", "mamba", "lfm2", "qwen35")
+"""Of these one of every sort of memory, all with the demo's vocabulary."""

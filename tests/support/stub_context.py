@@ -59,6 +59,13 @@ class StubContext:
         rows = [self.script(tuple(self.tokens[: i + 1])) for i in range(first, len(self.tokens))]
         return np.array(rows, np.float32).reshape(n_logits, self.model.n_vocab)
 
+    def mark(self, ahead: int = 0) -> None:
+        self.marked = len(self.tokens)
+
+    def rewind(self, n: int) -> int:
+        self.truncate(n)
+        return len(self.tokens)
+
     def truncate(self, n: int) -> None:
         if n < len(self.tokens) and not self.can_truncate:
             raise EngineError("cannot truncate")

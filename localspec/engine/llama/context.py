@@ -13,6 +13,7 @@ from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.llama.devices import default_threads
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
@@ -36,12 +37,16 @@ class ContextOptions:
         n_batch: tokens decoded at once while reading a prompt.
         threads: CPU threads, None for one per physical core.
         flash_attention: True, False, or None to let llama.cpp decide.
+        snapshots: for models with recurrent layers, how many tokens of the last batch can be taken
+            back without reading again what stays. Each costs a copy of the state; architectures
+            that have none ignore it.
     """
 
     n_ctx: int
     n_batch: int = 512
     threads: int | None = None
     flash_attention: bool | None = None
+    snapshots: int = 0
 
 
 class Context:
@@ -51,8 +56,7 @@ class Context:
         model: whose weights it uses.
         n_ctx: how many tokens fit.
         tokens: the ids in the cache, in order. Read it, never write it.
-        can_truncate: whether the last tokens can be taken out again, found by trying. Without
-            it (recurrent and hybrid architectures) a rejected draft could not be rolled back.
+        rollback: how tokens are taken out again, found by trying.
         cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
     """
 
@@ -79,6 +83,9 @@ class Context:
         self._batch = _Batch(self._n_batch)
         self._logits_address = _logits_address()
         self._views: dict[tuple[int, int], NDArray[np.float32]] = {}
+        self._checkpoint = Checkpoint(self._handle)
+        self._snapshots = 0
+        self._batch_start = 0  # before which the snapshots of the last batch don't reach
         try:
             if not self._memory:
                 raise UnsupportedModel(
@@ -86,7 +93,8 @@ class Context:
                     "Choose a chat model.",
                 )
             self.watch(cancel)
-            self.can_truncate = self._probe_truncation()
+            self.rollback = Rollback.NONE
+            self.rollback = self._probe()
         except BaseException:
             self.close()
             raise
@@ -119,8 +127,9 @@ class Context:
             it is overwritten by the next decode, so copy what must live longer.
 
         Raises:
-            Cancelled: the watched flag was set; the cache is as before.
-            EngineError: llama.cpp could not decode; the cache is as before.
+            Cancelled: the watched flag was set; the cache is as before, or as at the last `mark`
+                where it can't be, or empty where nothing was marked.
+            EngineError: llama.cpp could not decode; the same holds.
         """
         n = len(tokens)
         if n == 0 or n > self.free or n_logits > min(n, MAX_BATCH_OUTPUTS):
@@ -131,14 +140,17 @@ class Context:
         code = lib.llama_decode(self._handle, batch)
         if code != 0:
             self._recover(code)
+        self._batch_start = len(self.tokens)
         self.tokens.extend(tokens)
         return self._logits(n, n_logits)
 
     def _recover(self, code: int) -> None:
         """Take out what a failed decode left behind, and raise what it means."""
         kept = len(self.tokens)
-        if not lib.llama_memory_seq_rm(self._memory, 0, kept, -1):
-            self.clear()
+        # A decode that stopped in the middle has changed a recurrent state, and taken no snapshot.
+        removable = self.rollback is Rollback.REMOVAL
+        if not (removable and lib.llama_memory_seq_rm(self._memory, 0, kept, -1)):
+            self._go_back()
         if code == _DECODE_ABORTED:
             raise Cancelled
         if code == _NO_SLOT:
@@ -180,47 +192,117 @@ class Context:
         """Tokens that still fit."""
         return self.n_ctx - len(self.tokens)
 
+    @property
+    def can_truncate(self) -> bool:
+        """Whether decoded tokens can be taken out again: without it nothing may be drafted."""
+        return self.rollback is not Rollback.NONE
+
+    def mark(self, ahead: int = 0) -> None:
+        """Make sure that one can go back to here.
+
+        Costs nothing for plain attention. A recurrent state is copied, unless the next decode is of
+        `ahead` tokens and llama.cpp keeps snapshots for so many.
+        """
+        if self.rollback in (Rollback.REMOVAL, Rollback.NONE) or 0 < ahead <= self._snapshots + 1:
+            return
+        self._checkpoint.take(len(self.tokens))
+
     def truncate(self, n: int) -> None:
         """Keep the first `n` tokens of the cache.
+
+        A recurrent state goes back to the last `mark`, and what follows there is read again.
 
         Raises:
             EngineError: llama.cpp cannot remove the rest; the cache is then empty.
         """
-        if n >= len(self.tokens):
+        if n >= len(self.tokens) or self._remove(n):
             return
-        if not lib.llama_memory_seq_rm(self._memory, 0, n, -1):
-            self.clear()
+        kept = self.tokens[:n]
+        if self.rewind(n) == 0 and n > 0 and self._checkpoint.n is None:
             raise EngineError(
                 f"{self.model.name} cannot take back decoded tokens",
                 "Switch speculation off for this model with --draft none.",
             )
-        del self.tokens[n:]
+        watched = self._watched
+        self.watch(None)  # these tokens have been read before: no moment to stop
+        try:
+            for start in range(len(self.tokens), n, self._n_batch):
+                self.decode(kept[start : min(start + self._n_batch, n)], 0)
+        finally:
+            self.watch(watched)
+
+    def rewind(self, n: int) -> int:
+        """Keep the first `n` tokens, or fewer where that saves reading; return how many.
+
+        Where no way leads back to `n` the cache is as at the last `mark` before it, or empty.
+        """
+        if n < len(self.tokens) and not self._remove(n):
+            if self._checkpoint.n is not None and self._checkpoint.n > n:
+                self._checkpoint.forget()
+            self._go_back()
+        return len(self.tokens)
 
     def keep_prefix(self, tokens: Sequence[int]) -> int:
         """Keep what the cache has in common with `tokens` from the start; return its length.
 
-        Where a partial removal is impossible the cache is emptied: slower, never wrong.
+        Where a partial removal is impossible less is kept: slower, never wrong.
         """
-        n = common_prefix(self.tokens, tokens)
-        if n < len(self.tokens):
-            if lib.llama_memory_seq_rm(self._memory, 0, n, -1):
-                del self.tokens[n:]
-            else:
-                self.clear()
-        return len(self.tokens)
+        return self.rewind(common_prefix(self.tokens, tokens))
 
     def clear(self) -> None:
         """Empty the cache."""
         lib.llama_memory_clear(self._memory, True)
         self.tokens.clear()
+        self._checkpoint.forget()
+        self._batch_start = 0
 
-    def _probe_truncation(self) -> bool:
-        """Decode two tokens and try to take one back (llama.cpp's own test for it)."""
+    def _remove(self, n: int) -> bool:
+        """Remove all but the first `n` tokens where llama.cpp can do that and is right to."""
+        if self.rollback is not Rollback.REMOVAL:
+            # llama.cpp doesn't check that the batch was long enough to take the snapshot, and a
+            # second removal before the next decode is refused.
+            taken = len(self.tokens) - n <= self._snapshots and n > self._batch_start
+            if not taken:
+                return False
+        if not lib.llama_memory_seq_rm(self._memory, 0, n, -1):
+            return False
+        del self.tokens[n:]
+        self._batch_start = n
+        if self._checkpoint.n is not None and self._checkpoint.n > n:
+            self._checkpoint.forget()
+        return True
+
+    def _go_back(self) -> None:
+        """Be as at the last mark, or empty."""
+        if self._checkpoint.restore():
+            del self.tokens[self._checkpoint.n :]
+            self._batch_start = len(self.tokens)
+        else:
+            self.clear()
+
+    def _probe(self) -> Rollback:
+        """Warm up, and find by trying how tokens are taken back.
+
+        Removal is tried as llama.cpp itself tries it: of two tokens one is removed. A checkpoint
+        counts where a token gives the same logits before and after going back to it (a device may
+        round differently from one pass to the next).
+        """
         token = self.model.bos if self.model.bos is not None else 0
         self.decode([token, token], 1)
-        possible = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
+        removable = bool(lib.llama_memory_seq_rm(self._memory, 0, 1, -1))
         self.clear()
-        return possible
+        self._snapshots = lib.llama_n_rs_seq(self._handle)
+        if removable and self._snapshots == 0:
+            return Rollback.REMOVAL
+        self.rollback = Rollback.CHECKPOINT
+        self.decode([token, token], 1)
+        self.mark()
+        before = self.decode([token], 1).copy()
+        same = self.rewind(2) == 2 and np.allclose(self.decode([token], 1), before, atol=1e-3)
+        self.clear()
+        if not same:
+            return Rollback.NONE
+        return Rollback.SNAPSHOTS if removable else Rollback.CHECKPOINT
 
     def close(self) -> None:
         """Free the cache."""
@@ -278,6 +360,7 @@ def _params(options: ContextOptions) -> Any:
     params.n_ctx = options.n_ctx
     params.n_batch = params.n_ubatch = min(options.n_batch, options.n_ctx)
     params.n_seq_max = 1
+    params.n_rs_seq = options.snapshots
     params.n_outputs_max = min(MAX_BATCH_OUTPUTS, params.n_batch)
     params.n_threads = params.n_threads_batch = threads
     params.no_perf = True

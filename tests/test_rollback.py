@@ -1,0 +1,263 @@
+"""Every architecture, as target and as draft: what was rejected leaves nothing behind.
+
+Tiny random models on the CPU with one thread and flash attention, where a batch gives the same bits
+as its tokens one by one: tokens can be compared with plain decoding's, and logits bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.draft import NOTHING_READ, Look, ModelDrafter
+from localspec.engine.gamma import FixedGamma, Plan
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.llama.checkpoint import Rollback
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import Round
+from localspec.engine.verify import Draft
+from localspec.errors import Cancelled
+
+from .support.gguf_models import ARCHITECTURES, GENERATORS
+
+TOKENS = 200
+GAMMA = 5
+SNAPSHOTS = 8
+PROMPT = list(range(300, 340))
+GREEDY = SamplingParams(temperature=0)
+RECURRENT = ("mamba", "lfm2", "qwen35")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("architectures")
+
+
+@pytest.fixture(scope="session", params=ARCHITECTURES)
+def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[Model]:
+    """A tiny model of each architecture."""
+    with Model.load(GENERATORS[request.param](folder / f"{request.param}.gguf")) as loaded:
+        yield loaded
+
+
+def options(*, snapshots: int = 0, n_ctx: int = 512, flash: bool = True) -> ContextOptions:
+    return ContextOptions(n_ctx=n_ctx, threads=1, flash_attention=flash, snapshots=snapshots)
+
+
+class Scripted:
+    """Knows what comes: right for `k` tokens, then wrong; `k` runs over every position."""
+
+    def __init__(self, text: Sequence[int], gamma: int) -> None:
+        self.text = list(text)
+        self.gamma = gamma
+        self.turn = 0
+        self.right = 0
+        self.catch_up = NOTHING_READ
+        self.views: tuple[()] = ()
+        self.confidences: tuple[()] = ()
+
+    def begin(self, tokens: Sequence[int], look: Look, cancel: Cancel) -> None: ...
+
+    def lag(self, tokens: Sequence[int]) -> int:
+        return 1
+
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+        self.right = self.turn % (self.gamma + 1)
+        self.turn += 1
+        ahead = self.text[len(tokens) : len(tokens) + min(self.gamma, plan.limit)]
+        if self.right < len(ahead):
+            ahead[self.right] = (ahead[self.right] + 1) % 200
+        return Draft(tuple(ahead))
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        assert accepted in (self.right, self.gamma) or len(tokens) > len(self.text) - self.gamma
+
+
+class Spoilt(ModelDrafter):
+    """A model drafter whose every draft but the last of a cycle has one wrong token."""
+
+    turn = 0
+    wrong = 0
+
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+        self.wrong = self.turn % (GAMMA + 1)
+        self.turn += 1
+        drafted = list(super().propose(tokens, plan).tokens)
+        if self.wrong < len(drafted):
+            drafted[self.wrong] = (drafted[self.wrong] + 1) % 200
+        return Draft(tuple(drafted))
+
+
+def generate(engine: Engine, prompt: Sequence[int], gamma: int, n: int) -> list[Round]:
+    cancel = Cancel()
+    list(engine.prefill(prompt, cancel))
+    settings = GenerateSettings(sampling=GREEDY, n_predict=n)
+    return list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
+
+
+def tokens_of(rounds: Sequence[Round]) -> list[int]:
+    return [token for done in rounds for token in done.tokens]
+
+
+def plain(model: Model, n: int = TOKENS) -> list[int]:
+    with Context(model, options()) as context:
+        found = tokens_of(generate(Engine(context), PROMPT, 0, n))
+    assert len(found) == n, "the random model ended its text: choose another seed"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gamma", "snapshots"), [(GAMMA, 0), (GAMMA, SNAPSHOTS), (SNAPSHOTS + 3, SNAPSHOTS)]
+)
+def test_a_target_that_rejects_at_every_position_says_what_plain_decoding_says(
+    model: Model, gamma: int, snapshots: int
+) -> None:
+    want = plain(model)
+    with Context(model, options(snapshots=snapshots)) as context:
+        engine = Engine(context, Scripted([*PROMPT, *want], gamma))
+        rounds = generate(engine, PROMPT, gamma, TOKENS)
+        assert tokens_of(rounds) == want
+        assert context.tokens == [*PROMPT, *want][: len(context.tokens)]
+    full = [done.accepted for done in rounds if done.drafted == gamma]
+    assert set(full) == set(range(gamma + 1))
+
+
+def test_a_draft_that_is_rejected_at_every_position_goes_on_as_if_it_had_not_been(
+    model: Model,
+) -> None:
+    want = plain(model)
+    with Context(model, options()) as target, Context(model, options()) as draft:
+        drafter = Spoilt(draft, model.n_vocab)
+        rounds = generate(Engine(target, drafter), PROMPT, GAMMA, TOKENS)
+    assert tokens_of(rounds) == want
+    # Draft and target are the same model: a draft whose state is right is wrong only where spoilt.
+    full = [done for done in rounds if done.drafted == GAMMA]
+    assert [done.accepted for done in full] == [i % (GAMMA + 1) for i in range(len(full))]
+    assert len(full) > GAMMA + 1
+
+
+@pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
+@pytest.mark.parametrize("kept", range(GAMMA + 1))
+def test_logits_after_a_rollback_are_those_without_the_rejected_tokens(
+    model: Model, kept: int, snapshots: int
+) -> None:
+    draft = [300, 301, 302, 303, 304]
+    how = options(snapshots=snapshots)
+    with Context(model, how) as rolled, Context(model, how) as straight:
+        rolled.decode(PROMPT, 1)
+        rolled.mark(len(draft) + 1)
+        rolled.decode([7, *draft], len(draft) + 1)
+        rolled.truncate(len(PROMPT) + 1 + kept)
+        straight.decode(PROMPT, 1)
+        straight.decode([7, *draft[:kept]], 1)
+        assert rolled.tokens == straight.tokens
+        after = rolled.decode([9, 10], 2).copy()
+        assert np.array_equal(after, straight.decode([9, 10], 2))
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_with_f32_weights_a_rollback_is_close_to_a_fresh_prefill(tmp_path: Path, kind: str) -> None:
+    path = GENERATORS[kind](tmp_path / "f32.gguf", type="f32")
+    how = options(flash=False)
+    with (
+        Model.load(path) as model,
+        Context(model, how) as rolled,
+        Context(model, how) as fresh,
+    ):
+        for start in range(0, len(PROMPT), 8):
+            rolled.mark(8)
+            rolled.decode(PROMPT[start : start + 8], 1)
+        for kept in range(GAMMA):
+            held = len(rolled.tokens)
+            rolled.mark(GAMMA + 1)
+            rolled.decode(range(60, 61 + GAMMA), GAMMA + 1)
+            rolled.truncate(held + 1 + kept)
+        after = rolled.decode([9], 1)[0].copy()
+        want = fresh.decode(rolled.tokens, 1)[0]
+        assert np.abs(after - want).max() < 1e-4
+
+
+def test_a_second_turn_agrees_with_a_fresh_prefill(
+    model: Model, record_property: Callable[[str, object], None]
+) -> None:
+    want = plain(model, 60)
+    with Context(model, options()) as used, Context(model, options()) as fresh:
+        engine = Engine(used, Scripted([*PROMPT, *want], GAMMA))
+        generate(engine, PROMPT, GAMMA, 60)
+        second = [*PROMPT, *want, *range(500, 520)]
+        cancel = Cancel()
+        list(engine.prefill(second, cancel))
+        list(Engine(fresh).prefill(second, cancel))
+        agreed, margins = agreement(used, fresh, second[-1])
+    record_property("agreement", agreed)
+    record_property("margins_of_disagreements", margins)
+
+
+def agreement(used: Context, fresh: Context, token: int) -> tuple[float, list[float]]:
+    """How often both contexts want the same token, and the top-2 margins where they do not.
+
+    A long batch sums in another order than a short one: near ties may fall either way.
+    """
+    n, agreed, margins = 50, 0, []
+    for _ in range(n):
+        ours, theirs = (context.decode([token], 1)[0] for context in (used, fresh))
+        best = np.sort(theirs)[-2:]
+        if ours.argmax() == theirs.argmax():
+            agreed += 1
+        else:
+            margins.append(float(best[1] - best[0]))
+        token = int(theirs.argmax())
+    assert agreed >= 0.9 * n
+    assert all(margin < 0.1 for margin in margins)
+    return agreed / n, margins
+
+
+def test_a_turn_that_changes_what_was_said_is_read_as_if_it_were_the_first(model: Model) -> None:
+    changed = [*PROMPT, *range(600, 640)]
+    with Context(model, options()) as used, Context(model, options()) as fresh:
+        generate(Engine(used), PROMPT, 0, 20)
+        for context in (used, fresh):
+            list(Engine(context).prefill(changed, Cancel()))
+        agreement(used, fresh, changed[-1])
+
+
+@pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
+def test_a_decode_that_was_stopped_leaves_no_half_state(model: Model, snapshots: int) -> None:
+    want = plain(model, 40)
+    with Context(model, options(snapshots=snapshots)) as context:
+        cancel = Cancel()
+        context.decode(PROMPT[:20], 0)
+        context.mark()
+        context.watch(cancel)
+        cancel.set()
+        with pytest.raises(Cancelled):
+            context.decode(PROMPT[20:], 1)
+        assert context.tokens == PROMPT[:20]
+        assert tokens_of(generate(Engine(context), PROMPT, 0, 40)) == want
+
+
+def test_how_each_architecture_goes_back_is_found_by_trying(model: Model) -> None:
+    kind = model.path.stem
+    with Context(model, options(snapshots=SNAPSHOTS)) as context:
+        if kind not in RECURRENT:
+            assert context.rollback is Rollback.REMOVAL
+        elif kind == "mamba":
+            assert context.rollback is Rollback.CHECKPOINT
+        else:
+            assert context.rollback is Rollback.SNAPSHOTS
+
+
+def test_where_going_back_gives_other_logits_nothing_is_drafted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = GENERATORS["mamba"](folder / "broken.gguf")
+    monkeypatch.setattr("llama_cpp.llama_cpp.llama_state_seq_set_data_ext", lambda *_: 0)
+    with Model.load(path) as model, Context(model, options()) as context:
+        assert context.rollback is Rollback.NONE
+        assert Engine(context, Scripted([], 1)).drafter is None
+        assert len(tokens_of(generate(Engine(context), PROMPT, 4, 10))) == 10
