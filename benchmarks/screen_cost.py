@@ -1,6 +1,6 @@
 """What the chat screen costs: tokens per second with and without it, and the event loop's pauses.
 
-    python benchmarks/screen_cost.py [--pair demo] [--pairs 12] [--tokens 256] [--size 160x50]
+    python benchmarks/screen_cost.py [--pair demo] [--pairs 12] [--tokens 700] [--size 160x50]
 
 The real app runs in a pseudo-terminal of its own. One process, one loaded pair: answers are
 generated in turn with the screen (as if somebody had pressed Enter) and without it (the same
@@ -16,12 +16,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -32,6 +34,7 @@ from localspec.cli.loading import load_session
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.ui.app import ChatApp
+from localspec.ui.launch import sharing_the_lock
 
 if TYPE_CHECKING:
     from localspec.chat.session import Session
@@ -44,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pair", default="demo")
     parser.add_argument("--pairs", type=int, default=12, help="measured pairs, 10 at least")
-    parser.add_argument("--tokens", type=int, default=256, help="tokens of each answer")
+    parser.add_argument("--tokens", type=int, default=700, help="tokens of each answer")
     parser.add_argument("--gamma", default="3")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--size", default="160x50", help="columns x rows")
@@ -101,6 +104,7 @@ class Driven(ChatApp):
     async def _drive(self) -> None:
         while self.session is None:
             await asyncio.sleep(0.05)
+        self._forbid_ends()
         for number in range(self._pairs + 1):
             order = ("with", "without") if number % 2 else ("without", "with")
             speeds = {how: await self._measure(how) for how in order}
@@ -111,6 +115,13 @@ class Driven(ChatApp):
             await self._probe()
         self._path.write_text(json.dumps(self._found), encoding="utf-8")
         self.leave()
+
+    def _forbid_ends(self) -> None:
+        """Every answer has its full length: what begins and ends it is a small part then."""
+        session = self._session()
+        ends = dict.fromkeys(session.pair.target.model.end_tokens, -math.inf)
+        sampling = replace(session.settings.sampling, logit_bias=ends)
+        session.settings = replace(session.settings, sampling=sampling)
 
     async def _measure(self, how: str) -> float:
         if how == "with":
@@ -165,7 +176,8 @@ def run_child(arguments: argparse.Namespace) -> None:
         threads=arguments.threads,
     )
     app = Driven(options, arguments.pairs, arguments.child)
-    app.run()
+    with sharing_the_lock():
+        app.run()
     app.engine.shut_down()
     app.engine.join(10)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,7 @@ from localspec.ui.blocks import lay_out
 from localspec.ui.drawing import Outcome
 from localspec.ui.growing import GrowingMarkdown, GrowingOrigins
 from localspec.ui.items import Answer, Question
+from localspec.ui.launch import sharing_the_lock
 from localspec.ui.prompt import History
 from localspec.ui.safe_text import one_line, safe
 
@@ -225,3 +227,10 @@ def test_commands_have_names_and_keys_of_their_own() -> None:
     assert {"help", "system", "gamma", "temp", "clear", "quit", "regen", "copy", "speculation"} <= {
         *names
     }
+
+
+def test_pythons_lock_changes_hands_soon_while_the_app_runs() -> None:
+    usual = sys.getswitchinterval()
+    with sharing_the_lock():
+        assert sys.getswitchinterval() < usual / 10
+    assert sys.getswitchinterval() == usual

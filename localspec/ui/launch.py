@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.ui.app import ChatApp
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from localspec.ui.contract import Loader
 
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
 _PATIENCE_S = 10.0
+# A thread that waits for Python's lock gets it after this time at the latest. The engine takes the
+# lock a dozen times a round: at Python's own 5 ms, a frame that is being drawn would stop it.
+_SWITCH_S = 1e-4
+
+
+@contextmanager
+def sharing_the_lock() -> Iterator[None]:
+    """Let the engine's thread have Python's lock soon, whatever the screen is doing."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def run_app(load: Loader) -> None:
@@ -21,7 +39,8 @@ def run_app(load: Loader) -> None:
     """
     app = ChatApp(load)
     try:
-        app.run()
+        with sharing_the_lock():
+            app.run()
     finally:
         app.engine.shut_down()
         app.engine.join(_PATIENCE_S)
