@@ -48,8 +48,8 @@ class Desk:
         self.keeper.start()
         self.record = Record(self.keeper, PAIR)
 
-    def turn(self, question: str | None, answer: str) -> str:
-        ids = self.record.begin(question, SETTINGS)
+    def turn(self, question: str | None, answer: str, instead_of: str | None = None) -> str:
+        ids = self.record.begin(question, SETTINGS, instead_of=instead_of)
         spans = (Span(answer[:3], Origin.DRAFT), Span(answer[3:], Origin.TARGET))
         message = Message(Role.ASSISTANT, answer, FinishReason.STOP, spans)
         self.record.end(message, {"generated_tokens": 3})
@@ -182,8 +182,7 @@ def test_versions_of_questions_and_answers(desk: Callable[[], Desk]) -> None:
     assert said(record) == ["q1", "a1", "q2", "a2"]
     one.turn("q3", "a3")
     # Edit the second question.
-    record.begin_from(record.nodes()[2].id)
-    one.turn("q2 other", "b2")
+    one.turn("q2 other", "b2", instead_of=record.nodes()[2].id)
     assert said(record) == ["q1", "a1", "q2 other", "b2"]
     edited = record.nodes()[2].id
     assert (record.place(edited).version, record.place(edited).versions) == (2, 2)
@@ -214,6 +213,7 @@ def test_two_programs_continue_one_conversation_and_both_branches_stay(
 ) -> None:
     one, other = desk(), desk()
     one.turn("q", "a")
+    one.flush()
     record = other.load("q")
     one.turn("from one", "1")
     other.record = record

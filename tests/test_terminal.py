@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,53 @@ def test_without_a_terminal_it_says_what_to_use_instead() -> None:
     assert done.returncode == 2
     assert "needs a terminal" in done.stderr
     assert "localspec run" in done.stderr
+
+
+def test_a_conversation_survives_a_kill_and_is_resumed_edited_and_exported(
+    terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    options = ("demo", "--temp", "0", "--gamma", "3", "--threads", "1", "--n-predict")
+    chat = terminal(*options, "200")
+    chat.sees("ready")
+    chat.child.send("Tell me a story.\r")
+    chat.until(lambda: "answering" in chat.text(), "an answer")
+    chat.child.send("\x1b")  # Esc, in the middle
+    chat.sees("stopped")
+    chat.child.send("\x1b[15~")  # F5: again
+    chat.sees("‹ 2/2 ›")
+    chat.child.send("Tell me a long story about a dog.\r")
+    chat.sees("▌ Tell me a long story")
+    database = tmp_path / "conversations.db"
+    chat.until(lambda: _stored(database) >= 4, "the answer in the file")
+    chat.child.kill(9)
+    chat.until(lambda: not chat.child.isalive(), "the end")
+
+    chat = terminal("--continue", "--threads", "1", "--n-predict", "24")
+    chat.sees("▌ Tell me a long story")
+    chat.sees("ready")
+    chat.child.send("\x1b[19~")  # F8: edit
+    chat.sees("editing an earlier message")
+    chat.child.send(" Or a cat.\r")
+    chat.sees("▌ Tell me a long story about a dog. Or a cat.")
+    chat.until(lambda: "ready" in chat.text(), "the answer to the edited question")
+    target = tmp_path / "out.md"
+    chat.child.send(f"/export {target}\r")
+    chat.until(target.exists, "the export")
+    text = target.read_text()
+    assert "## You\n\nTell me a long story about a dog. Or a cat." in text
+    chat.child.send("\x11")
+    assert chat.ends() == 0
+    assert chat.restored()
+
+
+def _stored(database: Path) -> int:
+    """How many messages are in the file."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
+        count: int = db.execute("SELECT count(*) FROM messages").fetchone()[0]
+        return count
+
+
+def test_what_cannot_be_resumed_is_explained(terminal: Callable[..., Terminal]) -> None:
+    chat = terminal("--resume", "nonsense")
+    assert chat.ends() == 1
+    assert b"there is no such conversation" in chat.raw

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from textual import events
-from textual.pilot import Pilot
 
 from localspec.engine.stats import DeviceMemory, FinishReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
@@ -21,59 +19,10 @@ from localspec.ui.help_screen import HelpScreen, help_lines
 from localspec.ui.panel import PanelForm, natural_form, next_form
 from localspec.ui.prompt import LONGEST_PASTE
 from localspec.ui.turns import Phase
+from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate, ScriptedSession
 
 LONG = "\n\n".join(f"Paragraph {n} with **some** words in it." for n in range(60))
-
-
-class Chat:
-    """A running app, its session and what a user does with it."""
-
-    def __init__(self, app: ChatApp, pilot: Pilot[None], session: ScriptedSession) -> None:
-        self.app, self.pilot, self.session = app, pilot, session
-
-    async def until(self, condition: Callable[[], object], what: str = "") -> None:
-        for _ in range(3000):
-            if condition():
-                return
-            await self.pilot.pause(0.01)
-        raise AssertionError(f"never happened: {what or condition}; {self.screen()}")
-
-    async def send(self, text: str) -> None:
-        self.app.prompt.insert(text)
-        await self.pilot.press("enter")
-
-    async def ask(self, text: str) -> None:
-        turns = len(self.session.messages)
-        await self.send(text)
-        await self.until(lambda: len(self.session.messages) > turns and self.ready(), "an answer")
-
-    def ready(self) -> bool:
-        return self.app.turns.phase is Phase.READY
-
-    def transcript(self) -> str:
-        return self.app.transcript.plain()
-
-    def status(self) -> str:
-        return str(self.app.query_one("#status").render())
-
-    def screen(self) -> str:
-        lines = self.app.screen._compositor.render_strips(self.app.screen.size)
-        return "\n".join("".join(segment.text for segment in strip) for strip in lines)
-
-
-@asynccontextmanager
-async def chatting(size: tuple[int, int] = (100, 30), **script: Any) -> AsyncIterator[Chat]:
-    session = ScriptedSession(**script)
-    app = ChatApp(lambda progress, cancel: session)
-    async with app.run_test(size=size) as pilot:
-        chat = Chat(app, pilot, session)
-        await chat.until(lambda: app.session is not None, "loading")
-        yield chat
-        session.gate.open()
-    app.engine.shut_down()
-    assert app.engine.join(10)
-    assert session.closed
 
 
 def run(body: Callable[[], Any]) -> None:

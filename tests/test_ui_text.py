@@ -187,7 +187,7 @@ def test_answer_streams_the_same_lines_as_it_shows_at_once() -> None:
 
 def test_a_link_defined_at_the_end_is_resolved_when_the_answer_is_complete() -> None:
     answer = Answer([Span("See [this].\n\nMore.\n\n[this]: http://a.b\n", Origin.TARGET)])
-    answer.finish(None, None)
+    answer.finish({}, None)
     assert "See this ‹http://a.b›." in answer.lines(60)[0].plain
 
 

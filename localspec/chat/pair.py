@@ -17,6 +17,7 @@ class LoadedPair:
 
     Attributes:
         name: how the pair is called.
+        reference: what names it on a command line: PAIR, and a draft that was named besides.
         target: the target's context.
         draft: the draft's context, None for plain decoding.
         draft_note: why nothing can be drafted; empty where something can.
@@ -26,6 +27,7 @@ class LoadedPair:
     """
 
     name: str
+    reference: tuple[str, str | None] = ("", None)
     target: Context
     draft: Context | None = None
     draft_note: str = ""

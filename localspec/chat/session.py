@@ -79,6 +79,11 @@ class Session:
         return self.pair.name
 
     @property
+    def pair_reference(self) -> tuple[str, str | None]:
+        """What names the pair on a command line: PAIR, and a draft that was named besides."""
+        return self.pair.reference
+
+    @property
     def target_name(self) -> str:
         """The target's own name."""
         return self.pair.target.model.name
@@ -175,9 +180,17 @@ class Session:
         Raises:
             LocalspecError: a turn is running.
         """
+        self.open(())
+        self._transcript.clear()
+
+    def open(self, messages: Sequence[Message]) -> None:
+        """Go on from other messages: a stored conversation, or another version of this one.
+
+        Raises:
+            LocalspecError: a turn is running.
+        """
         with self._exclusive(Cancel()):
-            self.messages.clear()
-            self._transcript.clear()
+            self.messages[:] = messages
             self._meter = Meter(self.pair.target.n_ctx)
 
     def close(self) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.options import Options, shared_options
-from localspec.errors import UsageError
+from localspec.cli.options import TEXT, Options, shared_options
+from localspec.errors import ConversationError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from localspec.chat.history.records import Header
     from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
     from localspec.ui.contract import Progress
@@ -18,21 +23,67 @@ if TYPE_CHECKING:
 
 @click.command(name="chat")
 @shared_options
-def command(options: Options) -> None:
+@click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
+@click.option(
+    "--resume",
+    type=TEXT,
+    metavar="TEXT",
+    help="Go on with the latest conversation in which all these words occur.",
+)
+def command(options: Options, latest: bool, resume: str | None) -> None:
     """Chat in the terminal.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
-    the chat used last answers, at first the one that ships with localspec.
+    the chat used last answers, at first the one that ships with localspec. A conversation that
+    is resumed brings its pair and its settings along.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "the chat needs a terminal",
             "Without one, use: localspec run -p TEXT, or localspec run < FILE.",
         )
+    if latest and resume is not None:
+        raise UsageError("--continue and --resume exclude each other", "Give one of them.")
+    from localspec.pairs.folders import data_folder  # noqa: PLC0415
+
+    archive = data_folder() / "conversations.db"
+    found = _wanted(archive, resume or "") if latest or resume is not None else None
+    if found is not None and options.pair is None and found.pair.target:
+        draft = found.pair.draft if options.draft is None else options.draft
+        options = replace(options, pair=found.pair.target, draft=draft)
     # Late, like everything heavy: `chat --help` needs neither Textual nor llama.cpp.
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
-    run_app(lambda progress, cancel: _load(options, progress, cancel))
+    run_app(
+        lambda progress, cancel: _load(options, progress, cancel),
+        archive=archive,
+        resume=found.id if found is not None else None,
+    )
+
+
+def _wanted(archive: Path, search: str) -> Header:
+    """The latest conversation that contains `search`.
+
+    Raises:
+        ConversationError: there is none, or the store cannot be read.
+    """
+    from localspec.chat.history.keeper import in_words  # noqa: PLC0415
+    from localspec.chat.history.store import Store  # noqa: PLC0415
+
+    try:
+        store = Store(archive)
+        try:
+            found = store.listed(search)
+        finally:
+            store.close()
+    except (OSError, sqlite3.Error) as error:
+        raise in_words(error, archive) from None
+    if not found:
+        raise ConversationError(
+            "there is no such conversation" if search else "there is no conversation yet",
+            "F7 in the chat lists them all.",
+        )
+    return found[0].header
 
 
 def _load(options: Options, progress: Progress, cancel: Cancel) -> Session:

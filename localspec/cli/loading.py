@@ -25,6 +25,8 @@ from localspec.errors import OutOfMemory, SamplingError, UnsupportedModel, Usage
 from localspec.pairs import catalogue, gguf, units, vocabulary
 from localspec.pairs.catalogue import ResolvedPair
 from localspec.pairs.gguf import GgufHeader, ModelFiles
+from localspec.pairs.installed import DEMO
+from localspec.pairs.last_used import lasting
 
 # Chosen where nobody asks for more: a cache of the whole trained context can take more memory
 # than the weights.
@@ -124,6 +126,10 @@ def load_session(
         draft, note = _load_draft(plan.resolved, target, loader)
         pair = LoadedPair(
             name=plan.resolved.name,
+            reference=(
+                lasting(options.pair or DEMO),
+                None if options.draft is None else lasting(options.draft),
+            ),
             target=target,
             draft=draft,
             draft_note=note,

@@ -39,7 +39,7 @@ def recall() -> LastUsed | None:
 
 def remember(pair: str, draft: str | None = None) -> None:
     """Keep what was used now; a folder that cannot be written costs nothing but the memory."""
-    used = LastUsed(_lasting(pair), None if draft is None else _lasting(draft))
+    used = LastUsed(lasting(pair), None if draft is None else lasting(draft))
     with contextlib.suppress(OSError):
         _path().parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"format": FORMAT, **asdict(used)}, indent=2)
@@ -58,7 +58,7 @@ def _path() -> Path:
     return folders.data_folder() / "last-pair.json"
 
 
-def _lasting(text: str) -> str:
+def lasting(text: str) -> str:
     """What means the same in another working folder."""
     text = text.strip()
     if references.looks_like_path(text):

@@ -13,6 +13,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.errors import LocalspecError
@@ -21,10 +22,12 @@ from localspec.ui.dashboard import Dashboard
 from localspec.ui.engine_thread import EngineThread
 from localspec.ui.growing import legend
 from localspec.ui.help_screen import HelpScreen
+from localspec.ui.history_screen import HistoryScreen
 from localspec.ui.key_line import KeyLine
 from localspec.ui.messages import ChangeDone, Loaded, LoadFailed, Loading, TurnNews, TurnOver
 from localspec.ui.prompt import Prompt
 from localspec.ui.safe_text import one_line
+from localspec.ui.shelf import Shelf, StoreTrouble
 from localspec.ui.status import StatusLine
 from localspec.ui.transcript import Transcript
 from localspec.ui.turns import REASONS, Phase, Turns
@@ -66,6 +69,8 @@ class ChatApp(App[None]):
 
     Args:
         load: makes the session; runs in the engine's thread while the app is already on screen.
+        archive: the file of the stored conversations; None to keep none.
+        resume: the id of the stored conversation to begin with.
     """
 
     TITLE = "localspec"
@@ -86,13 +91,17 @@ class ChatApp(App[None]):
         Binding("ctrl+c", "interrupt", "Stop or quit", show=False, priority=True),
     ]
 
-    def __init__(self, load: Loader) -> None:
+    def __init__(
+        self, load: Loader, *, archive: Path | None = None, resume: str | None = None
+    ) -> None:
         super().__init__()
-        self.engine = EngineThread(load, self._post_from_engine)
+        self.shelf = Shelf(self, archive, resume)
+        self.engine = EngineThread(load, self.post_from_thread, self.shelf.hear)
         self.turns = Turns(self)
         self.dashboard = Dashboard(self)
         self.session: ChatSession | None = None
         self.load_error: Exception | None = None
+        self._troubles: list[Exception] = []
         self.transcript = Transcript(id="transcript")
         self.prompt = Prompt(self._accepts, id="prompt")
         self._status = StatusLine(id="status")
@@ -119,6 +128,7 @@ class ChatApp(App[None]):
         self._show_title()
         self.show_phase()
         sys.setswitchinterval(_SWITCH_S)
+        self.shelf.start()
         self.engine.start()
 
     def on_unmount(self) -> None:
@@ -136,9 +146,10 @@ class ChatApp(App[None]):
             )
         yield SystemCommand("Theme", "choose the colours", self.action_change_theme)
 
-    # From the engine's thread
+    # From other threads
 
-    def _post_from_engine(self, message: Message) -> None:
+    def post_from_thread(self, message: Message) -> None:
+        """Take a message from any thread."""
         try:
             self.post_message(message)
         except RuntimeError:
@@ -156,9 +167,12 @@ class ChatApp(App[None]):
         self.turns.phase = Phase.READY
         self.dashboard.state.note = message.session.speculation_note
         self.transcript.open(message.session)
+        for trouble in self._troubles:
+            self.transcript.say(*in_words(trouble), error=True)
         self._show_title()
         self.show_phase()
         self.dashboard.refresh_everything()
+        self.shelf.loaded()
 
     @on(LoadFailed)
     def _load_failed(self, message: LoadFailed) -> None:
@@ -166,6 +180,13 @@ class ChatApp(App[None]):
         self.turns.phase = Phase.UNUSABLE
         self.show_phase()
         self.transcript.say(*in_words(message.error), error=True)
+
+    @on(StoreTrouble)
+    def _store_trouble(self, message: StoreTrouble) -> None:
+        if self.session is None:  # the end of loading shows everything anew
+            self._troubles.append(message.error)
+        else:
+            self.transcript.say(*in_words(message.error), error=True)
 
     @on(TurnNews)
     def _turn_news(self) -> None:
@@ -177,12 +198,18 @@ class ChatApp(App[None]):
 
     @on(ChangeDone)
     def _change_done(self, message: ChangeDone) -> None:
-        self.turns.phase = Phase.READY
+        self.turns.changed()
         if message.error is not None:
             self.transcript.say(*in_words(message.error), error=True)
         elif self.session is not None:
+            if message.label == "clear":
+                self.shelf.record.fresh()
             self.dashboard.state.clear()
-            self.transcript.open(self.session)
+            self.transcript.open(self.session, self.shelf.nodes())
+            if self.turns.notice:
+                self.transcript.say(self.turns.notice)
+        self.turns.notice = ""
+        self.show_phase()
         self.dashboard.refresh_everything()
 
     # From the keyboard
@@ -219,8 +246,15 @@ class ChatApp(App[None]):
             self.transcript.scroll_page_down(animate=False)
 
     def action_stop(self) -> None:
-        """Stop the answer."""
+        """Stop the answer; leave an edited question as it was."""
         self.turns.stop()
+        if self.turns.editing is not None:
+            self.turns.edit(None)
+            self.prompt.clear()
+
+    def action_version(self, node: str, way: str) -> None:
+        """Show the earlier or the later version of a message (its arrows were clicked)."""
+        self.shelf.step(node, -1 if way == "earlier" else 1)
 
     def action_interrupt(self) -> None:
         """Ctrl+C: copy a selection, else stop the answer; pressed twice, quit."""
@@ -236,6 +270,12 @@ class ChatApp(App[None]):
         self._interrupted_at = now
         self.turns.stop()
         self.say_briefly("press Ctrl+C again to quit")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What stands behind a dialogue does not answer to keys, but for the way out."""
+        if action == "command" and isinstance(self.screen, ModalScreen):
+            return parameters[0] in ("help", "quit")
+        return super().check_action(action, parameters)
 
     def action_command(self, name: str) -> None:
         """Run a command from a key or the palette."""
@@ -259,6 +299,23 @@ class ChatApp(App[None]):
             self.pop_screen()
         else:
             self.push_screen(HelpScreen())
+
+    def show_history(self) -> None:
+        """List the stored conversations; the one that is chosen is opened."""
+        screen = HistoryScreen(self.shelf, self.shelf.record.header.id)
+        self.push_screen(screen, lambda chosen: self.shelf.open(chosen) if chosen else None)
+
+    def edit_earlier(self) -> None:
+        """Put the last question into the input to be sent in another form; then the one before."""
+        if not self.turns.free():
+            return
+        node = self.shelf.question_before(self.turns.editing)
+        if node is None:
+            self.say_briefly("there is no earlier message")
+            return
+        self.turns.edit(node.id)
+        self.prompt.show(node.message.content)
+        self.transcript.show(node.id)
 
     def leave(self) -> None:
         """Quit; a running answer is stopped, the thread ends by itself."""
@@ -298,7 +355,9 @@ class ChatApp(App[None]):
         """The status line for what is going on."""
         hints = {
             Phase.LOADING: ("loading …", ""),
-            Phase.READY: ("ready", ""),
+            Phase.READY: ("editing an earlier message", "Enter sends it again, Esc leaves it")
+            if self.turns.editing is not None
+            else ("ready", ""),
             Phase.ANSWERING: ("answering …", "Esc stops"),
             Phase.STOPPING: ("stopping …", ""),
             Phase.CHANGING: ("one moment …", ""),

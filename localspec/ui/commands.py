@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from localspec.chat.history import exchange
 from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import UsageError
+from localspec.pairs.folders import user_path
 from localspec.ui.contract import ChatSession
+from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.ui.app import ChatApp
@@ -161,6 +164,48 @@ def _temperature(app: ChatApp, argument: str) -> None:
     app.transcript.say(f"temperature {temperature:g} for the answers to come")
 
 
+def _history(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    app.show_history()
+
+
+def _edit(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    _session(app)
+    app.edit_earlier()
+
+
+def _earlier(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    app.shelf.step_newest(-1)
+
+
+def _later(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    app.shelf.step_newest(1)
+
+
+def _export(app: ChatApp, argument: str) -> None:
+    form, _, rest = argument.partition(" ")
+    if form not in exchange.FORMS:
+        ending = argument.rpartition(".")[2].lower()
+        form, rest = (ending if ending in exchange.FORMS else "md"), argument
+    path = user_path(rest.strip()) if rest.strip() else None
+    app.shelf.export(form, path)
+
+
+def _import(app: ChatApp, argument: str) -> None:
+    _session(app)
+    if not argument:
+        raise UsageError("/import needs a file", "Name a JSON file that /export has written.")
+    app.shelf.import_file(user_path(argument))
+
+
+def _title(app: ChatApp, argument: str) -> None:
+    title = one_line(argument, 100)
+    if not app.shelf.record.messages():
+        raise UsageError("there is no conversation yet", "Ask something first.")
+    if title:
+        app.shelf.record.rename(title)
+    app.transcript.say(f"title: {app.shelf.record.header.title}")
+
+
 def _clear(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     _session(app)
     app.turns.clear()
@@ -188,10 +233,28 @@ COMMANDS = (
         "regen", "", "answer the last message again",
         _regenerate, "f5,ctrl+r", "F5, Ctrl+R", "Again",
     ),
+    Command(
+        "history", "", "stored conversations: search, open, rename, delete, export",
+        _history, "f7,ctrl+l", "F7, Ctrl+L", "History",
+    ),
+    Command(
+        "edit", "", "change an earlier message; again for the one before",
+        _edit, "f8", "F8", "Edit",
+    ),
+    Command(
+        "earlier", "", "go back to an earlier version of an answer or a message",
+        _earlier, "f9,alt+left", "F9, Alt+Left",
+    ),
+    Command(
+        "later", "", "go on to a later version", _later, "f10,alt+right", "F10, Alt+Right",
+    ),
     Command("copy", "", "copy the last answer to the clipboard", _copy, "f6", "F6", "Copy"),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma),
     Command("temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature),
+    Command("title", "[TEXT]", "show or set the title of this conversation", _title),
+    Command("export", "[md|json] [FILE]", "write this conversation to a file", _export),
+    Command("import", "FILE", "read a conversation that was exported as JSON", _import),
     Command("clear", "", "begin a new conversation", _clear),
     Command("quit", "", "leave", _quit, "ctrl+q", "Ctrl+Q", "Quit"),
 )  # fmt: skip

@@ -6,26 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from localspec.chat.events import Span, TurnEvent
+    from localspec.chat.conversation import Message
+    from localspec.chat.events import TurnEvent
     from localspec.chat.figures import Figures
     from localspec.engine.cancel import Cancel
     from localspec.engine.stats import MemoryUse
-
-
-class ChatMessage(Protocol):
-    """One message of the conversation."""
-
-    @property
-    def role(self) -> str:
-        """``system``, ``user`` or ``assistant``."""
-
-    @property
-    def content(self) -> str:
-        """The text."""
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """The text by origin; empty when that is not known."""
 
 
 class ChatSession(Protocol):
@@ -37,6 +22,10 @@ class ChatSession(Protocol):
     @property
     def pair_name(self) -> str:
         """Short name of the pair."""
+
+    @property
+    def pair_reference(self) -> tuple[str, str | None]:
+        """What names the pair on a command line."""
 
     @property
     def target_name(self) -> str:
@@ -55,7 +44,7 @@ class ChatSession(Protocol):
         """What the user should know about this pair and its settings."""
 
     @property
-    def messages(self) -> Sequence[ChatMessage]:
+    def messages(self) -> Sequence[Message]:
         """The conversation so far."""
 
     def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
@@ -72,6 +61,9 @@ class ChatSession(Protocol):
 
     def reset(self) -> None:
         """Forget the conversation."""
+
+    def open(self, messages: Sequence[Message]) -> None:
+        """Go on from other messages."""
 
     def close(self) -> None:
         """Free the models."""

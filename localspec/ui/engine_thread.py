@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.engine.cancel import Cancel
@@ -15,6 +15,7 @@ from localspec.ui.messages import ChangeDone, Loaded, LoadFailed, Loading, TurnN
 if TYPE_CHECKING:
     from textual.message import Message
 
+    from localspec.chat.conversation import Message as ChatMessage
     from localspec.chat.events import TurnEvent
     from localspec.ui.contract import ChatSession, Loader
 
@@ -57,11 +58,18 @@ class EngineThread:
     Args:
         load: makes the session, in the thread.
         post: takes messages from any thread (a Textual app's `post_message`).
+        hear: called with every turn event, in the thread; takes next to no time.
     """
 
-    def __init__(self, load: Loader, post: Callable[[Message], object]) -> None:
+    def __init__(
+        self,
+        load: Loader,
+        post: Callable[[Message], object],
+        hear: Callable[[TurnEvent], object],
+    ) -> None:
         self._load = load
         self._post = post
+        self._hear = hear
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._loading = Cancel()
         self._turn_cancel: Cancel | None = None
@@ -78,9 +86,20 @@ class EngineThread:
         """Announce a turn: from now on `stop` means this one, even before it has begun."""
         self._turn_cancel = Cancel()
 
-    def ask(self, text: str) -> None:
-        """Answer `text`; the events come through the outbox, `TurnOver` at the end."""
-        self._start_turn(lambda session, cancel: session.turn(text, cancel))
+    def ask(self, text: str, earlier: Sequence[ChatMessage] | None = None) -> None:
+        """Answer `text`; the events come through the outbox, `TurnOver` at the end.
+
+        Args:
+            text: what is asked.
+            earlier: what was said before, where that is another path than the session's.
+        """
+
+        def begin(session: ChatSession, cancel: Cancel) -> Iterator[TurnEvent]:
+            if earlier is not None:
+                session.open(earlier)
+            return session.turn(text, cancel)
+
+        self._start_turn(begin)
 
     def regenerate(self) -> None:
         """Answer the last question again, reported like `ask`."""
@@ -149,6 +168,7 @@ class EngineThread:
         error: Exception | None = None
         try:
             for event in begin(session, cancel):
+                self._hear(event)
                 self.outbox.put(event)
         except Cancelled:
             pass

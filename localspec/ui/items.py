@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from textual.content import Content
 
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 
     from textual.strip import Strip
 
+    from localspec.chat.history.record import Place
     from localspec.engine.stats import GenerationStats
     from localspec.ui.contract import ChatSession
+
+Figures: TypeAlias = "Mapping[str, Any]"
+"""How an answer was made, by name; `figures_of` says what there can be."""
 
 # Text parsed block by block comes out as text parsed at once, with one exception: links whose
 # address is defined further down. Only with those is the whole text parsed again at the end.
@@ -42,10 +47,12 @@ class Item:
     """Something in the conversation. Lines are kept until the width or the item changes.
 
     Attributes:
+        place: which message of the conversation it shows, None for what is no message.
         strips: what the transcript has drawn, by line, with the line's place in the whole.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place | None = None) -> None:
+        self.place = place
         self.strips: dict[int, tuple[int, Strip]] = {}
         self._lines: list[Content] = []
         self._width = 0
@@ -74,8 +81,8 @@ def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[C
 class Question(Item):
     """What the user said, exactly as typed."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
+    def __init__(self, text: str, place: Place | None = None) -> None:
+        super().__init__(place)
         shown = safe(text)
         if len(shown) > _SHOWN_OF_QUESTION:
             more = len(shown) - _SHOWN_OF_QUESTION
@@ -85,6 +92,8 @@ class Question(Item):
     def _lay_out(self, width: int) -> list[Content]:
         bar = Content.styled("▌ ", "$primary")
         lines = _wrapped(self._text, bar, bar, width)
+        if versions := version_mark(self.place):
+            lines += _wrapped(versions, bar, bar, width)
         return [
             line.pad_right(max(0, width - line.cell_length)).stylize_before("on $foreground 6%")
             for line in lines
@@ -173,13 +182,15 @@ class Answer(Item):
             self._spans.extend(new)
             self._grow(new)
 
-    def finish(self, stats: GenerationStats | None, reason: FinishReason | None) -> None:
+    def finish(self, figures: Figures, reason: FinishReason | None) -> None:
         """No more text comes: say how it went."""
         if _LATE_DEFINITION.search(self.text):
             self._start()
             self._grow(self._spans)
-        note = footnote(stats, reason, empty=not self._spans)
-        self._footnote = Content.styled(note, _FAINT)
+        note = footnote(figures, reason, empty=not self._spans)
+        self._footnote = Content("  ").join(
+            part for part in (version_mark(self.place), Content.styled(note, _FAINT)) if part
+        )
         self.forget()
 
     def show_origins(self, by_origin: bool) -> None:
@@ -230,16 +241,42 @@ class Answer(Item):
         return [_INDENT + line for line in lines]
 
 
-def footnote(stats: GenerationStats | None, reason: FinishReason | None, *, empty: bool) -> str:
+def version_mark(place: Place | None) -> Content:
+    """Which of several versions a message is, with arrows to click; nothing for a single one."""
+    if place is None or place.versions < 2:
+        return Content("")
+    earlier, later = (
+        f"[@click=app.version('{place.node}',{by})]" for by in ("'earlier'", "'later'")
+    )
+    return Content.from_markup(
+        f"{earlier}[bold $text-accent]‹[/][/] {place.version}/{place.versions}"
+        f" {later}[bold $text-accent]›[/][/]"
+    )
+
+
+def figures_of(stats: GenerationStats | None) -> dict[str, float]:
+    """What is worth keeping about how an answer was made."""
+    if stats is None or not stats.generated_tokens:
+        return {}
+    found = {
+        "generated_tokens": stats.generated_tokens,
+        "tokens_per_second": stats.tokens_per_second,
+        "acceptance_rate": stats.acceptance_rate,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def footnote(figures: Figures, reason: FinishReason | None, *, empty: bool) -> str:
     """One line about a finished answer: length, speed, acceptance, and how it ended."""
+    known = {name: value for name, value in figures.items() if isinstance(value, int | float)}
     parts = []
-    if stats is not None and stats.generated_tokens:
-        tokens = stats.generated_tokens
+    if "generated_tokens" in known:
+        tokens = int(known["generated_tokens"])
         parts.append(f"{numbers.count(tokens)} token{'s' if tokens != 1 else ''}")
-        if stats.tokens_per_second is not None:
-            parts.append(f"{numbers.speed(stats.tokens_per_second)} tokens/s")
-        if stats.acceptance_rate is not None:
-            parts.append(f"{numbers.percent(stats.acceptance_rate)} accepted")
+    if "tokens_per_second" in known:
+        parts.append(f"{numbers.speed(known['tokens_per_second'])} tokens/s")
+    if "acceptance_rate" in known:
+        parts.append(f"{numbers.percent(known['acceptance_rate'])} accepted")
     ending = _ENDINGS[reason] if reason is not None else "broken off"
     if empty:
         ending = ending or "an empty answer"

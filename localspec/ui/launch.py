@@ -10,6 +10,7 @@ from localspec.ui.app import ChatApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from localspec.ui.contract import Loader
 
@@ -31,18 +32,24 @@ def sharing_the_lock() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def run_app(load: Loader) -> None:
+def run_app(load: Loader, *, archive: Path | None = None, resume: str | None = None) -> None:
     """Run the chat app until the user leaves.
+
+    Args:
+        load: makes the session.
+        archive: the file of the stored conversations; None to keep none.
+        resume: the id of the stored conversation to begin with.
 
     Raises:
         LocalspecError: what kept the models from being loaded, if that is how it ended.
     """
-    app = ChatApp(load)
+    app = ChatApp(load, archive=archive, resume=resume)
     try:
         with sharing_the_lock():
             app.run()
     finally:
         app.engine.shut_down()
         app.engine.join(_PATIENCE_S)
+        app.shelf.shut_down()
     if app.load_error is not None:
         raise app.load_error

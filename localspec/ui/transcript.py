@@ -8,6 +8,7 @@ they are out of sight, so an old conversation does not slow down a new answer.
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
 from textual.geometry import Region, Size
@@ -18,17 +19,19 @@ from textual.visual import Visual
 from textual.widget import Widget
 
 from localspec.chat.events import Origin, Span
-from localspec.ui.items import Answer, Item, Notice, Question, Welcome
+from localspec.ui.items import Answer, Figures, Item, Notice, Question, Welcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from textual import events
     from textual.content import Content
     from textual.selection import Selection
 
-    from localspec.engine.stats import FinishReason, GenerationStats
-    from localspec.ui.contract import ChatMessage, ChatSession
+    from localspec.chat.conversation import Message
+    from localspec.chat.history.record import Place
+    from localspec.engine.stats import FinishReason
+    from localspec.ui.contract import ChatSession
 
 # Laying out thousands of messages takes a second: the oldest are not shown.
 LONGEST = 400
@@ -51,29 +54,58 @@ class Transcript(ScrollView, can_focus=False):
 
     # Changing the conversation
 
-    def open(self, session: ChatSession) -> None:
-        """Show a session's messages, or the welcome."""
+    def open(self, session: ChatSession, nodes: Sequence[tuple[Place, Figures]] = ()) -> None:
+        """Show a session's messages, or the welcome.
+
+        Args:
+            session: what to show.
+            nodes: where its messages stand and how they were made, if that is known.
+        """
         self.items = [Notice(notice) for notice in session.notices]
         messages = session.messages[-LONGEST:]
+        known = nodes[-LONGEST:] if len(nodes) == len(session.messages) else ()
         if not session.messages:
             self.items.insert(0, Welcome(session))
         elif len(messages) < len(session.messages):
             hidden = len(session.messages) - len(messages)
             self.items.append(Notice(f"{hidden:,} older messages are not shown"))
-        for message in messages:
+        for message, node in zip_longest(messages, known):
+            place, figures = node or (None, {})
             if message.role == "user":
-                self.items.append(Question(message.content))
+                self.items.append(Question(message.content, place))
             elif message.role == "assistant":
-                self.items.append(Answer(_spans(message), by_origin=self.by_origin))
+                answer = Answer(_spans(message), by_origin=self.by_origin)
+                answer.place = place
+                answer.finish(figures, message.finish)
+                self.items.append(answer)
         self._measure(0)
         self._to_end()
 
-    def ask(self, text: str) -> Answer:
+    def ask(self, text: str, place: Place | None = None) -> Answer:
         """Show a question; the answer that is to come."""
         self.items = [item for item in self.items if not isinstance(item, Welcome)][-LONGEST:]
         self._measure(0)
-        self._add(Question(text))
+        self._add(Question(text, place))
         return self._add(Answer(by_origin=self.by_origin))
+
+    def find(self, node: str) -> Item | None:
+        """What shows a node."""
+        return next((item for item in self.items if item.place and item.place.node == node), None)
+
+    def cut(self, node: str) -> None:
+        """Take a message and all that follows away."""
+        item = self.find(node)
+        if item is not None:
+            index = self.items.index(item)
+            del self.items[index:]
+            self._measure(index)
+
+    def show(self, node: str) -> None:
+        """Scroll to a message."""
+        item = self.find(node)
+        if item is not None:
+            top = self._starts[self.items.index(item)]
+            self.scroll_to(y=max(0, top - 1), animate=False, immediate=True)
 
     def answer_again(self) -> Answer | None:
         """Put a fresh answer in place of the last one; None where there is none."""
@@ -105,11 +137,9 @@ class Transcript(ScrollView, can_focus=False):
         answer.write(spans)
         self._grown(answer)
 
-    def finish(
-        self, answer: Answer, stats: GenerationStats | None, reason: FinishReason | None
-    ) -> None:
+    def finish(self, answer: Answer, figures: Figures, reason: FinishReason | None) -> None:
         """An answer is complete."""
-        answer.finish(stats, reason)
+        answer.finish(figures, reason)
         self._grown(answer)
 
     def say(self, text: str, remedy: str = "", *, error: bool = False) -> None:
@@ -251,5 +281,5 @@ class Transcript(ScrollView, can_focus=False):
         self.refresh()
 
 
-def _spans(message: ChatMessage) -> Iterable[Span]:
+def _spans(message: Message) -> Iterable[Span]:
     return message.spans or (Span(message.content, Origin.TARGET),)

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd
+from localspec.ui.items import figures_of
 from localspec.ui.pace import Pace
 from localspec.ui.wording import in_words
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from localspec.chat.events import Span, TurnEvent
     from localspec.ui.app import ChatApp
+    from localspec.ui.engine_thread import Job
     from localspec.ui.items import Answer
 
 
@@ -29,7 +31,13 @@ class Phase(Enum):
 
 
 class Turns:
-    """Runs turns one at a time; lives in the screen's thread."""
+    """Runs turns one at a time; lives in the screen's thread.
+
+    Attributes:
+        phase: what the engine is doing.
+        editing: the node of the question that is being edited, None for a new one.
+        notice: to be shown once the change that is being made is done.
+    """
 
     def __init__(self, app: ChatApp) -> None:
         self._app = app
@@ -40,6 +48,10 @@ class Turns:
         self._asked = ""
         self._replaced: Answer | None = None
         self._end: TurnEnd | None = None
+        self._known: set[int] = set()
+        self._instead_of: str | None = None
+        self.editing: str | None = None
+        self.notice = ""
 
     @property
     def busy(self) -> bool:
@@ -56,12 +68,21 @@ class Turns:
 
     def ask(self, text: str) -> None:
         """Send `text` to the model, after `reserve`."""
-        self._begin(self._app.transcript.ask(text), text)
-        self._app.engine.ask(text)
+        self._know()
+        app, self._instead_of, self.editing = self._app, self.editing, None
+        earlier = None
+        if self._instead_of is not None:
+            earlier = app.shelf.record.before(self._instead_of)
+            app.transcript.cut(self._instead_of)
+        question, answer = app.shelf.begin(text, self._instead_of)
+        item = app.transcript.ask(text, question)
+        item.place = answer
+        self._begin(item, text)
+        app.engine.ask(text, earlier)
 
     def regenerate(self) -> None:
         """Answer the last message again."""
-        if not self._ready() or not self.reserve():
+        if not self.free() or not self.reserve():
             return
         self._replaced = self._app.transcript.last_answer()
         answer = self._app.transcript.answer_again()
@@ -69,8 +90,16 @@ class Turns:
             self.phase = Phase.READY
             self._app.say_briefly("there is no answer yet")
             return
+        self._know()
+        self._instead_of = None
+        (answer.place,) = self._app.shelf.begin(None)
         self._begin(answer, "")
         self._app.engine.regenerate()
+
+    def edit(self, node: str | None) -> None:
+        """Let the next question be another version of `node`, or a new one."""
+        self.editing = node
+        self._app.show_phase()
 
     def stop(self) -> None:
         """Ask the running answer to end; the screen answers at once."""
@@ -81,14 +110,28 @@ class Turns:
 
     def clear(self) -> None:
         """Begin a new conversation."""
-        if self._ready():
-            self.phase = Phase.CHANGING
-            self._app.engine.change("clear", lambda session: session.reset())
+        self.change("clear", lambda session: session.reset())
 
-    def _ready(self) -> bool:
+    def change(self, label: str, job: Job) -> None:
+        """Change the session between turns, if it is free."""
+        if self.free():
+            self.phase = Phase.CHANGING
+            self._app.engine.change(label, job)
+
+    def changed(self) -> None:
+        """The change has been made, or refused."""
+        self.phase = Phase.READY
+        self.editing = None
+
+    def free(self) -> bool:
+        """Whether the engine has nothing to do; says what it does otherwise."""
         if self.phase is not Phase.READY:
             self._app.say_briefly(REASONS[self.phase])
         return self.phase is Phase.READY
+
+    def _know(self) -> None:
+        session = self._app.session
+        self._known = {id(message) for message in session.messages} if session else set()
 
     def _begin(self, answer: Answer, asked: str) -> None:
         self._answer, self._asked, self._end = answer, asked, None
@@ -109,19 +152,28 @@ class Turns:
         """The engine is free: draw the rest, settle the answer, open the gate."""
         self._flush()
         answer, end = self._answer, self._end
+        kept = self._app.shelf.end(self._known, end.stats if end else None)
         if answer is not None:
             self._app.transcript.finish(
-                answer, end.stats if end else None, end.reason if end else None
+                answer, figures_of(end.stats if end else None), end.reason if end else None
             )
             if self._replaced is not None and not answer.text:
                 # As the session does: an answer that never began replaces nothing.
                 self._app.transcript.put_back(answer, self._replaced)
                 self._answer = None
         self.phase = Phase.READY
-        if error is not None:
+        if not kept and self._instead_of is not None:
+            self._back(error)
+        elif error is not None:
             self._failed(error)
-        self._answer = self._replaced = None
+        self._answer = self._replaced = self._instead_of = None
         self._app.turn_ended()
+
+    def _back(self, error: Exception | None) -> None:
+        """An edited question came to nothing: the conversation is what it was."""
+        self._app.give_back(self._asked)
+        self.notice = ": ".join(in_words(error)) if error is not None else ""
+        self._app.shelf.reopen()
 
     def _failed(self, error: Exception) -> None:
         """Say what happened; a question without any answer goes back into the input."""

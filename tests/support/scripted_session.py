@@ -73,6 +73,7 @@ class ScriptedSession:
     prompt_steps: int = 2
     fail_after_rounds: int | None = None
     pair_name: str = "scripted"
+    pair_reference: tuple[str, str | None] = ("scripted", None)
     target_name: str = "target-27M-Q8_0"
     draft_name: str | None = "draft-1M-Q8_0"
     speculation: bool = True
@@ -110,10 +111,15 @@ class ScriptedSession:
     def regenerate(self, cancel: Cancel) -> Iterator[TurnEvent]:
         if not self.messages:
             raise LocalspecError("there is nothing to answer yet")
+        before = list(self.messages)
         if self.messages[-1].role == Role.ASSISTANT:
             self.messages.pop()
         question = self.messages.pop()
-        yield from self.turn(question.content, cancel)
+        try:
+            yield from self.turn(question.content, cancel)
+        except LocalspecError:
+            self.messages[:] = before
+            raise
 
     def figures(self) -> Figures:
         stats = self._stats
@@ -159,6 +165,9 @@ class ScriptedSession:
     def reset(self) -> None:
         self.messages.clear()
         self.resets += 1
+
+    def open(self, messages: Sequence[Message]) -> None:
+        self.messages[:] = messages
 
     def close(self) -> None:
         self.closed = True

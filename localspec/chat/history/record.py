@@ -79,12 +79,15 @@ class Record:
 
     # A turn
 
-    def begin(self, question: str | None, settings: ChatSettings) -> tuple[str, ...]:
+    def begin(
+        self, question: str | None, settings: ChatSettings, *, instead_of: str | None = None
+    ) -> tuple[str, ...]:
         """A turn begins: it and its beginning are stored.
 
         Args:
             question: None to answer the last question again.
             settings: those in force.
+            instead_of: the node that the question is another version of; None to go on.
 
         Returns:
             The ids of the new nodes: question and answer, or the answer alone.
@@ -92,18 +95,20 @@ class Record:
         self._settings = parameters.to_document(settings)
         self._leaf_before = self.tree.leaf
         self._begun = []
-        if question is not None:
-            self._hang(Message(Role.USER, question), self.tree.leaf)
-        else:
+        if question is None:
             users = [node.id for node in self.tree.path() if node.message.role is Role.USER]
-            self.tree.leaf = users[-1] if users else self.tree.leaf
-        self._answer = self._hang(Message(Role.ASSISTANT, ""), self.tree.leaf)
+            parent = users[-1] if users else None
+        else:
+            before = self.tree.leaf if instead_of is None else self.tree.nodes[instead_of].parent
+            parent = self._hang(Message(Role.USER, question), before)
+        self._answer = self._hang(Message(Role.ASSISTANT, ""), parent)
         self._save(self._begun, begins=self._answer)
         return tuple(node.id for node in self._begun)
 
-    def begin_from(self, node: str) -> None:
-        """The next question stands in place of `node`, as another version of it."""
-        self.tree.leaf = self.tree.nodes[node].parent
+    def before(self, node: str) -> list[Message]:
+        """What was said before a message of the path in force."""
+        path = self.tree.path()
+        return [one.message for one in path[: [one.id for one in path].index(node)]]
 
     def hear(self, event: TurnEvent) -> None:
         """Text of the running answer (the engine's thread; costs next to nothing)."""

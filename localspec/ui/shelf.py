@@ -1,0 +1,218 @@
+"""The conversation that is going on and those that are stored: what the screen does with them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from textual.message import Message
+
+from localspec.chat.conversation import Role
+from localspec.chat.history import exchange, parameters
+from localspec.chat.history.keeper import Keeper
+from localspec.chat.history.record import Place, Record
+from localspec.chat.history.records import PairReference, Stored
+from localspec.errors import ConversationError, LocalspecError
+from localspec.ui.items import figures_of
+from localspec.ui.wording import in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from localspec.chat.events import TurnEvent
+    from localspec.chat.history.store import Store
+    from localspec.chat.history.tree import Node
+    from localspec.engine.stats import GenerationStats
+    from localspec.ui.app import ChatApp
+    from localspec.ui.items import Figures
+
+Result = TypeVar("Result")
+_PATIENCE_S = 5.0
+
+
+@dataclass
+class StoreTrouble(Message):
+    """Conversations cannot be kept, or not now."""
+
+    error: LocalspecError
+
+
+class Shelf:
+    """Keeps a record of the running conversation, opens others, writes and reads files.
+
+    Args:
+        app: whose conversation it is.
+        path: the file of the store; None to keep nothing.
+        resume: the id of the conversation to begin with.
+    """
+
+    def __init__(self, app: ChatApp, path: Path | None, resume: str | None = None) -> None:
+        self._app = app
+        self._keeper = (
+            Keeper(path, lambda error: app.post_from_thread(StoreTrouble(error)))
+            if path is not None
+            else None
+        )
+        self.record = Record(self._keeper)
+        self._resume = resume
+
+    def start(self) -> None:
+        """Open the store, in its own thread."""
+        if self._keeper is not None:
+            self._keeper.start()
+
+    def shut_down(self) -> bool:
+        """Write what is left; whether that came to an end in time."""
+        return self._keeper is None or self._keeper.close(_PATIENCE_S)
+
+    def loaded(self) -> None:
+        """A pair has been loaded: it answers from now on."""
+        session = self._app.session
+        if session is not None:
+            self.record.pair = PairReference(session.pair_name, *session.pair_reference)
+        if self._resume is not None:
+            self.open(self._resume)
+            self._resume = None
+
+    # A turn
+
+    def hear(self, event: TurnEvent) -> None:
+        """Note what the running answer says (the engine's thread)."""
+        self.record.hear(event)
+
+    def begin(self, question: str | None, instead_of: str | None = None) -> list[Place]:
+        """A turn begins; where its question (if there is one) and its answer stand."""
+        session = self._app.session
+        if session is None:
+            raise AssertionError("a turn without a session")
+        nodes = self.record.begin(question, session.settings, instead_of=instead_of)
+        return [self.record.place(node) for node in nodes]
+
+    def end(self, known: set[int], stats: GenerationStats | None) -> bool:
+        """The turn is over; whether an answer joined the conversation.
+
+        Args:
+            known: `id` of every message that was there before.
+            stats: of the answer.
+        """
+        session = self._app.session
+        last = session.messages[-1] if session is not None and session.messages else None
+        kept = last is not None and last.role is Role.ASSISTANT and id(last) not in known
+        figures: dict[str, Any] = {**figures_of(stats), "pair": self.record.pair.name}
+        self.record.end(last if kept else None, figures)
+        return kept
+
+    # Versions
+
+    def nodes(self) -> list[tuple[Place, Figures]]:
+        """Where the messages in force stand, and how they were made."""
+        return [(self.record.place(node.id), node.figures) for node in self.record.nodes()]
+
+    def step(self, node: str, by: int) -> None:
+        """Show an earlier (-1) or later (+1) version of a message, and what followed it."""
+        if node not in self.record.tree.nodes or not self._app.turns.free():
+            return
+        if self.record.step(node, by):
+            self.reopen()
+        else:
+            self._app.say_briefly("this is the latest version" if by > 0 else "the first version")
+
+    def step_newest(self, by: int) -> None:
+        """The same for the message that is picked, else for the newest that has versions."""
+        picked = self._app.turns.editing
+        nodes = [place for place, _ in self.nodes() if place.versions > 1]
+        if picked is not None:
+            nodes = [place for place in nodes if place.node == picked]
+        if nodes:
+            self._app.turns.edit(None)
+            self.step(nodes[-1].node, by)
+        else:
+            self._app.say_briefly("there is only one version")
+
+    def question_before(self, node: str | None) -> Node | None:
+        """The question before `node` (None for the end) in the path in force."""
+        found = None
+        for one in self.record.nodes():
+            if one.id == node:
+                break
+            if one.message.role is Role.USER:
+                found = one
+        return found
+
+    def reopen(self) -> None:
+        """Let the session know the path in force, then show it."""
+        messages = self.record.messages()
+        self._app.turns.change("open", lambda session: session.open(messages))
+
+    # Other conversations
+
+    def ask(self, job: Callable[[Store], Result]) -> asyncio.Future[Result]:
+        """What the store says.
+
+        Raises:
+            ConversationError: conversations are not kept, or cannot be read.
+        """
+        if self._keeper is None:
+            raise ConversationError("conversations are not kept")
+        return asyncio.wrap_future(self._keeper.ask(job))
+
+    def open(self, conversation: str) -> None:
+        """Go on with a stored conversation."""
+        self._work(self._open(conversation))
+
+    def export(self, form: str, path: Path | None, conversation: str | None = None) -> None:
+        """Write a conversation to a file; without an id the one on screen."""
+        self._work(self._export(form, path, conversation))
+
+    def import_file(self, path: Path) -> None:
+        """Store the conversation in a file, and open it."""
+        self._work(self._import(path))
+
+    def _work(self, job: Coroutine[Any, Any, None]) -> None:
+        self._app.run_worker(self._told(job), group="shelf")
+
+    async def _told(self, job: Coroutine[Any, Any, None]) -> None:
+        try:
+            await job
+        except LocalspecError as error:
+            self._app.transcript.say(*in_words(error), error=True)
+
+    async def _open(self, conversation: str) -> None:
+        self._show(await self.ask(lambda store: store.load(conversation)))
+
+    async def _export(self, form: str, path: Path | None, conversation: str | None) -> None:
+        if conversation is None:
+            stored = Stored(self.record.header, self.record.tree)
+            if not stored.tree.nodes:
+                raise ConversationError("there is nothing to export yet", "Ask something first.")
+        else:
+            wanted = conversation
+            stored = await self.ask(lambda store: store.load(wanted))
+        written = await asyncio.to_thread(exchange.write_file, stored, form, path)
+        self._app.transcript.say(f"written to {written.absolute()}")
+
+    async def _import(self, path: Path) -> None:
+        stored = await asyncio.to_thread(exchange.read_file, path)
+        if self._keeper is not None:
+            nodes = list(stored.tree.nodes.values())
+            await self.ask(lambda store: store.save(stored.header, nodes, stored.tree.leaf))
+        self._show(stored)
+
+    def _show(self, stored: Stored) -> None:
+        session = self._app.session
+        if session is None or not self._app.turns.free():
+            return
+        settings = parameters.from_document(stored.header.parameters, session.settings)
+        self.record.open(stored)
+        messages = self.record.messages()
+        other = stored.header.pair.name
+        if other and other != session.pair_name:
+            self._app.turns.notice = f"so far {other} answered here, now {session.pair_name} does"
+
+        def change(opened: Any) -> None:
+            opened.open(messages)
+            opened.settings = settings
+
+        self._app.turns.change("open", change)

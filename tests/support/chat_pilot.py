@@ -1,0 +1,71 @@
+"""The chat app in a test: a scripted session, a pilot, and waits for conditions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from localspec.ui.app import ChatApp
+from localspec.ui.turns import Phase
+from tests.support.scripted_session import ScriptedSession
+
+
+class Chat:
+    """A running app, its session and what a user does with it."""
+
+    def __init__(self, app: ChatApp, pilot: Pilot[None], session: ScriptedSession) -> None:
+        self.app, self.pilot, self.session = app, pilot, session
+
+    async def until(self, condition: Callable[[], object], what: str = "") -> None:
+        for _ in range(3000):
+            if condition():
+                return
+            await self.pilot.pause(0.01)
+        raise AssertionError(f"never happened: {what or condition}; {self.screen()}")
+
+    async def send(self, text: str) -> None:
+        self.app.prompt.insert(text)
+        await self.pilot.press("enter")
+
+    async def ask(self, text: str) -> None:
+        turns = len(self.session.messages)
+        await self.send(text)
+        await self.until(lambda: len(self.session.messages) > turns and self.ready(), "an answer")
+
+    def ready(self) -> bool:
+        return self.app.turns.phase is Phase.READY
+
+    def transcript(self) -> str:
+        return self.app.transcript.plain()
+
+    def status(self) -> str:
+        return str(self.app.query_one("#status").render())
+
+    def screen(self) -> str:
+        lines = self.app.screen._compositor.render_strips(self.app.screen.size)
+        return "\n".join("".join(segment.text for segment in strip) for strip in lines)
+
+
+@asynccontextmanager
+async def chatting(
+    size: tuple[int, int] = (100, 30),
+    *,
+    archive: Path | None = None,
+    resume: str | None = None,
+    **script: Any,
+) -> AsyncIterator[Chat]:
+    session = ScriptedSession(**script)
+    app = ChatApp(lambda progress, cancel: session, archive=archive, resume=resume)
+    async with app.run_test(size=size) as pilot:
+        chat = Chat(app, pilot, session)
+        await chat.until(lambda: app.session is not None, "loading")
+        yield chat
+        session.gate.open()
+    app.engine.shut_down()
+    assert app.engine.join(10)
+    assert app.shelf.shut_down()
+    assert session.closed

@@ -1,0 +1,292 @@
+"""Stored conversations and versions in the app, with a scripted session and real files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.history.record import Record
+from localspec.chat.history.store import Store
+from localspec.chat.settings import ChatSettings
+from localspec.engine.stats import FinishReason
+from localspec.errors import EngineError
+from localspec.ui.history_screen import HistoryScreen
+from tests.support.chat_pilot import Chat, chatting
+from tests.support.scripted_session import Gate
+
+
+def run(body: Callable[[], Any]) -> None:
+    asyncio.run(body())
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return tmp_path / "conversations.db"
+
+
+def titles(archive: Path) -> list[str]:
+    store = Store(archive)
+    try:
+        return [one.header.title for one in store.listed()]
+    finally:
+        store.close()
+
+
+async def history(chat: Chat) -> HistoryScreen:
+    await chat.pilot.press("f7")
+    await chat.until(lambda: isinstance(chat.app.screen, HistoryScreen), "the list")
+    screen = chat.app.screen
+    assert isinstance(screen, HistoryScreen)
+    return screen
+
+
+def test_what_was_said_is_there_the_next_time(archive: Path) -> None:
+    async def body() -> None:
+        async with chatting(archive=archive, answers=["Blue, mostly."]) as chat:
+            await chat.ask("Colour of the sky?")
+            await chat.send("/temp 0.25")
+            await chat.send("/system Be brief.")
+            await chat.ask("And at night?")
+            await chat.send("/clear")
+            await chat.until(lambda: "Blue" not in chat.transcript() and chat.ready())
+            await chat.ask("Something else")
+        assert titles(archive) == ["Something else", "Colour of the sky?"]
+        async with chatting(archive=archive, pair_name="another") as chat:
+            screen = await history(chat)
+            await chat.until(lambda: "Colour of the sky?" in chat.screen())
+            await chat.pilot.press(*"mostly", "space", *"bl")
+            await chat.until(lambda: "Blue, mostly." in chat.screen(), "where it was found")
+            await chat.pilot.press(*"zz")
+            await chat.until(lambda: "nothing found" in chat.screen())
+            screen._search.value = "night"
+            await chat.until(lambda: "Colour of the sky?" in chat.screen())
+            assert "Something else" not in chat.screen()
+            assert "nothing found" not in chat.screen()
+            await chat.pilot.press("enter")
+            await chat.until(lambda: "And at night?" in chat.transcript(), "the conversation")
+            await chat.until(chat.ready)
+            assert "Colour of the sky?" in chat.transcript()
+            assert "% accepted" in chat.transcript()  # how the old answers were made
+            assert "so far scripted answered here, now another does" in chat.transcript()
+            assert chat.session.settings.sampling.temperature == 0.25
+            assert chat.session.settings.system_prompt == "Be brief."
+            assert len(chat.session.messages) == 4
+            await chat.ask("And now?")
+        assert titles(archive) == ["Colour of the sky?", "Something else"]
+
+    run(body)
+
+
+def test_it_begins_with_the_conversation_that_is_to_be_resumed(archive: Path) -> None:
+    async def body() -> None:
+        async with chatting(archive=archive) as chat:
+            await chat.ask("one")
+            conversation = chat.app.shelf.record.header.id
+        async with chatting(archive=archive, resume=conversation) as chat:
+            await chat.until(lambda: "▌ one" in chat.transcript())
+            assert len(chat.session.messages) == 2
+
+    run(body)
+
+
+def test_rename_delete_undo_and_export_in_the_list(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def body() -> None:
+        async with chatting(archive=archive) as chat:
+            await chat.ask("first question")
+            await chat.send("/clear")
+            await chat.until(lambda: chat.session.resets == 1 and chat.ready())
+            await chat.ask("second question")
+            await history(chat)
+            await chat.until(lambda: "first question" in chat.screen())
+            await chat.pilot.press("ctrl+d")
+            await chat.until(lambda: "this conversation is open" in chat.screen())
+            await chat.pilot.press("down", "ctrl+n")
+            await chat.pilot.press("home", *"My", "space", "enter")
+            await chat.until(lambda: "My first question" in chat.screen())
+            await chat.pilot.press("ctrl+d")
+            await chat.until(lambda: "deleted “My first question”" in chat.screen())
+            await chat.until(lambda: chat.screen().count("My first question") == 1)
+            await chat.pilot.press("ctrl+z")
+            await chat.until(lambda: "it is back" in chat.screen())
+            await chat.until(lambda: "My first question" in chat.screen())
+            await chat.pilot.press("down", "ctrl+s")
+            await chat.until((tmp_path / "My-first-question.md").exists)
+            await chat.pilot.press("escape")
+        document = json.loads((tmp_path / "My-first-question.json").read_text())
+        assert [one["content"] for one in document["messages"]] == [
+            "first question", "The sky is blue.",
+        ]  # fmt: skip
+
+    run(body)
+
+
+def test_an_exported_conversation_comes_back_with_import(archive: Path, tmp_path: Path) -> None:
+    async def body() -> None:
+        file = tmp_path / "out.json"
+        async with chatting(archive=archive) as chat:
+            await chat.send("/export json")
+            await chat.until(lambda: "nothing to export" in chat.transcript())
+            await chat.ask("to be exported")
+            await chat.send(f"/export json {file}")
+            await chat.until(lambda: "written to" in chat.transcript())
+            await chat.send(f"/export json {file}")
+            await chat.until(lambda: "exists already" in chat.transcript())
+            await chat.send(f"/import {tmp_path / 'none.json'}")
+            await chat.until(lambda: "cannot read" in chat.transcript())
+        async with chatting() as chat:  # also without a store
+            await chat.send(f"/import {file}")
+            await chat.until(lambda: "▌ to be exported" in chat.transcript())
+            assert [m.content for m in chat.session.messages] == [
+                "to be exported", "The sky is blue.",
+            ]  # fmt: skip
+
+    run(body)
+
+
+def test_regenerating_keeps_the_older_answer_with_keys_and_with_clicks() -> None:
+    async def body() -> None:
+        async with chatting(answers=["Old answer.", "New answer.", "Third."]) as chat:
+            await chat.ask("q")
+            await chat.pilot.press("f9")
+            assert "only one version" in chat.status()
+            await chat.pilot.press("f5")
+            await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready())
+            await chat.pilot.press("f9")
+            await chat.until(lambda: "Old answer." in chat.transcript() and chat.ready())
+            assert "‹ 1/2 ›" in chat.transcript()
+            assert chat.session.messages[-1].content == "Old answer."
+            await chat.pilot.press("alt+right")
+            await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
+            rows = chat.screen().split("\n")
+            row = next(y for y, line in enumerate(rows) if "‹ 2/2 ›" in line)
+            assert await chat.pilot.click(offset=(rows[row].index("‹"), row))
+            await chat.until(lambda: "Old answer." in chat.transcript() and chat.ready())
+            # The next question goes on from the version that is shown.
+            await chat.ask("go on")
+            assert [m.content for m in chat.session.messages] == [
+                "q", "Old answer.", "go on", "Third.",
+            ]  # fmt: skip
+
+    run(body)
+
+
+def test_an_edited_message_is_another_version_of_it() -> None:
+    async def body() -> None:
+        answers = ["A1.", "A2.", "B2."]
+        async with chatting(answers=answers) as chat:
+            await chat.pilot.press("f8")
+            assert "no earlier message" in chat.status()
+            await chat.ask("first")
+            await chat.ask("second")
+            await chat.pilot.press("f8")
+            assert chat.app.prompt.text == "second"
+            await chat.pilot.press("f8")
+            assert chat.app.prompt.text == "first"
+            await chat.until(lambda: "editing" in chat.status())
+            await chat.pilot.press("escape")
+            assert chat.app.prompt.text == ""
+            assert "editing" not in chat.status()
+            await chat.pilot.press("f8", *"!", "enter")
+            await chat.until(lambda: "B2." in chat.transcript() and chat.ready())
+            said = [m.content for m in chat.session.messages]
+            assert said == ["first", "A1.", "second!", "B2."]
+            assert "‹ 2/2 ›" in chat.transcript()
+            await chat.pilot.press("f9")
+            await chat.until(lambda: "A2." in chat.transcript() and chat.ready())
+            assert [m.content for m in chat.session.messages][2:] == ["second", "A2."]
+
+    run(body)
+
+
+def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
+    async def body() -> None:
+        async with chatting(answers=["A1.", "A2.", EngineError("it broke")]) as chat:
+            await chat.ask("first")
+            await chat.ask("second")
+            await chat.pilot.press("f8", "f8", *"?", "enter")
+            await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
+            assert chat.app.prompt.text == "first?"
+            said = [m.content for m in chat.session.messages]
+            assert said == ["first", "A1.", "second", "A2."]
+            assert "▌ second" in chat.transcript()
+
+    run(body)
+
+
+def test_trouble_with_the_file_is_one_line_and_the_chat_goes_on(archive: Path) -> None:
+    archive.write_text("this is no database " * 50)
+
+    async def body() -> None:
+        async with chatting(archive=archive) as chat:
+            await chat.until(lambda: "cannot be read" in chat.transcript())
+            await chat.ask("still there?")
+            assert "The sky is blue." in chat.transcript()
+            await history(chat)
+            await chat.until(lambda: "│ the conversations in" in chat.screen())
+            await chat.pilot.press("escape")
+
+    run(body)
+
+
+def test_an_answer_is_stored_while_it_is_written(archive: Path) -> None:
+    async def body() -> None:
+        gate = Gate(is_open=False)
+        async with chatting(archive=archive, answers=["word " * 300], gate=gate) as chat:
+            await chat.send("go")
+            gate.allow(6)
+            await chat.until(lambda: chat.session.rounds_made == 6)
+            other = Store(archive)
+            try:
+                await chat.until(other.listed, "the conversation in the file")
+                conversation = other.listed()[0].header.id
+                await chat.until(
+                    lambda: "word" in other.load(conversation).tree.path()[-1].message.content
+                )
+            finally:
+                other.close()
+
+    run(body)
+
+
+def long_conversation(archive: Path, messages: int) -> str:
+    store = Store(archive)
+    record = Record()
+    markdown = "A **paragraph** with `code`.\n\n- a list\n- of two\n\n```python\nx = 1\n```\n" * 3
+    record.graft(
+        [
+            Message(Role.ASSISTANT if n % 2 else Role.USER, f"{n} {markdown}", FinishReason.STOP)
+            for n in range(messages)
+        ],
+        ChatSettings(),
+    )
+    store.save(record.header, record.nodes(), record.tree.leaf)
+    store.close()
+    return record.header.id
+
+
+def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -> None:
+    conversation = long_conversation(archive, 2000)
+
+    async def body() -> None:
+        best = float("inf")
+        for _ in range(3):
+            async with chatting(archive=archive) as chat:
+                started = time.perf_counter()
+                chat.app.shelf.open(conversation)
+                while "1999 A paragraph" not in chat.transcript():
+                    await asyncio.sleep(0.005)
+                best = min(best, time.perf_counter() - started)
+        assert best < 1.0
+
+    run(body)
