@@ -161,13 +161,20 @@ class Comparison:
         self._known: dict[Tokens, np.ndarray] = {}
 
     def p(self, prefix: Tokens) -> np.ndarray:
-        """(n_vocab,): the softmax of the target's logits after the prompt and `prefix`."""
+        """(n_vocab,): the softmax of the target's logits after the prompt and `prefix`.
+
+        All that ends a generation counts as the first id that does.
+        """
         if prefix not in self._known:
             tokens = [*self._prompt, *prefix]
             self._target.keep_prefix(tokens[:-1])
             logits = self._target.decode(tokens[len(self._target.tokens) :], 1)[0]
             x = logits.astype(np.float64) / self._temperature
             mass = np.exp(x - x.max())
+            # A generation does not tell with which of the ids that end one it ended.
+            first, *others = sorted(self._target.model.end_tokens)
+            mass[first] += mass[others].sum()
+            mass[others] = 0
             self._known[prefix] = mass / mass.sum()
         return self._known[prefix]
 
