@@ -109,6 +109,31 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
     assert chat.restored()
 
 
+def test_another_pair_takes_over_the_conversation(
+    terminal: Callable[..., Terminal], demo_target: Path
+) -> None:
+    chat = terminal("demo", "--temp", "0", "--n-predict", "8", "--gamma", "3", "--threads", "1")
+    chat.sees("ready")
+    chat.child.send("Tell me a story.\r")
+    chat.until(lambda: "ready" in chat.text() and "tokens/s" in chat.text(), "an answer")
+    chat.child.send("/pairs ./none.gguf\r")
+    chat.sees("none.gguf does not exist")
+    chat.child.send(f"/pairs {demo_target}\r")
+    chat.until(lambda: f"localspec  {demo_target.stem}" in chat.text(), "the other pair")
+    chat.sees("▌ Tell me a story.")
+    chat.child.send("And then?\r")
+    chat.sees("▌ And then?")
+    chat.until(lambda: "ready" in chat.text() and "answering" not in chat.text(), "an answer")
+    chat.child.send("\x1b[24~")  # F12
+    chat.sees("available")
+    chat.child.send("\x11")
+    assert chat.ends() == 0
+    assert chat.restored()
+    again = terminal("--gamma", "0", "--threads", "1")
+    again.sees("ready")
+    assert f"localspec  {demo_target.stem}" in again.text()
+
+
 def test_quit_while_generating_restores_the_terminal(terminal: Callable[..., Terminal]) -> None:
     chat = terminal("demo", "--threads", "1", columns=40, rows=10)
     chat.sees("ready")

@@ -193,6 +193,20 @@ class Session:
             self.messages[:] = messages
             self._meter = Meter(self.pair.target.n_ctx)
 
+    def continue_from(self, other: Session) -> None:
+        """Take over the messages and the settings of `other`, which may be closed.
+
+        The caches begin anew: the next answer reads the whole conversation.
+
+        Raises:
+            LocalspecError: a turn is running.
+        """
+        with self._exclusive(Cancel()):
+            self.messages[:] = other.messages
+            self.settings = other.settings
+            if other.draft_name is not None and not other.speculation:
+                self.speculation = False
+
     def close(self) -> None:
         """Stop a running turn, wait for its end, free the models. A second call does nothing."""
         self._closed = True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from localspec.chat.history.records import Header
     from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
-    from localspec.ui.contract import Progress
+    from localspec.ui.contract import Loader, Progress
 
 
 @click.command(name="chat")
@@ -56,6 +56,7 @@ def command(options: Options, latest: bool, resume: str | None) -> None:
 
     run_app(
         lambda progress, cancel: _load(options, progress, cancel),
+        lambda name: _opener(options, name),
         archive=archive,
         resume=found.id if found is not None else None,
     )
@@ -91,3 +92,10 @@ def _load(options: Options, progress: Progress, cancel: Cancel) -> Session:
     from localspec.cli.opening import open_session  # noqa: PLC0415
 
     return open_session(options, progress, cancel)
+
+
+def _opener(options: Options, name: str) -> Loader:
+    """Find the loader of another pair; runs in the engine's thread."""
+    from localspec.cli.opening import opener  # noqa: PLC0415
+
+    return opener(options, name)

@@ -169,8 +169,18 @@ def _require_known_tokens(settings: ChatSettings, n_vocab: int) -> None:
         )
 
 
-def _plan(options: Options) -> _Plan:
-    """Resolve and check everything that can be checked without loading."""
+def check(options: Options) -> None:
+    """Check of `options` what can be checked while another pair is loaded: all but the memory.
+
+    Raises:
+        LocalspecError: as `load_session`.
+    """
+    chat_settings(options)
+    _context_size(options, _find(options)[1].header)
+
+
+def _find(options: Options) -> tuple[ResolvedPair, ModelFiles, ModelFiles | None]:
+    """Find the files, and check by their headers that they can chat and belong together."""
     resolved = catalogue.resolve(options.pair, options.draft)
     target = gguf.read_model(resolved.target)
     _require_chat_model(target)
@@ -178,6 +188,12 @@ def _plan(options: Options) -> _Plan:
     if draft is not None:
         _require_chat_model(draft)
         vocabulary.check(target.header, draft.header)
+    return resolved, target, draft
+
+
+def _plan(options: Options) -> _Plan:
+    """Resolve and check everything that can be checked without loading."""
+    resolved, target, draft = _find(options)
     n_ctx = _context_size(options, target.header)
     notices = [*_beyond_training(n_ctx, target), *(_beyond_training(n_ctx, draft) if draft else [])]
     models = [target] if draft is None else [target, draft]

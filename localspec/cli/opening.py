@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from localspec.cli.loading import load_session
+from localspec.cli.loading import check, load_session
 from localspec.errors import LocalspecError, UsageError
 from localspec.pairs import last_used
 from localspec.pairs.installed import DEMO
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from localspec.cli.loading import Progress
     from localspec.cli.options import Options
     from localspec.engine.cancel import Cancel
+    from localspec.ui.contract import Loader
 
 
 def open_session(options: Options, progress: Progress, cancel: Cancel) -> Session:
@@ -41,3 +42,14 @@ def open_session(options: Options, progress: Progress, cancel: Cancel) -> Sessio
     except LocalspecError as error:
         notice = f"{used.pair}, used last, cannot be opened ({error.message}): this is {DEMO}"
         return load_session(options, progress=progress, cancel=cancel, notices=(notice,))
+
+
+def opener(options: Options, name: str) -> Loader:
+    """Give the loader of the pair `name` under the other settings of `options`.
+
+    Raises:
+        LocalspecError: it is known by now that it cannot be loaded.
+    """
+    wanted = replace(options, pair=name, draft=None)
+    check(wanted)
+    return lambda progress, cancel: open_session(wanted, progress, cancel)

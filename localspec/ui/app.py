@@ -24,14 +24,23 @@ from localspec.ui.growing import legend
 from localspec.ui.help_screen import HelpScreen
 from localspec.ui.history_screen import HistoryScreen
 from localspec.ui.key_line import KeyLine
-from localspec.ui.messages import ChangeDone, Loaded, LoadFailed, Loading, TurnNews, TurnOver
+from localspec.ui.messages import (
+    ChangeDone,
+    Loaded,
+    LoadFailed,
+    Loading,
+    SwitchFailed,
+    TurnNews,
+    TurnOver,
+)
+from localspec.ui.pairs import PairNews, Pairs
 from localspec.ui.prompt import Prompt
 from localspec.ui.safe_text import one_line
 from localspec.ui.shelf import Shelf, StoreTrouble
 from localspec.ui.status import StatusLine
 from localspec.ui.transcript import Transcript
 from localspec.ui.turns import REASONS, Phase, Turns
-from localspec.ui.wording import in_words
+from localspec.ui.wording import in_words, switch_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +51,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from localspec.chat.events import PromptProgress
-    from localspec.ui.contract import ChatSession, Loader
+    from localspec.ui.contract import ChatSession, Loader, Opener
 
 # Python's default lets a drawing screen keep the lock for 5 ms, whenever the decode loop wants it.
 _SWITCH_S = 0.0005
@@ -69,6 +78,7 @@ class ChatApp(App[None]):
 
     Args:
         load: makes the session; runs in the engine's thread while the app is already on screen.
+        opener: finds the loaders of other pairs; without it there is only the first one.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
     """
@@ -92,9 +102,16 @@ class ChatApp(App[None]):
     ]
 
     def __init__(
-        self, load: Loader, *, archive: Path | None = None, resume: str | None = None
+        self,
+        load: Loader,
+        opener: Opener | None = None,
+        *,
+        archive: Path | None = None,
+        resume: str | None = None,
     ) -> None:
         super().__init__()
+        self._opener = opener
+        self.pairs = Pairs(self, self.post_from_thread)
         self.shelf = Shelf(self, archive, resume)
         self.engine = EngineThread(load, self.post_from_thread, self.shelf.hear)
         self.turns = Turns(self)
@@ -135,6 +152,7 @@ class ChatApp(App[None]):
         """However the app ends, the engine is told."""
         sys.setswitchinterval(self._switch_before)
         self.engine.shut_down()
+        self.pairs.shut_down()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
         """The palette offers what keys and slashes offer, and the themes."""
@@ -159,16 +177,22 @@ class ChatApp(App[None]):
     @on(Loading)
     def _loading(self, message: Loading) -> None:
         if self.turns.phase is Phase.LOADING:
-            self._status.lasting(message.step, message.share)
+            self._status.lasting(message.step, message.share, hint="Esc cancels")
 
     @on(Loaded)
     def _loaded(self, message: Loaded) -> None:
-        self.session = message.session
+        self.load_error = None
+        self._open(message.session)
+
+    def _open(self, session: ChatSession) -> None:
+        self.session = session
         self.turns.phase = Phase.READY
-        self.dashboard.state.note = message.session.speculation_note
-        self.transcript.open(message.session)
+        self.dashboard.state.note = session.speculation_note
+        self.dashboard.state.clear()
+        self.transcript.open(session, self.shelf.nodes())
         for trouble in self._troubles:
             self.transcript.say(*in_words(trouble), error=True)
+        self._troubles.clear()
         self._show_title()
         self.show_phase()
         self.dashboard.refresh_everything()
@@ -177,9 +201,28 @@ class ChatApp(App[None]):
     @on(LoadFailed)
     def _load_failed(self, message: LoadFailed) -> None:
         self.load_error = message.error
+        self._unusable()
+        if message.error is None:
+            self.transcript.say("loading was cancelled", "/pairs chooses one.")
+        else:
+            self.transcript.say(*in_words(message.error), error=True)
+
+    def _unusable(self) -> None:
         self.turns.phase = Phase.UNUSABLE
         self.show_phase()
-        self.transcript.say(*in_words(message.error), error=True)
+
+    @on(SwitchFailed)
+    def _switch_failed(self, message: SwitchFailed) -> None:
+        if message.session is not None:
+            self._open(message.session)
+        else:
+            self._unusable()
+        for text, remedy in switch_failure(message):
+            self.transcript.say(text, remedy, error=message.error is not None)
+
+    @on(PairNews)
+    def _pair_news(self, message: PairNews) -> None:
+        self.pairs.take(message)
 
     @on(StoreTrouble)
     def _store_trouble(self, message: StoreTrouble) -> None:
@@ -246,7 +289,9 @@ class ChatApp(App[None]):
             self.transcript.scroll_page_down(animate=False)
 
     def action_stop(self) -> None:
-        """Stop the answer; leave an edited question as it was."""
+        """Stop the answer, or the loading; leave an edited question as it was."""
+        if self.turns.phase is Phase.LOADING:
+            self.engine.stop_loading()
         self.turns.stop()
         if self.turns.editing is not None:
             self.turns.edit(None)
@@ -317,6 +362,18 @@ class ChatApp(App[None]):
         self.prompt.show(node.message.content)
         self.transcript.show(node.id)
 
+    def switch_pair(self, name: str) -> None:
+        """Load another pair in place of this one; the conversation stays."""
+        if self.session is not None and self.session.pair_name == name:
+            self.say_briefly(f"{one_line(name, 40)} is in use")
+            return
+        if self._opener is None or not self.turns.reserve_loading():
+            self.say_briefly(REASONS[self.turns.phase] or "there is no other pair here")
+            return
+        self.session = None
+        self.show_phase()
+        self.engine.switch(self._opener, name)
+
     def leave(self) -> None:
         """Quit; a running answer is stopped, the thread ends by itself."""
         self.engine.shut_down()
@@ -354,14 +411,14 @@ class ChatApp(App[None]):
     def show_phase(self) -> None:
         """The status line for what is going on."""
         hints = {
-            Phase.LOADING: ("loading …", ""),
+            Phase.LOADING: ("loading …", "Esc cancels"),
             Phase.READY: ("editing an earlier message", "Enter sends it again, Esc leaves it")
             if self.turns.editing is not None
             else ("ready", ""),
             Phase.ANSWERING: ("answering …", "Esc stops"),
             Phase.STOPPING: ("stopping …", ""),
             Phase.CHANGING: ("one moment …", ""),
-            Phase.UNUSABLE: ("no model is loaded", "Ctrl+Q quits"),
+            Phase.UNUSABLE: ("no model is loaded", "/pairs chooses one, Ctrl+Q quits"),
         }
         text, hint = hints[self.turns.phase]
         self._status.settle()

@@ -115,6 +115,13 @@ def _copy(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     app.copy_answer()
 
 
+def _pairs(app: ChatApp, argument: str) -> None:
+    if argument:
+        app.switch_pair(argument)
+    else:
+        app.pairs.show()
+
+
 def _system(app: ChatApp, argument: str) -> None:
     session = _session(app)
     if not argument:
@@ -249,6 +256,10 @@ COMMANDS = (
         "later", "", "go on to a later version", _later, "f10,alt+right", "F10, Alt+Right",
     ),
     Command("copy", "", "copy the last answer to the clipboard", _copy, "f6", "F6", "Copy"),
+    Command(
+        "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
+        _pairs, "f12,ctrl+n", "F12, Ctrl+N", "Pairs",
+    ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma),
     Command("temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature),

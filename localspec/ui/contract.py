@@ -65,6 +65,9 @@ class ChatSession(Protocol):
     def open(self, messages: Sequence[Message]) -> None:
         """Go on from other messages."""
 
+    def continue_from(self, other: Any) -> None:
+        """Take over the conversation and the settings of another session, closed or not."""
+
     def close(self) -> None:
         """Free the models."""
 
@@ -74,3 +77,7 @@ Progress: TypeAlias = "Callable[[str, float | None], None]"
 
 Loader: TypeAlias = "Callable[[Progress, Cancel], ChatSession]"
 """Loads a session; runs in the engine's thread; gives up with `Cancelled` once cancelled."""
+
+Opener: TypeAlias = "Callable[[str], Loader]"
+"""Gives the loader of the pair of that name, once it is known that its files can be used; what it
+raises is a `LocalspecError`. The loader remembers the pair as the last used one."""

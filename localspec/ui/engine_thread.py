@@ -1,4 +1,4 @@
-"""The one thread that owns the engine: it loads, answers and closes; the screen only asks."""
+"""The one thread that owns the engine: it loads, answers, switches and closes; the screen asks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled
-from localspec.ui.messages import ChangeDone, Loaded, LoadFailed, Loading, TurnNews, TurnOver
+from localspec.ui.messages import (
+    ChangeDone,
+    Loaded,
+    LoadFailed,
+    Loading,
+    SwitchFailed,
+    TurnNews,
+    TurnOver,
+)
 
 if TYPE_CHECKING:
     from textual.message import Message
 
     from localspec.chat.conversation import Message as ChatMessage
     from localspec.chat.events import TurnEvent
-    from localspec.ui.contract import ChatSession, Loader
+    from localspec.ui.contract import ChatSession, Loader, Opener
 
 Job: TypeAlias = "Callable[[ChatSession], None]"
 
@@ -70,7 +78,9 @@ class EngineThread:
         self._load = load
         self._post = post
         self._hear = hear
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._session: ChatSession | None = None
+        self._latest: ChatSession | None = None  # also once it is freed: it has the conversation
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._loading = Cancel()
         self._turn_cancel: Cancel | None = None
         self._closing = False
@@ -110,8 +120,24 @@ class EngineThread:
         self.submit(lambda session: self._report_change(label, job, session))
 
     def submit(self, job: Job) -> None:
-        """Run `job` on the session between turns, unreported; it must not raise."""
-        self._jobs.put(job)
+        """Run `job` on the session between turns, unreported; it must not raise.
+
+        Without a session nothing is run.
+        """
+        self._jobs.put(lambda: job(self._session) if self._session is not None else None)
+
+    def switch(self, opener: Opener, name: str) -> None:
+        """Load the pair `name` in place of the present one, and keep the conversation.
+
+        The present pair is freed first. If the new one fails, it is loaded again. `Loaded` or
+        `SwitchFailed` reports it.
+        """
+        cancel = self._loading = Cancel()
+        self._jobs.put(lambda: self._switch(opener, name, cancel))
+
+    def stop_loading(self) -> None:
+        """Ask a load to end; returns at once."""
+        self._loading.set()
 
     def stop(self) -> None:
         """Ask the running turn to end; returns at once."""
@@ -136,25 +162,63 @@ class EngineThread:
         self.submit(lambda session: self._run_turn(begin, session, cancel))
 
     def _run(self) -> None:
-        session = self._make_session()
-        if session is None:
-            return
         try:
-            while (job := self._jobs.get()) is not None and not self._closing:
-                job(session)
+            self._load_first()
+            while not self._closing and (job := self._jobs.get()) is not None:
+                if not self._closing:
+                    job()
         finally:
-            session.close()
+            self._free()
 
-    def _make_session(self) -> ChatSession | None:
+    def _load_first(self) -> None:
         try:
             session = self._load(self._report_loading, self._loading)
         except Cancelled:
-            return None
+            self._post(LoadFailed(None))
         except Exception as error:
             self._post(LoadFailed(error))
-            return None
+        else:
+            self._take(session)
+            self._post(Loaded(session))
+
+    def _switch(self, opener: Opener, name: str, cancel: Cancel) -> None:
+        try:
+            load = opener(name)  # checks what it can while nothing is freed yet
+            self._free()
+            session = load(self._report_loading, cancel)
+        except Exception as error:
+            self._post(self._go_back(None if isinstance(error, Cancelled) else error))
+            return
+        self._load = load
+        self._take(session)
         self._post(Loaded(session))
-        return session
+
+    def _go_back(self, error: Exception | None) -> SwitchFailed:
+        """After a failed switch: have the old pair again, if there was one."""
+        if self._latest is None or self._session is not None:
+            return SwitchFailed(error, self._session)
+        cancel = self._loading = Cancel()
+        if self._closing:  # asked after the flag was put up: nobody sets the new one
+            cancel.set()
+        try:
+            session = self._load(self._report_loading, cancel)
+        except Cancelled:
+            return SwitchFailed(error, None)
+        except Exception as second:
+            return SwitchFailed(error, None, second)
+        self._take(session)
+        return SwitchFailed(error, session)
+
+    def _take(self, session: ChatSession) -> None:
+        self._session = session  # first: whatever happens, it is freed
+        if self._latest is not None:
+            session.continue_from(self._latest)
+        self._latest = session
+
+    def _free(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
     def _report_loading(self, step: str, share: float | None) -> None:
         self._post(Loading(step, share))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from localspec.ui.contract import Loader
+    from localspec.ui.contract import Loader, Opener
 
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
 _PATIENCE_S = 10.0
@@ -32,22 +32,26 @@ def sharing_the_lock() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def run_app(load: Loader, *, archive: Path | None = None, resume: str | None = None) -> None:
+def run_app(
+    load: Loader, opener: Opener, *, archive: Path | None = None, resume: str | None = None
+) -> None:
     """Run the chat app until the user leaves.
 
     Args:
-        load: makes the session.
+        load: makes the first session.
+        opener: finds the loaders of other pairs.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
 
     Raises:
         LocalspecError: what kept the models from being loaded, if that is how it ended.
     """
-    app = ChatApp(load, archive=archive, resume=resume)
+    app = ChatApp(load, opener, archive=archive, resume=resume)
     try:
         with sharing_the_lock():
             app.run()
     finally:
+        app.pairs.shut_down()
         app.engine.shut_down()
         app.engine.join(_PATIENCE_S)
         app.shelf.shut_down()

@@ -28,9 +28,24 @@ class Loaded(Message):
 
 @dataclass
 class LoadFailed(Message):
-    """Loading ended in an error."""
+    """Loading ended in an error, or was cancelled (None)."""
 
-    error: Exception
+    error: Exception | None
+
+
+@dataclass
+class SwitchFailed(Message):
+    """Another pair could not be loaded.
+
+    Attributes:
+        error: why; None where it was cancelled.
+        session: the one in force again; None where there is none.
+        second: why the pair before could not be loaded again either.
+    """
+
+    error: Exception | None
+    session: ChatSession | None
+    second: Exception | None = None
 
 
 class TurnNews(Message):

@@ -66,6 +66,13 @@ class Turns:
         self._app.engine.reserve()
         return True
 
+    def reserve_loading(self) -> bool:
+        """Close the gate for loading another pair; False while the engine does something else."""
+        if self.phase not in (Phase.READY, Phase.UNUSABLE):
+            return False
+        self.phase = Phase.LOADING
+        return True
+
     def ask(self, text: str) -> None:
         """Send `text` to the model, after `reserve`."""
         self._know()
@@ -215,5 +222,5 @@ REASONS = {
     Phase.ANSWERING: "an answer is running: Esc stops it",
     Phase.STOPPING: "the answer is being stopped",
     Phase.CHANGING: "one moment",
-    Phase.UNUSABLE: "no model is loaded: quit with Ctrl+Q and try another pair",
+    Phase.UNUSABLE: "no model is loaded: /pairs chooses one",
 }

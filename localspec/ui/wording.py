@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from localspec.errors import LocalspecError
+
+if TYPE_CHECKING:
+    from localspec.ui.messages import SwitchFailed
 
 
 def in_words(error: Exception) -> tuple[str, str]:
@@ -13,3 +18,17 @@ def in_words(error: Exception) -> tuple[str, str]:
         f"something unforeseen happened ({type(error).__name__}: {error})",
         "This is a fault of localspec; the conversation so far is kept.",
     )
+
+
+def switch_failure(message: SwitchFailed) -> list[tuple[str, str]]:
+    """What became of a switch to another pair that did not come about."""
+    cancelled = ("loading was cancelled", "")
+    lines = [cancelled if message.error is None else in_words(message.error)]
+    if message.session is not None:
+        lines.append((f"{message.session.pair_name} is in use again; the conversation is kept", ""))
+    elif message.second is not None:
+        text, remedy = in_words(message.second)
+        lines.append((f"the pair before could not be loaded again either: {text}", remedy))
+    else:
+        lines.append(("no model is loaded; the conversation is kept", "/pairs chooses one."))
+    return lines

@@ -169,6 +169,10 @@ class ScriptedSession:
     def open(self, messages: Sequence[Message]) -> None:
         self.messages[:] = messages
 
+    def continue_from(self, other: ScriptedSession) -> None:
+        self.messages[:] = other.messages
+        self.settings = other.settings
+
     def close(self) -> None:
         self.closed = True
 

@@ -1,0 +1,150 @@
+"""The screen of pairs: the catalogue and what is installed; pull, use and remove from the list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.ui import pairs_layout
+from localspec.ui.pairs_layout import Work
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from localspec.pairs.listing import Row
+    from localspec.ui.pairs import Pairs
+
+_REDRAW_S = 0.25
+_LABEL = "$foreground 65%"
+
+
+class PairsScreen(ModalScreen[None]):
+    """Shows what `Pairs` knows and passes on keys; everything lasting is in there.
+
+    Args:
+        pairs: does the work.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape,q", "back", "Close"),
+        ("x,delete", "remove", "Remove"),
+        ("c", "cancel", "Cancel"),
+        ("r", "refresh", "Look again"),
+    ]
+
+    def __init__(self, pairs: Pairs) -> None:
+        super().__init__()
+        self._pairs = pairs
+        self._list = OptionList(id="pair-list")
+        self._head = Static(markup=False, id="pair-head")
+        self._detail = Static(markup=False, id="pair-detail")
+        self._keys = Static(markup=False, id="pair-keys")
+        self._drawn: list[Content] = []
+
+    def compose(self) -> ComposeResult:
+        """The list above, what is known about its selected line below."""
+        with Vertical(id="pairs") as box:
+            box.border_title = "Pairs"
+            yield self._head
+            yield self._list
+            yield self._detail
+            yield self._keys
+
+    def on_mount(self) -> None:
+        """Follow a pull; its news come from another thread."""
+        self._list.focus()
+        self.set_interval(_REDRAW_S, self._follow)
+        self.call_after_refresh(self.redraw)
+
+    def on_unmount(self) -> None:
+        """However it was closed."""
+        self._pairs.closed()
+
+    def on_resize(self) -> None:
+        """Lay out for the new size."""
+        self.call_after_refresh(self.redraw)
+
+    def action_back(self) -> None:
+        """Leave a question, else the screen."""
+        if not self._pairs.step_back():
+            self.dismiss()
+
+    def action_remove(self) -> None:
+        """Remove the selected pair, asked twice."""
+        if (row := self._row()) is not None:
+            self._pairs.remove(row)
+
+    def action_cancel(self) -> None:
+        """Stop a check or a pull."""
+        self._pairs.cancel()
+
+    def action_refresh(self) -> None:
+        """Look at the disk again."""
+        self._pairs.refresh()
+
+    @on(OptionList.OptionSelected)
+    def _selected(self) -> None:
+        if (row := self._row()) is not None:
+            self._pairs.act(row)
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self) -> None:
+        self._draw_detail()
+
+    def redraw(self) -> None:
+        """Show the state as it is now."""
+        if not self.is_mounted:
+            return
+        self._draw_list()
+        self._draw_detail()
+
+    def _follow(self) -> None:
+        if self._pairs.state.work is not Work.NONE:
+            self.redraw()
+
+    def _row(self) -> Row | None:
+        rows, at = self._pairs.state.rows, self._list.highlighted
+        return rows[at] if rows and at is not None and at < len(rows) else None
+
+    def _draw_list(self) -> None:
+        """Write only the lines that say something else; the selection stays on its pair."""
+        state = self._pairs.state
+        width = max(0, self._list.scrollable_content_region.width - 2)
+        self._head.update(pairs_layout.head_line(width))
+        rows = state.rows or []
+        lines = [pairs_layout.row_line(state, row, width) for row in rows]
+        names = [row.name for row in rows]
+        if names == [option.id for option in self._list.options]:
+            for name, line, before in zip(names, lines, self._drawn, strict=True):
+                if not line.is_same(before):
+                    self._list.replace_option_prompt(name, line)
+        else:
+            here = self._list.highlighted_option
+            self._list.clear_options()
+            self._list.add_options(
+                [Option(line, id=name) for name, line in zip(names, lines, strict=True)]
+            )
+            wanted = here.id if here is not None else state.name or state.in_use
+            self._list.highlighted = names.index(wanted) if wanted in names else 0
+        self._drawn = lines
+
+    def _draw_detail(self) -> None:
+        state, row = self._pairs.state, self._row()
+        width = self._keys.size.width
+        room = 3 if self.size.height < 16 else 8 if self.size.height < 30 else 14
+        lines = pairs_layout.detail_lines(state, row, width, room)
+        self._detail.styles.height = room
+        self._detail.update(Content("\n").join(lines))
+        self.query_one("#pairs").border_subtitle = Content(pairs_layout.summary(state))
+        hints = [
+            Content.assemble((key, "bold $text-accent"), (f" {meaning}", _LABEL))
+            for key, meaning in pairs_layout.key_hints(state, row)
+        ]
+        self._keys.update(Content("  ").join(hints))

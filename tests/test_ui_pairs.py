@@ -1,0 +1,441 @@
+"""Pairs in the app: browsing, pulling through the real client from a Hub on loopback, switching."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import OptionList
+
+from localspec.chat.conversation import Message, Role
+from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory
+from localspec.pairs import curated, download, hub, installed
+from localspec.pairs.curated import CuratedPair
+from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.ui.app import ChatApp
+from localspec.ui.pairs_layout import Work
+from localspec.ui.turns import Phase
+from tests.support import ggufs
+from tests.support.chat_pilot import Chat
+from tests.support.hub_server import Repo, wait_for
+from tests.support.hub_world import World, world
+from tests.support.scripted_session import ScriptedSession
+
+NAME = "qwen3-8b"
+BIG = 2_000_000 // 32 * 32
+
+
+@pytest.fixture
+def hub_world(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def target(hub_world: World) -> Repo:
+    """A pair of the catalogue on the Hub: 2 MB and a draft that fits."""
+    entry = curated.pairs()[NAME]
+    hub_world.server.add(entry.draft.repo, {entry.draft.file: ggufs.model(seed=1)})
+    return hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=BIG)})
+
+
+class Rooms:
+    """An opener of pairs that are scripted sessions; what happens is written down in order."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.refused: dict[str, LocalspecError] = {}
+        self.broken: dict[str, LocalspecError] = {}
+        self.slow: set[str] = set()
+        self.sessions: list[ScriptedSession] = []
+
+    def __call__(self, name: str) -> Callable[..., ScriptedSession]:
+        self.log.append(f"check {name}")
+        if name in self.refused:
+            raise self.refused[name]
+        return lambda progress, cancel: self.load(name, progress, cancel)
+
+    def load(self, name: str, progress: Any, cancel: Any) -> ScriptedSession:
+        self.log.append(f"load {name}")
+        progress(f"Loading {name}", 0.25)
+        while name in self.slow:
+            if cancel.is_set():
+                raise Cancelled
+            threading.Event().wait(0.005)
+        if name in self.broken:
+            raise self.broken[name]
+        session = _Logged(pair_name=name, log=self.log)
+        self.sessions.append(session)
+        return session
+
+
+class _Logged(ScriptedSession):
+    """Writes down when it is freed."""
+
+    def __init__(self, *, log: list[str], **script: Any) -> None:
+        super().__init__(**script)
+        self.log = log
+
+    def close(self) -> None:
+        super().close()
+        self.log.append(f"free {self.pair_name}")
+
+
+@asynccontextmanager
+async def chatting(
+    rooms: Rooms, size: tuple[int, int] = (100, 30), first: str = "first"
+) -> AsyncIterator[Chat]:
+    app = ChatApp(lambda progress, cancel: rooms.load(first, progress, cancel), rooms)
+    async with app.run_test(size=size) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.turns.phase is not Phase.LOADING or first in rooms.slow)
+        if rooms.sessions:
+            chat.session = rooms.sessions[0]
+        yield chat
+    app.engine.shut_down()
+    assert await asyncio.to_thread(app.engine.join, 10)
+    assert all(session.closed for session in rooms.sessions)
+
+
+async def browse(chat: Chat, name: str = NAME) -> None:
+    """Open the screen and select `name`."""
+    await chat.pilot.press("f12")
+    await chat.until(lambda: chat.app.pairs.state.rows, "the list")
+    await chat.until(lambda: shown(chat).option_count > 0, "the lines")
+    await select(chat, name)
+
+
+async def select(chat: Chat, name: str) -> None:
+    options = shown(chat)
+    options.highlighted = [option.id for option in options.options].index(name)
+    await chat.pilot.pause()
+
+
+def shown(chat: Chat) -> OptionList:
+    return chat.app.screen.query_one(OptionList)
+
+
+def run(body: Callable[[], Any]) -> None:
+    asyncio.run(body())
+
+
+def test_a_pair_is_looked_at_pulled_used_and_the_conversation_stays(
+    hub_world: World, target: Repo
+) -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        async with chatting(rooms) as chat:
+            await chat.ask("Who are you?")
+            await browse(chat)
+            await chat.until(lambda: "available" in chat.screen() and "licence" in chat.screen())
+            await chat.pilot.press("enter")
+            await chat.until(lambda: "Enter fetches 2" in chat.screen(), "the check")
+            assert "the same 300 tokens" in chat.screen()
+            assert not [seen for seen in hub_world.server.bodies() if not seen.range]
+            fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
+            await chat.pilot.press("enter")
+            await chat.until(fault.reached.is_set, "the download")
+            await chat.until(lambda: "fetching" in chat.screen(), "the files")
+            assert "waits" in chat.screen()
+            assert "C cancel" in chat.screen()
+            fault.release.set()
+            await chat.until(lambda: f"{NAME} is installed" in chat.screen(), "the end")
+            assert installed.find(NAME) is not None
+            await chat.until(lambda: "Enter use" in chat.screen(), "the list anew")
+            await chat.pilot.press("enter")
+            await chat.until(lambda: chat.ready() and chat.app.session is rooms.sessions[-1], "use")
+            assert rooms.log == ["load first", f"check {NAME}", "free first", f"load {NAME}"]
+            assert rooms.sessions[1].messages[0].content == "Who are you?"
+            assert "▌ Who are you?" in chat.transcript()
+            assert NAME in chat.screen()
+
+    run(body)
+
+
+def test_cancelling_keeps_what_came_and_pulling_again_continues(
+    hub_world: World, target: Repo
+) -> None:
+    entry = curated.pairs()[NAME]
+    name = entry.target.file
+    file = hub.RemoteFile(target.name, target.commit, name, target.size(name), target.etag(name))
+
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
+            await browse(chat)
+            await chat.pilot.press("enter")
+            await chat.until(lambda: "Enter fetches" in chat.screen())
+            await chat.pilot.press("enter")
+            await chat.until(lambda: download.part_size(file) > 400_000, "some of it")
+            await chat.pilot.press("c")
+            await chat.until(lambda: "cancelled" in chat.screen())
+            assert "kept" in chat.screen()
+            fault.release.set()
+            kept = download.part_size(file)
+            hub_world.server.seen.clear()
+            await chat.pilot.press("enter")
+            await chat.until(lambda: "Enter fetches" in chat.screen())
+            fault = hub_world.server.fault("/cdn/", hold_after=10_000)
+            await chat.pilot.press("enter")
+            await chat.until(fault.reached.is_set)
+            await chat.pilot.press("escape")  # a pull goes on behind a closed screen
+            fault.release.set()
+            await chat.until(lambda: f"{NAME} is installed" in chat.transcript())
+            assert f"bytes={kept}-" in [seen.range for seen in hub_world.server.bodies()]
+            assert hub.is_here(file)
+
+    run(body)
+
+
+def test_quitting_in_the_middle_of_a_pull_ends_its_thread(hub_world: World, target: Repo) -> None:
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
+            await browse(chat)
+            await chat.pilot.press("enter")
+            await chat.until(lambda: "Enter fetches" in chat.screen())
+            await chat.pilot.press("enter")
+            await chat.until(fault.reached.is_set)
+            await chat.pilot.press("ctrl+q")
+        fault.release.set()
+        wait_for(lambda: not [t for t in threading.enumerate() if t.name == "pairs"])
+        assert installed.find(NAME) is None
+
+    run(body)
+
+
+def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: World) -> None:
+    entry = curated.pairs()[NAME]
+    hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=BIG)})
+    odd = ggufs.model(ggufs.words(300, ["odd"] * 7))
+    hub_world.server.add(entry.draft.repo, {entry.draft.file: odd})
+
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await browse(chat)
+            await chat.pilot.press("enter")
+            await chat.until(lambda: "✗" in chat.screen(), "the refusal")
+            assert "odd" in chat.screen()
+            assert chat.app.pairs.state.work is Work.NONE
+            await select(chat, "qwen3-14b")
+            await chat.pilot.press("enter")
+            await chat.until(lambda: "no repository" in chat.screen(), "another refusal")
+        assert installed.all_pairs() == []
+
+    run(body)
+
+
+def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await browse(chat)
+            await chat.pilot.press("enter")
+            await chat.until(lambda: "offline mode is on" in chat.screen())
+
+    run(body)
+
+
+def test_removing_asks_twice_and_spares_the_pair_in_use(hub_world: World, target: Repo) -> None:
+    assert hub_world.run("pull", NAME).code == 0
+    own = InstalledPair("first", InstalledModel(("/nowhere.gguf",)), None)
+    installed.save(own)
+
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await browse(chat)
+            await chat.pilot.press("x")
+            await chat.until(lambda: f"Remove {NAME}?" in chat.screen())
+            await chat.pilot.press("escape")
+            assert f"Remove {NAME}?" not in chat.screen()
+            assert installed.find(NAME) is not None
+            await chat.pilot.press("x", "x")
+            await chat.until(lambda: f"{NAME} is removed, 2.0" in chat.screen(), "removal")
+            await chat.until(lambda: "available" in chat.screen())
+            assert installed.find(NAME) is None
+            await select(chat, "first")
+            await chat.pilot.press("x", "x")
+            await chat.until(lambda: "first is in use" in chat.screen())
+            await select(chat, "demo")
+            await chat.pilot.press("x", "x")
+            await chat.until(lambda: "demo stays" in chat.screen())
+        assert installed.find("first") is not None
+
+    run(body)
+
+
+@pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 50)])
+def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[int, int]) -> None:
+    async def body() -> None:
+        async with chatting(Rooms(), size=size) as chat:
+            await browse(chat, list(curated.pairs())[-1])
+            lines = chat.screen().splitlines()
+            assert len(lines) == size[1]
+            assert any(list(curated.pairs())[-1] in line for line in lines)
+            assert any("Esc close" in line for line in lines)
+            assert any("available" in line for line in lines)
+            await chat.pilot.press("escape")
+            assert chat.app.focused is chat.app.prompt
+
+    run(body)
+
+
+def test_words_of_strangers_are_harmless_here_too(hub_world: World) -> None:
+    nasty = InstalledModel(("/x.gguf",), reference="a/b:\x1b]0;hi\x07", licence="\x1b[2J[bold]x")
+    installed.save(InstalledPair("nasty", nasty, None))
+
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await browse(chat, "nasty")
+            await chat.until(lambda: "[bold]x" in chat.screen())
+            assert "\x1b" not in chat.screen()
+            assert "\x07" not in chat.screen()
+
+    run(body)
+
+
+def test_a_damaged_catalogue_is_said(hub_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> dict[str, CuratedPair]:
+        raise LocalspecError("the catalogue cannot be read")
+
+    monkeypatch.setattr(curated, "pairs", broken)
+
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await chat.pilot.press("f12")
+            await chat.until(lambda: "the catalogue cannot be read" in chat.screen())
+
+    run(body)
+
+
+# --- switching --------------------------------------------------------------------------------
+
+
+def test_what_is_refused_by_its_files_frees_nothing() -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        rooms.refused["other"] = ModelFileError("other.gguf is cut off", "Pull it again.")
+        async with chatting(rooms) as chat:
+            await chat.ask("Hello?")
+            await chat.send("/pairs other")
+            await chat.until(lambda: "other.gguf is cut off" in chat.transcript())
+            assert "Pull it again." in chat.transcript()
+            assert rooms.log == ["load first", "check other"]
+            assert chat.ready()
+            await chat.ask("Still there?")
+
+    run(body)
+
+
+def test_a_failed_load_brings_the_old_pair_and_the_conversation_back() -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        rooms.broken["other"] = OutOfMemory("it does not fit", "Choose a smaller one.")
+        async with chatting(rooms) as chat:
+            await chat.ask("Hello?")
+            await chat.send("/pairs other")
+            await chat.until(lambda: "first is in use again" in chat.transcript())
+            assert "it does not fit" in chat.transcript()
+            assert rooms.log == ["load first", "check other", "free first", "load other",
+                                 "load first"]  # fmt: skip
+            assert "▌ Hello?" in chat.transcript()
+            chat.session = rooms.sessions[-1]
+            await chat.ask("Still there?")
+            assert len(chat.session.messages) == 4
+
+    run(body)
+
+
+def test_when_the_old_pair_fails_as_well_the_conversation_waits_for_a_third() -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        rooms.broken["other"] = OutOfMemory("it does not fit")
+        async with chatting(rooms) as chat:
+            await chat.ask("Hello?")
+            rooms.broken["first"] = OutOfMemory("no room")
+            await chat.send("/pairs other")
+            await chat.until(lambda: "could not be loaded again either" in chat.transcript())
+            assert "no room" in " ".join(chat.transcript().split())
+            await chat.send("Anybody?")
+            assert "no model is loaded" in chat.status()
+            chat.app.prompt.clear()
+            await chat.send("/pairs third")
+            await chat.until(chat.ready)
+            assert "▌ Hello?" in chat.transcript()
+            assert [m.role for m in rooms.sessions[-1].messages] == [Role.USER, Role.ASSISTANT]
+            assert chat.app.load_error is None
+
+    run(body)
+
+
+def test_escape_cancels_a_switch_and_its_progress_was_shown() -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        rooms.slow.add("other")
+        async with chatting(rooms) as chat:
+            chat.session.messages.append(Message(Role.USER, "Hello?"))
+            await chat.send("/pairs other")
+            await chat.until(lambda: "Loading other" in chat.status(), "the progress")
+            assert "25 %" in chat.status()
+            assert "Esc cancels" in chat.status()
+            await chat.send("too early")
+            assert "still being loaded" in chat.status()
+            await chat.pilot.press("escape")
+            await chat.until(lambda: "loading was cancelled" in chat.transcript())
+            await chat.until(chat.ready)
+            assert chat.app.session is rooms.sessions[-1]
+            assert chat.app.session.pair_name == "first"
+
+    run(body)
+
+
+def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        rooms.slow.add("first")
+        async with chatting(rooms) as chat:
+            await chat.until(lambda: "Loading first" in chat.status())
+            await chat.pilot.press("escape")
+            await chat.until(lambda: "loading was cancelled" in chat.transcript())
+            await chat.send("/pairs other")
+            await chat.until(chat.ready)
+            assert chat.app.session is rooms.sessions[0]
+            assert rooms.log == ["load first", "check other", "load other"]
+
+    run(body)
+
+
+def test_quitting_while_switching_ends_the_thread() -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        rooms.slow.add("other")
+        async with chatting(rooms) as chat:
+            await chat.send("/pairs other")
+            await chat.until(lambda: "load other" in rooms.log)
+            rooms.slow.add("first")  # going back would take for ever
+            await chat.pilot.press("ctrl+q")
+
+    run(body)
+
+
+def test_no_switch_while_an_answer_runs_nor_to_the_same_pair() -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        async with chatting(rooms) as chat:
+            await chat.send("/pairs first")
+            assert "first is in use" in chat.status()
+            chat.session.gate.close()
+            await chat.send("Go on.")
+            await chat.send("/pairs other")
+            assert "Esc stops it" in chat.status()
+            chat.session.gate.open()
+            await chat.until(chat.ready)
+            assert rooms.log == ["load first"]
+
+    run(body)
