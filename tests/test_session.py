@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
+from localspec.chat.events import (
+    Origin,
+    PromptProgress,
+    RoundText,
+    Span,
+    TurnEnd,
+    TurnsLeftOut,
+)
+from localspec.chat.session import RECALL, SUMMARISE
 from localspec.chat.settings import AUTO_GAMMA, ChatSettings
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
@@ -100,6 +108,43 @@ def test_a_prompt_longer_than_the_context_leaves_the_conversation_alone() -> Non
     assert contents(session.messages) == [("user", "hi"), ("assistant", "hello")]
     list(session.turn("y", Cancel()))
     assert len(session.messages) == 4
+
+
+def test_a_full_context_leaves_the_oldest_turns_out_whole_and_keeps_the_system_prompt() -> None:
+    settings = ChatSettings(system_prompt="Be brief.")
+    session, engine = fake_session(*[HELLO] * 31, n_ctx=600, settings=settings)
+    told = []
+    for n in range(30):
+        events = list(session.turn(f"question {n}", Cancel()))
+        told += [event.messages for event in events if isinstance(event, TurnsLeftOut)]
+    assert len(session.messages) == 60
+    assert told == sorted(set(told))
+    assert told[0] % 2 == 0
+    assert 1 < len(told) < 10  # not at every turn: everything behind has to be read again
+    last = FakeModel().text(engine.prompts[-1])
+    assert "Be brief." in last
+    assert "question 0" not in last
+    assert f"question {told[-1] // 2}" in last
+    assert "question 29" in last
+    # A turn after which nothing was left out finds the caches as they were.
+    session.open(session.messages[:2])
+    events = list(session.turn("short again", Cancel()))
+    assert "question 0" in FakeModel().text(engine.prompts[-1])
+
+
+def test_a_summary_takes_the_place_of_what_was_said() -> None:
+    session, engine = fake_session(HELLO, HELLO, rounds_of(b"never ends"))
+    with pytest.raises(LocalspecError, match="nothing to sum up"):
+        list(session.compact(Cancel()))
+    list(session.turn("hi", Cancel()))
+    list(session.compact(Cancel()))
+    assert SUMMARISE in FakeModel().text(engine.prompts[-1])
+    assert contents(session.messages) == [("user", RECALL), ("assistant", "hello")]
+    turn = session.compact(Cancel())
+    while not isinstance(next(turn), RoundText):
+        pass
+    turn.close()
+    assert contents(session.messages) == [("user", RECALL), ("assistant", "hello")]
 
 
 def test_a_turn_that_is_cancelled_keeps_its_text() -> None:

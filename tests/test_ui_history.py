@@ -224,6 +224,54 @@ def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
     run(body)
 
 
+def test_turns_that_are_left_out_are_told() -> None:
+    async def body() -> None:
+        async with chatting() as chat:
+            await chat.ask("one")
+            chat.session.left_out = 2
+            await chat.ask("two")
+            shown = chat.transcript()
+            assert "the oldest 2 messages are no longer told to the model" in " ".join(
+                shown.split()
+            )
+            assert shown.index("context is full") < shown.index("▌ two")
+            assert "/compact" in shown
+
+    run(body)
+
+
+def test_a_summary_takes_the_place_of_the_conversation_and_the_way_back_is_open() -> None:
+    async def body() -> None:
+        async with chatting(answers=["A1.", "In short: one.", "A2."]) as chat:
+            await chat.ask("one")
+            await chat.send("/compact")
+            await chat.until(lambda: "what the model knows from now on" in chat.transcript())
+            await chat.until(chat.ready)
+            assert [m.content for m in chat.session.messages] == ["so far?", "In short: one."]
+            await chat.ask("two")
+            await chat.pilot.press("f9")
+            await chat.until(lambda: "A1." in chat.transcript() and chat.ready())
+            assert [m.content for m in chat.session.messages] == ["one", "A1."]
+
+    run(body)
+
+
+def test_a_summary_that_is_stopped_changes_nothing() -> None:
+    async def body() -> None:
+        async with chatting(answers=["A1.", "word " * 99]) as chat:
+            await chat.ask("one")
+            chat.session.gate.close()
+            await chat.send("/compact")
+            chat.session.gate.allow(3)
+            await chat.until(lambda: "word" in chat.transcript())
+            await chat.pilot.press("escape")
+            await chat.until(lambda: "there is no summary" in chat.transcript() and chat.ready())
+            assert [m.content for m in chat.session.messages] == ["one", "A1."]
+            assert "word" not in chat.transcript()
+
+    run(body)
+
+
 def test_trouble_with_the_file_is_one_line_and_the_chat_goes_on(archive: Path) -> None:
     archive.write_text("this is no database " * 50)
 

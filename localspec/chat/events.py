@@ -1,6 +1,7 @@
 """What a turn of the conversation reports while it runs: plain frozen values, in order.
 
-A turn yields `PromptProgress` (any number), then `RoundText` (one a round), then one `TurnEnd`.
+A turn yields `TurnsLeftOut` where the context is full, `PromptProgress` (any number), then
+`RoundText` (one a round), then one `TurnEnd`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ class Span:
 
     text: str
     origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsLeftOut:
+    """The context is full: from now on the model is not told the first `messages` messages."""
+
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +66,4 @@ class TurnEnd:
     stats: GenerationStats
 
 
-TurnEvent: TypeAlias = PromptProgress | RoundText | TurnEnd
+TurnEvent: TypeAlias = TurnsLeftOut | PromptProgress | RoundText | TurnEnd

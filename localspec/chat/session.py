@@ -10,21 +10,29 @@ from dataclasses import replace
 
 from localspec.chat.answer import Answer
 from localspec.chat.conversation import Message, Role, with_system
-from localspec.chat.events import PromptProgress, TurnEnd, TurnEvent
+from localspec.chat.events import PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
 from localspec.chat.meter import Meter
 from localspec.chat.pair import LoadedPair
 from localspec.chat.settings import ChatSettings
+from localspec.chat.switch import Switch
 from localspec.chat.template import ChatTemplate
 from localspec.chat.transcript import Transcript
+from localspec.chat.window import Window
 from localspec.engine.cancel import Cancel
-from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy, Plan, Situation
+from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama_grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
-from localspec.errors import Cancelled, LocalspecError, PromptTooLong
+from localspec.errors import Cancelled, LocalspecError
 
 Turn = Generator[TurnEvent, None, None]
+
+SUMMARISE = (
+    "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
+    " decisions or open questions. Write the summary alone."
+)
+RECALL = "What have we talked about so far?"
 
 
 class Session:
@@ -66,6 +74,7 @@ class Session:
         self._template = ChatTemplate(pair.target.model)
         self._transcript = Transcript(self._template)
         self._meter = Meter(pair.target.n_ctx)
+        self._window = Window(pair.target.n_ctx)
         self._speculation = engine.drafter is not None and settings.draft_length > 0
         self._busy = threading.Lock()
         self._closed = False
@@ -140,8 +149,11 @@ class Session:
         Closing the generator early, or setting `cancel`, keeps what was written so far. After an
         error before the first token the conversation is what it was.
 
+        Where the context is full, the oldest turns are left out, whole; the system prompt stays.
+
         Yields:
-            `PromptProgress` (any number), `RoundText` (one a round), one `TurnEnd`.
+            perhaps `TurnsLeftOut`, `PromptProgress` (any number), `RoundText` (one a round), one
+            `TurnEnd`.
 
         Raises:
             LocalspecError: an empty text; another turn is running; the template refuses the
@@ -156,6 +168,14 @@ class Session:
         and raises as `turn` does; also a LocalspecError where there is no question.
         """
         return self._tracked(self._ask_again(cancel))
+
+    def compact(self, cancel: Cancel) -> Turn:
+        """Have the model sum the conversation up; the summary takes its place.
+
+        Stopped or failed, it changes nothing. Yields and raises as `turn` does; also a
+        LocalspecError where there is nothing to sum up.
+        """
+        return self._tracked(self._compact(cancel))
 
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""
@@ -191,6 +211,7 @@ class Session:
         """
         with self._exclusive(Cancel()):
             self.messages[:] = messages
+            self._window.left_out = 0
             self._meter = Meter(self.pair.target.n_ctx)
 
     def continue_from(self, other: Session) -> None:
@@ -254,10 +275,28 @@ class Session:
                 raise LocalspecError("there is no question to answer again", "Ask something first.")
             yield from self._answer(self.messages[: users[-1] + 1], cancel)
 
+    def _compact(self, cancel: Cancel) -> Turn:
+        with self._exclusive(cancel):
+            before = list(self.messages)
+            if not before:
+                raise LocalspecError("there is nothing to sum up", "Ask something first.")
+            try:
+                yield from self._answer([*before, Message(Role.USER, SUMMARISE)], cancel)
+            finally:
+                summary = self.messages[-1]
+                whole = summary.finish in (FinishReason.STOP, FinishReason.LENGTH)
+                self.messages[:] = before
+                if whole and summary.content.strip() and all(summary is not m for m in before):
+                    self.messages[:] = [Message(Role.USER, RECALL), summary]
+                    self._window.left_out = 0
+
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> Turn:
         """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
         settings = replace(self.settings)
-        prompt = self._prompt(asked, settings)
+        left_out = self._window.left_out
+        prompt = self._window.fit(asked, lambda messages: self._prompt(messages, settings))
+        if self._window.left_out > left_out:
+            yield TurnsLeftOut(self._window.left_out)
         self._meter = Meter(self.pair.target.n_ctx)
         piece = self.pair.target.model.piece
         answer = Answer(piece, (*settings.stop, *self._template.stops))
@@ -284,15 +323,7 @@ class Session:
         # An answer stopped before its first word is nothing that the model said.
         said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
         text = self._template.render(with_system(said, settings.system_prompt))
-        prompt = self._transcript.prompt(text)
-        size = self.pair.target.n_ctx
-        if len(prompt) > size:
-            what = "prompt" if len(messages) == 1 else "conversation"
-            raise PromptTooLong(
-                f"the {what} has {len(prompt):,} tokens, the context holds {size:,}",
-                "Shorten it, start a new conversation (/clear), or raise --ctx-size.",
-            )
-        return prompt
+        return self._transcript.prompt(text)
 
     def _write(
         self, prompt: list[int], settings: ChatSettings, answer: Answer, cancel: Cancel
@@ -310,7 +341,7 @@ class Session:
             recorder=settings.recorder,
             repeatable=settings.repeatable,
         )
-        rounds = self._engine.generate(prompt, how, _Switch(self._policy), cancel)
+        rounds = self._engine.generate(prompt, how, Switch(self._policy), cancel)
         with closing(rounds):
             done: Round
             for done in rounds:
@@ -370,36 +401,6 @@ class Session:
         if self.settings.gamma == "auto" and self._auto is not None:
             return self._auto
         return FixedGamma(self.settings.draft_length)
-
-
-class _Switch:
-    """The policy in force, asked for anew before every round, so that it can be switched."""
-
-    def __init__(self, policy: Callable[[], GammaPolicy]) -> None:
-        self._now = policy
-        self._policy = policy()
-        self._follow_clock = True
-
-    def begin(self, *, follow_clock: bool) -> None:
-        """A generation starts."""
-        self._follow_clock = follow_clock
-        self._policy.begin(follow_clock=follow_clock)
-
-    def plan(self, situation: Situation) -> Plan:
-        """The plan of the policy of this moment."""
-        policy = self._now()
-        if type(policy) is not type(self._policy):
-            policy.begin(follow_clock=self._follow_clock)
-        self._policy = policy
-        return policy.plan(situation)
-
-    def observe(self, done: Round) -> None:
-        """Let it learn."""
-        self._policy.observe(done)
-
-    def explain(self) -> str:
-        """Its reasons."""
-        return self._policy.explain()
 
 
 def _close_suspended(turn: Turn) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from localspec.chat.events import PromptProgress
     from localspec.ui.contract import ChatSession, Loader, Opener
 
-# Python's default lets a drawing screen keep the lock for 5 ms, whenever the decode loop wants it.
-_SWITCH_S = 0.0005
 _QUIT_WITHIN_S = 2.0
 
 
@@ -123,7 +120,6 @@ class ChatApp(App[None]):
         self.prompt = Prompt(self._accepts, id="prompt")
         self._status = StatusLine(id="status")
         self._title = Static("", markup=False, id="title")
-        self._switch_before = sys.getswitchinterval()
         self._interrupted_at = float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -144,13 +140,11 @@ class ChatApp(App[None]):
         self.prompt.focus()
         self._show_title()
         self.show_phase()
-        sys.setswitchinterval(_SWITCH_S)
         self.shelf.start()
         self.engine.start()
 
     def on_unmount(self) -> None:
         """However the app ends, the engine is told."""
-        sys.setswitchinterval(self._switch_before)
         self.engine.shut_down()
         self.pairs.shut_down()
 

@@ -213,6 +213,11 @@ def _title(app: ChatApp, argument: str) -> None:
     app.transcript.say(f"title: {app.shelf.record.header.title}")
 
 
+def _compact(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    _session(app)
+    app.turns.compact()
+
+
 def _clear(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     _session(app)
     app.turns.clear()
@@ -266,6 +271,9 @@ COMMANDS = (
     Command("title", "[TEXT]", "show or set the title of this conversation", _title),
     Command("export", "[md|json] [FILE]", "write this conversation to a file", _export),
     Command("import", "FILE", "read a conversation that was exported as JSON", _import),
+    Command(
+        "compact", "", "have the model sum the conversation up and go on from there", _compact
+    ),
     Command("clear", "", "begin a new conversation", _clear),
     Command("quit", "", "leave", _quit, "ctrl+q", "Ctrl+Q", "Quit"),
 )  # fmt: skip

@@ -53,6 +53,9 @@ class ChatSession(Protocol):
     def regenerate(self, cancel: Cancel) -> Iterator[TurnEvent]:
         """Answer the last question again."""
 
+    def compact(self, cancel: Cancel) -> Iterator[TurnEvent]:
+        """Put a summary in the conversation's place."""
+
     def figures(self) -> Figures:
         """The live figures."""
 

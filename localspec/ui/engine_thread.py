@@ -115,6 +115,10 @@ class EngineThread:
         """Answer the last question again, reported like `ask`."""
         self._start_turn(lambda session, cancel: session.regenerate(cancel))
 
+    def compact(self) -> None:
+        """Sum the conversation up, reported like `ask`."""
+        self._start_turn(lambda session, cancel: session.compact(cancel))
+
     def change(self, label: str, job: Job) -> None:
         """Run `job` on the session between turns; `ChangeDone` reports it under `label`."""
         self.submit(lambda session: self._report_change(label, job, session))

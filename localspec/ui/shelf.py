@@ -104,6 +104,14 @@ class Shelf:
         self.record.end(last if kept else None, figures)
         return kept
 
+    def graft(self, known: set[int]) -> bool:
+        """Take over the session's conversation as a new beginning; whether there is one."""
+        session = self._app.session
+        if session is None or all(id(message) in known for message in session.messages):
+            return False
+        self.record.graft(list(session.messages), session.settings)
+        return True
+
     # Versions
 
     def nodes(self) -> list[tuple[Place, Figures]]:

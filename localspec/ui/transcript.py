@@ -146,6 +146,14 @@ class Transcript(ScrollView, can_focus=False):
         """Show a notice below everything else."""
         self._add(Notice(text, remedy, error=error))
 
+    def say_before(self, answer: Answer | None, text: str, remedy: str = "") -> None:
+        """Show a notice above an answer and its question."""
+        index = self.items.index(answer) if answer in self.items else len(self.items)
+        if index and isinstance(self.items[index - 1], Question):
+            index -= 1
+        self.items.insert(index, Notice(text, remedy))
+        self._measure(index)
+
     def show_origins(self, by_origin: bool) -> None:
         """Switch all answers, and those to come."""
         self.by_origin = by_origin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from localspec.chat.events import PromptProgress, RoundText, TurnEnd
+from localspec.chat.events import PromptProgress, RoundText, TurnEnd, TurnsLeftOut
 from localspec.ui.items import figures_of
 from localspec.ui.pace import Pace
 from localspec.ui.wording import in_words
@@ -50,6 +50,7 @@ class Turns:
         self._end: TurnEnd | None = None
         self._known: set[int] = set()
         self._instead_of: str | None = None
+        self._summing = False
         self.editing: str | None = None
         self.notice = ""
 
@@ -102,6 +103,26 @@ class Turns:
         (answer.place,) = self._app.shelf.begin(None)
         self._begin(answer, "")
         self._app.engine.regenerate()
+
+    def compact(self) -> None:
+        """Have the conversation summed up; the summary takes its place, as another version."""
+        if not self.free() or not self.reserve():
+            return
+        self._know()
+        self._summing = True
+        self._begin(self._app.transcript.ask("/compact"), "")
+        self._app.engine.compact()
+
+    def _compacted(self, error: Exception | None) -> None:
+        self._summing = False
+        self.phase = Phase.READY
+        if self._app.shelf.graft(self._known):
+            self.notice = "this summary is what the model knows from now on; F9 goes back"
+        elif error is not None:
+            self.notice = ": ".join(in_words(error))
+        else:
+            self.notice = "there is no summary: the conversation is what it was"
+        self._app.shelf.reopen()
 
     def edit(self, node: str | None) -> None:
         """Let the next question be another version of `node`, or a new one."""
@@ -158,6 +179,11 @@ class Turns:
     def over(self, error: Exception | None) -> None:
         """The engine is free: draw the rest, settle the answer, open the gate."""
         self._flush()
+        if self._summing:
+            self._compacted(error)
+            self._answer = None
+            self._app.turn_ended()
+            return
         answer, end = self._answer, self._end
         kept = self._app.shelf.end(self._known, end.stats if end else None)
         if answer is not None:
@@ -211,6 +237,13 @@ class Turns:
             return event.spans
         if isinstance(event, PromptProgress):
             self._app.show_prompt_progress(event)
+        elif isinstance(event, TurnsLeftOut):
+            self._app.transcript.say_before(
+                self._answer,
+                f"the context is full: the oldest {event.messages:,} messages are no longer told"
+                " to the model",
+                "They stay in the conversation. /compact sums it up instead.",
+            )
         else:
             self._end = event
         return ()

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd, TurnEvent
+from localspec.chat.events import (
+    Origin,
+    PromptProgress,
+    RoundText,
+    Span,
+    TurnEnd,
+    TurnEvent,
+    TurnsLeftOut,
+)
 from localspec.chat.figures import Figures
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
@@ -86,6 +94,7 @@ class ScriptedSession:
     resets: int = 0
     rounds_made: int = 0
     devices: tuple[DeviceMemory, ...] = ()
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         self._turn = 0
@@ -120,6 +129,14 @@ class ScriptedSession:
         except LocalspecError:
             self.messages[:] = before
             raise
+
+    def compact(self, cancel: Cancel) -> Iterator[TurnEvent]:
+        before = list(self.messages)
+        yield from self.turn("sum up", cancel)
+        summary = self.messages[-1]
+        self.messages[:] = before
+        if summary.finish is FinishReason.STOP:
+            self.messages[:] = [Message(Role.USER, "so far?"), summary]
 
     def figures(self) -> Figures:
         stats = self._stats
@@ -181,6 +198,8 @@ class ScriptedSession:
         self._stats = GenerationStats()
         self._started = time.monotonic()
         self._generating = True
+        if self.left_out:
+            yield TurnsLeftOut(self.left_out)
         for step in range(1, self.prompt_steps + 1):
             yield PromptProgress(prompt * step // self.prompt_steps, prompt, 0)
         self._stats.add_prefill(Prefill(prompt, 0, prompt, 0.02))
