@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -142,22 +142,59 @@ def load_session(
             },
             devices_before=before,
         )
-        drafter = ModelDrafter(draft, target.model.n_vocab) if draft else None
-        costs = measured(
-            pair,
-            repeatable=settings.repeatable,
-            measure=settings.gamma == "auto",
-            announce=lambda: progress("Measuring this machine", None),
-        )
-        session = Session(
-            pair,
-            Engine(target, drafter),
-            settings,
-            auto=costs.auto if costs else None,
-            closing=costs.keep if costs else None,
-        )
+        session = _session(pair, settings, progress)
         undo.pop_all()
     return session
+
+
+def load_beside(
+    session: Session, options: Options, *, progress: Progress, cancel: Cancel
+) -> Session:
+    """Load the draft that `options` name for the target that `session` has loaded.
+
+    The new session shares the target: close its draft, not the session, and use one at a time.
+
+    Raises:
+        LocalspecError, Cancelled: as `load_session`.
+    """
+    target, settings = session.pair.target, chat_settings(options)
+    resolved = catalogue.resolve(options.pair, options.draft)
+    if resolved.draft is not None:
+        model = gguf.read_model(resolved.draft)
+        _require_chat_model(model)
+        vocabulary.check(gguf.read_model(resolved.target).header, model.header)
+        _check_memory([model], target.n_ctx, on_accelerator=options.n_gpu_layers != 0)
+    with ExitStack() as undo:
+        loader = _Loader(options, target.n_ctx, progress, cancel, undo)
+        draft, note = _load_draft(resolved, target, loader)
+        threads = loader.threads(draft, draft=True) if draft else 0
+        pair = replace(
+            session.pair,
+            draft=draft,
+            draft_note=note,
+            load_settings={**session.pair.load_settings, "draft_threads": threads},
+        )
+        beside = _session(pair, settings, progress)
+        undo.pop_all()
+    return beside
+
+
+def _session(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> Session:
+    """A session over loaded models, with the automatic gamma that their costs give."""
+    target, draft = pair.target, pair.draft
+    costs = measured(
+        pair,
+        repeatable=settings.repeatable,
+        measure=settings.gamma == "auto",
+        announce=lambda: progress("Measuring this machine", None),
+    )
+    return Session(
+        pair,
+        Engine(target, ModelDrafter(draft, target.model.n_vocab) if draft else None),
+        settings,
+        auto=costs.auto if costs else None,
+        closing=costs.keep if costs else None,
+    )
 
 
 def _require_known_tokens(settings: ChatSettings, n_vocab: int) -> None:

@@ -122,6 +122,8 @@ def _threads(_ctx: click.Context, _param: click.Parameter, value: int | None) ->
     return None if value is None or value < 1 else value
 
 
+GAMMA = _Gamma()
+
 _DEFAULTS = Options()
 
 _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
@@ -201,7 +203,7 @@ _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
     click.option(
         "--gamma",
-        type=_Gamma(),
+        type=GAMMA,
         metavar="N|auto",
         default=_DEFAULTS.gamma,
         help="Tokens drafted per round; 0 is plain decoding.",
