@@ -22,6 +22,7 @@ COMMANDS = {
     "list": ("localspec.cli.list", "List curated and installed pairs, and what fits."),
     "show": ("localspec.cli.show", "Show a pair's vocabulary check, memory and licence."),
     "tune": ("localspec.cli.tune", "Measure this machine, and the draft length that follows."),
+    "bench": ("localspec.cli.bench", "Measure speculation off against on."),
     "rm": ("localspec.cli.rm", "Remove a pair and what only it uses."),
 }
 

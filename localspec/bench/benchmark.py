@@ -1,0 +1,274 @@
+"""A whole bench on loaded models: warm up, measure T(n), ask, sum up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localspec.bench.environment import environment
+from localspec.bench.plan import OFF, Arm
+from localspec.bench.predict import Costs, Prediction, acceptances, overhead, predictions
+from localspec.bench.prompts import Prompt, PromptSet
+from localspec.bench.report import Agreement, ArmReport, Report, SweepPoint
+from localspec.bench.runner import Outcome, Runner, Step
+from localspec.bench.runs import Run, middle
+from localspec.bench.summarise import curve, rows, speed_over_all, too_short
+from localspec.bench.verdict import verdict
+from localspec.chat.session import Session
+from localspec.chat.settings import ChatSettings, Gamma
+from localspec.engine.cancel import Cancel
+from localspec.engine.cost import Curve
+from localspec.engine.profile import DRAFT_SIZES, TARGET_SIZES, measure
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import Round
+from localspec.pairs import units
+
+_TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
+ON = "on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is wanted.
+
+    Attributes:
+        prompts: the questions.
+        repeats: how often each is asked.
+        n_predict: tokens of an answer at most.
+        temperature: 0 for greedy.
+        seed: of the first repeat.
+        gamma: of the settings that draft.
+        sweep: draft lengths that are run besides.
+        deadline: by the clock `perf_counter`; None for none.
+    """
+
+    prompts: PromptSet
+    repeats: int
+    n_predict: int
+    temperature: float
+    seed: int
+    gamma: Gamma
+    sweep: tuple[int, ...] = ()
+    deadline: float | None = None
+
+    def settings(self, end_tokens: frozenset[int]) -> ChatSettings:
+        """What all settings have in common. A seed is given, so that off and on draw the same."""
+        bias = dict.fromkeys(end_tokens, float("-inf")) if self.prompts.ignore_end else {}
+        sampling = SamplingParams(temperature=self.temperature, seed=self.seed, logit_bias=bias)
+        return ChatSettings(sampling=sampling, n_predict=self.n_predict, repeatable=True)
+
+    def document(self) -> dict[str, Any]:
+        """The same for the report."""
+        prompts = self.prompts
+        return {
+            "prompts": prompts.name,
+            "kinds": list(prompts.kinds),
+            "repeats": self.repeats,
+            "n_predict": self.n_predict,
+            "temp": self.temperature,
+            "seed": self.seed,
+            "gamma": self.gamma,
+            "gamma_sweep": list(self.sweep),
+            "ignore_eos": prompts.ignore_end,
+            "quick": self.deadline is not None,
+        }
+
+
+def bench(
+    sessions: Sequence[Session],
+    request: Request,
+    cancel: Cancel,
+    *,
+    progress: Callable[[Step], None],
+    say: Callable[[str], None],
+) -> Report:
+    """Measure everything; what an interruption leaves is reported all the same.
+
+    Args:
+        sessions: over one target, each with another draft, the last perhaps with none.
+        request: what is wanted.
+        cancel: stops it.
+        progress: called before every question.
+        say: told what else takes time.
+
+    Raises:
+        Cancelled: it was stopped before there was anything to report.
+    """
+    arms = arms_of(sessions, request)
+    where = environment(list(sessions))
+    common = request.settings(sessions[0].pair.target.model.end_tokens)
+    runner = Runner(arms, common, cancel, deadline=request.deadline, progress=progress)
+    say("Warming up")
+    runner.warm_up(_middling(request.prompts.prompts))
+    say("Measuring what decodes cost")
+    points = _points(sessions[0])
+    outcome = runner.run(request.prompts.prompts, request.repeats)
+    if not outcome.runs:
+        cancel.check()
+    if not outcome.ended:
+        points = points.least(_points(sessions[0]))  # once more: a machine has better moments
+    report = _report(sessions, arms, request, outcome, points=points, where=where)
+    return replace(report, verdict=verdict(report))
+
+
+def arms_of(sessions: Sequence[Session], request: Request) -> list[Arm]:
+    """Plain decoding, every draft, and the sweep with the first draft."""
+    able = [session for session in sessions if session.draft_name and not session.speculation_note]
+    arms = [Arm(name=OFF, session=sessions[0], gamma=0)]
+    if request.gamma != 0:
+        names = _names([units.plain(session.draft_name or "", 40) for session in able])
+        arms += [
+            Arm(name=name if len(able) > 1 else ON, session=session, gamma=request.gamma)
+            for name, session in zip(names, able, strict=True)
+        ]
+    if able:
+        arms += [
+            Arm(name=f"gamma {n}", session=able[0], gamma=n, swept=True)
+            for n in request.sweep
+            if n > 0
+        ]
+    return arms
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    """Each name once: the second of two that are alike gets a number."""
+    return [
+        name if name not in (*names[:i], OFF) else f"{name} ({names[:i].count(name) + 1})"
+        for i, name in enumerate(names)
+    ]
+
+
+def _middling(prompts: Sequence[Prompt]) -> Prompt:
+    """A prompt of middling length, for the warm-up and the depth at which costs are measured."""
+    return sorted(prompts, key=lambda prompt: len(prompt.text))[len(prompts) // 2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """Seconds by the number of tokens of a decode; empty where nothing could be measured."""
+
+    target: Mapping[int, float]
+    draft: Mapping[int, float]
+
+    def least(self, other: _Points) -> _Points:
+        """The lesser of two measurements, size by size: disturbances only make a decode longer."""
+        return _Points(_lesser(self.target, other.target), _lesser(self.draft, other.draft))
+
+
+def _lesser(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
+    return {n: min(points[n] for points in (a, b) if n in points) for n in sorted({*a, *b})}
+
+
+def _points(session: Session) -> _Points:
+    """Time both models behind what the warm-up left in their caches."""
+    target, draft = session.pair.target, session.pair.draft
+    if not target.can_truncate:
+        return _Points({}, {})
+    twice = (*TARGET_SIZES, *TARGET_SIZES)
+    of_target = measure(target, twice, budget=_TARGET_BUDGET, passes=len(twice)).points
+    if draft is None:
+        return _Points(of_target, {})
+    of_draft = measure(draft, DRAFT_SIZES, budget=_DRAFT_BUDGET, one_row=True).points
+    return _Points(of_target, of_draft)
+
+
+def _report(
+    sessions: Sequence[Session],
+    arms: Sequence[Arm],
+    request: Request,
+    outcome: Outcome,
+    *,
+    points: _Points,
+    where: Mapping[str, Any],
+) -> Report:
+    runs = outcome.runs
+    reports = tuple(_arm(arm, runs, show=arm.name in outcome.demonstrating) for arm in arms)
+    partings = tuple(outcome.partings)
+    return Report(
+        environment=where,
+        settings=request.document(),
+        draft_note=sessions[0].speculation_note or ("gamma is 0" if request.gamma == 0 else ""),
+        arms=reports,
+        curve=curve(points.target, runs),
+        draft_step_s=points.draft.get(1),
+        sweep=_sweep(arms, reports, runs, points),
+        agreement=Agreement(
+            outcome.compared,
+            outcome.compared - len(partings),
+            greedy=request.temperature <= 0,
+            partings=partings,
+        ),
+        prompts=len(request.prompts.prompts),
+        too_long=tuple(outcome.too_long),
+        too_short=too_short(runs),
+        ended=outcome.ended,
+        peak_memory_bytes=sessions[0].peak_memory_bytes(),
+        runs=tuple(runs),
+    )
+
+
+def _arm(arm: Arm, runs: Sequence[Run], *, show: bool) -> ArmReport:
+    kinds, overall = rows(runs, arm.name)
+    name = arm.session.draft_name if arm.gamma != 0 else None
+    return ArmReport(
+        name=arm.name,
+        draft=units.plain(name) if name else None,
+        gamma=str(arm.gamma),
+        demonstration=show,
+        swept=arm.swept,
+        kinds=kinds,
+        overall=overall,
+    )
+
+
+def _sweep(
+    arms: Sequence[Arm], reports: Sequence[ArmReport], runs: Sequence[Run], points: _Points
+) -> tuple[SweepPoint, ...]:
+    """What the costs and the acceptance promise, beside what was measured at that length."""
+    if 1 not in points.target or 1 not in points.draft or not runs or len(arms) < 2:
+        return ()
+    first = [arm for arm in arms if arm.gamma != 0 and arm.session is arms[1].session]
+    # A fixed length meets every position; `auto` drafts where it is easy.
+    telling = {arm.name for arm in first if arm.gamma != "auto"} or {arm.name for arm in first}
+    drafting = _rounds(runs, telling)
+    costs = _costs(points, _rounds(runs, {OFF}), drafting)
+    by_length = {arm.gamma: report for arm, report in zip(arms, reports, strict=True)}
+    by_length = {
+        gamma: report
+        for gamma, report in by_length.items()
+        if report.name in {OFF, *(arm.name for arm in first)}
+    }
+    return tuple(
+        _sweep_point(expected, by_length.get(expected.gamma), runs)
+        for expected in predictions(costs, acceptances(drafting))
+    )
+
+
+def _rounds(runs: Sequence[Run], names: set[str]) -> list[Round]:
+    """All rounds of these settings but the first of each answer, which never drafts."""
+    return [done for run in runs if run.arm in names for done in run.rounds[1:]]
+
+
+def _costs(points: _Points, plain: Sequence[Round], drafting: Sequence[Round]) -> Costs:
+    """The measured costs, scaled so that T(1) is what plain decoding showed in the runs.
+
+    A machine is never as fast for minutes as in its best moment, which is what was measured.
+    """
+    seen = middle([done.verify_s for done in plain])
+    slower = seen / points.target[1] if seen else 1.0
+    return Costs(
+        Curve({n: slower * seconds for n, seconds in points.target.items()}),
+        Curve({n: slower * seconds for n, seconds in points.draft.items()}),
+        overhead([*plain, *drafting]),
+    )
+
+
+def _sweep_point(expected: Prediction, report: ArmReport | None, runs: Sequence[Run]) -> SweepPoint:
+    """One draft length, measured where it was run."""
+    name = report.name if report else None
+    return SweepPoint(
+        expected,
+        speed_over_all(run for run in runs if run.arm == name),
+        report.overall.speedup if report else None,
+    )

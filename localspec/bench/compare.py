@@ -1,0 +1,178 @@
+"""What changed between two reports, and whether it is more than noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from localspec.bench.plan import OFF
+from localspec.bench.report import ALL, FORMAT
+from localspec.bench.runs import LEAST_TOKENS
+from localspec.bench.statistics import Interval, interval
+from localspec.errors import LocalspecError
+
+_MODEL = ("target", "drafts")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """New over old, question by question.
+
+    Attributes:
+        arm: the setting.
+        kind: of text; `ALL` over all.
+        speed: of tokens per second.
+        speedup: of the speed-up over plain decoding; None for plain decoding itself. A machine
+            that was slower as a whole shows in `speed` and not here.
+    """
+
+    arm: str
+    kind: str
+    speed: Interval
+    speedup: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two reports side by side.
+
+    Attributes:
+        changes: by setting and kind.
+        different: what else was not the same, as (name, old, new).
+        verdict: what it means, a sentence each.
+    """
+
+    changes: tuple[Change, ...]
+    different: tuple[tuple[str, str, str], ...]
+    verdict: tuple[str, ...]
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A report that was written as JSON.
+
+    Raises:
+        LocalspecError: it cannot be read, or is no such report.
+    """
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise LocalspecError(
+            f"cannot read {path}: {error.strerror}", "Choose another file."
+        ) from None
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise LocalspecError(
+            f"{path} is no report of this version", "Write one with `bench --output FILE.json`."
+        )
+    return document
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
+    """Compare two documents of `load`.
+
+    Raises:
+        LocalspecError: they have no question in common, or lack what a report has.
+    """
+    try:
+        before, after = _speeds(old), _speeds(new)
+        different = (*_different(old, new, "environment"), *_different(old, new, "settings"))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise LocalspecError(
+            "a report is damaged", "Write it anew with `bench --output FILE.json`."
+        ) from None
+    arms = [arm for arm in before if arm in after]
+    changes = [change for arm in arms for change in _changes(arm, before, after)]
+    if not changes:
+        raise LocalspecError(
+            "the reports have no question in common", "Compare runs over the same prompts."
+        )
+    return Comparison(tuple(changes), different, _verdict(changes, different))
+
+
+Speeds = dict[tuple[str, str], float]
+"""(kind, prompt) to tokens per second: the median over repeats."""
+
+
+def _speeds(document: Mapping[str, Any]) -> dict[str, Speeds]:
+    """By setting."""
+    found: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for run in document["runs"]:
+        speed = run["tokens_per_second"]
+        if speed is not None and run["generated_tokens"] >= LEAST_TOKENS:
+            at = str(run["kind"]), str(run["prompt"])
+            found.setdefault(str(run["arm"]), {}).setdefault(at, []).append(float(speed))
+    return {arm: {at: median(each) for at, each in cells.items()} for arm, cells in found.items()}
+
+
+def _changes(arm: str, before: dict[str, Speeds], after: dict[str, Speeds]) -> list[Change]:
+    speeds: dict[str, list[float]] = {}
+    gains: dict[str, list[float]] = {}
+    common = [at for at in before[arm] if at in after[arm]]
+    for at in common:
+        ratio = after[arm][at] / before[arm][at]
+        speeds.setdefault(at[0], []).append(ratio)
+        plain = (before.get(OFF, {}).get(at), after.get(OFF, {}).get(at))
+        if arm != OFF and plain[0] and plain[1]:
+            gains.setdefault(at[0], []).append(ratio * plain[0] / plain[1])
+    rows = [(kind, {kind: values}, {kind: gains.get(kind, [])}) for kind, values in speeds.items()]
+    if len(rows) > 1:
+        rows.append((ALL, speeds, gains))
+    return [
+        Change(arm, kind, speed, interval(gain))
+        for kind, speed_of, gain in rows
+        if (speed := interval(speed_of)) is not None
+    ]
+
+
+def _different(
+    old: Mapping[str, Any], new: Mapping[str, Any], part: str
+) -> list[tuple[str, str, str]]:
+    before, after = old[part], new[part]
+    return [
+        (name, _shown(name, before.get(name)), _shown(name, after.get(name)))
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value as text; a model as its name and the beginning of its hash."""
+    if name not in _MODEL:
+        return json.dumps(value, ensure_ascii=True)
+    models = value if isinstance(value, list) else [value]
+    return ", ".join(f"{m['name']} {_hash(m)}" for m in models if isinstance(m, dict)) or "none"
+
+
+def _hash(model: Mapping[str, Any]) -> str:
+    return next((str(text)[:12] for key, text in model.items() if key.startswith("sha")), "")
+
+
+def _verdict(
+    changes: Sequence[Change], different: Sequence[tuple[str, str, str]]
+) -> tuple[str, ...]:
+    """One sentence for every setting."""
+    last = {change.arm: change for change in changes}  # the row over all comes last
+    said = [_said(change) for change in last.values()]
+    if different:
+        names = ", ".join(name for name, _, _ in different)
+        said.append(f"Not the same in both: {names}. The change may come from there.")
+    return tuple(said)
+
+
+def _said(change: Change) -> str:
+    what = "Plain decoding" if change.arm == OFF else f"The speed-up of {change.arm}"
+    found = change.speed if change.arm == OFF else change.speedup or change.speed
+    shift = f"{100 * (found.value - 1):+.1f} %".replace("+0.0 %", "0.0 %")
+    if found.low is None or found.high is None:
+        return f"{what}: {shift} in a single question, too little to tell."
+    span = f"95 % interval {100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f} %"
+    if found.above_one:
+        return f"{what} is better by more than noise: {shift} ({span})."
+    if found.below_one:
+        return f"{what} is worse by more than noise: {shift} ({span})."
+    return f"{what}: no more than noise, {shift} ({span})."

@@ -1,0 +1,213 @@
+"""Runs every prompt under every setting, one after the other, on models that are loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from localspec.bench.agreement import Parting, part
+from localspec.bench.plan import OFF, Arm, in_turn
+from localspec.bench.prompts import Prompt
+from localspec.bench.runs import Run
+from localspec.chat.events import PromptProgress, TurnEnd
+from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
+from localspec.engine.stats import FinishReason
+from localspec.errors import Cancelled, PromptTooLong
+
+WARM_UP_TOKENS = 32
+INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a run is.
+
+    Attributes:
+        prompt: what is asked now.
+        done, total: questions times repeats.
+        left_s: seconds that are left, as far as can be told; None at the very beginning.
+    """
+
+    prompt: Prompt
+    done: int
+    total: int
+    left_s: float | None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it. Every question that counts was answered under all settings.
+
+    Attributes:
+        runs: in the order in which they were made.
+        partings: where answers with and without speculation part.
+        compared: how many pairs of answers were compared.
+        demonstrating: settings that drafted for show, where that did not pay.
+        too_long: names of prompts that do not fit in the context.
+        ended: why it ended early; empty if it did not.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    partings: list[Parting] = field(default_factory=list)
+    compared: int = 0
+    demonstrating: set[str] = field(default_factory=set)
+    too_long: list[str] = field(default_factory=list)
+    ended: str = ""
+
+
+class Runner:
+    """Asks questions under several settings. One thread.
+
+    Args:
+        arms: the settings; the first is plain decoding.
+        settings: what all of them have in common; its seed is that of the first repeat.
+        cancel: ends the run; what is done is kept.
+        deadline: by `clock`; the question that is running then is left out, unless it is the
+            first. None for no deadline.
+        progress: called before every question.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        arms: Sequence[Arm],
+        settings: ChatSettings,
+        cancel: Cancel,
+        *,
+        deadline: float | None = None,
+        progress: Callable[[Step], None] = lambda _step: None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._arms = arms
+        self._settings = settings
+        self._cancel = cancel
+        self._deadline = deadline
+        self._progress = progress
+        self._clock = clock
+
+    def warm_up(self, prompt: Prompt) -> None:
+        """Answer once under every setting, shortly; nothing of it counts.
+
+        Raises:
+            Cancelled: the user stopped it.
+        """
+        short = replace(self._settings, n_predict=WARM_UP_TOKENS)
+        for arm in self._arms:
+            with suppress(PromptTooLong):
+                self._answer(arm, prompt, 0, short)
+
+    def run(self, prompts: Sequence[Prompt], repeats: int) -> Outcome:
+        """Ask everything `repeats` times, or until it is stopped."""
+        outcome = Outcome()
+        begun, turn, total = self._clock(), 0, len(prompts) * repeats
+        for repeat in range(repeats):
+            for prompt in prompts:
+                if self._late(outcome):
+                    outcome.ended = OUT_OF_TIME
+                    return outcome
+                if prompt.name not in outcome.too_long:
+                    self._progress(Step(prompt, turn, total, self._left(begun, turn, total)))
+                    if not self._ask(prompt, repeat, in_turn(self._arms, turn), outcome):
+                        return outcome
+                turn += 1
+        return outcome
+
+    def _left(self, begun: float, done: int, total: int) -> float | None:
+        now = self._clock()
+        left = (now - begun) / done * (total - done) if done else None
+        if self._deadline is None:
+            return left
+        room = max(0.0, self._deadline - now)
+        return room if left is None else min(left, room)
+
+    def _late(self, outcome: Outcome) -> bool:
+        return self._deadline is not None and bool(outcome.runs) and self._clock() > self._deadline
+
+    def _ask(self, prompt: Prompt, repeat: int, order: Sequence[Arm], outcome: Outcome) -> bool:
+        """One question under all settings; whether to go on."""
+        found: dict[str, Run] = {}
+        for arm in order:
+            try:
+                run = self._answer(arm, prompt, repeat, self._settings, outcome)
+            except PromptTooLong:
+                outcome.too_long.append(prompt.name)
+                return True
+            except Cancelled:
+                outcome.ended = INTERRUPTED
+                return False
+            if run is None:
+                outcome.ended = OUT_OF_TIME
+                return False
+            found[arm.name] = run
+            if arm.session.figures().gamma_note.startswith("demonstration"):
+                outcome.demonstrating.add(arm.name)
+        outcome.runs += found.values()
+        self._compare(found, repeat, outcome)
+        return True
+
+    def _answer(
+        self,
+        arm: Arm,
+        prompt: Prompt,
+        repeat: int,
+        settings: ChatSettings,
+        outcome: Outcome | None = None,
+    ) -> Run | None:
+        """One answer, read with empty caches; None where the time ran out."""
+        session = arm.session
+        session.reset()
+        for context in (session.pair.target, session.pair.draft):
+            if context is not None:
+                context.clear()
+        seed = (settings.sampling.seed or 0) + repeat
+        sampling = replace(settings.sampling, seed=seed)
+        session.settings = replace(settings, gamma=arm.gamma, sampling=sampling)
+        started = read = latest = self._clock()
+        before: float | None = None
+        with closing(session.turn(prompt.text, self._cancel)) as turn:
+            for event in turn:
+                if isinstance(event, TurnEnd):
+                    after = self._clock() - latest
+                    break
+                latest = self._clock()
+                if isinstance(event, PromptProgress):
+                    read = latest
+                elif before is None:
+                    before = latest - read - event.round.between_s - event.round.total_s
+                if outcome is not None and self._late(outcome):
+                    return None
+            else:
+                raise AssertionError("the turn ended without an end")
+        if event.reason is FinishReason.CANCELLED:
+            raise Cancelled
+        stats = event.stats
+        return Run(
+            prompt=prompt.name,
+            kind=prompt.kind,
+            arm=arm.name,
+            repeat=repeat,
+            prompt_tokens=stats.prompt_tokens,
+            rounds=tuple(stats.rounds),
+            time_to_first_token_s=stats.time_to_first_token_s,
+            tokens_per_second=stats.tokens_per_second,
+            prompt_s=read - started,
+            around_s=(before or 0.0) + after,
+            wall_s=latest + after - started,
+        )
+
+    def _compare(self, found: dict[str, Run], repeat: int, outcome: Outcome) -> None:
+        """Look where the answers part: once for every question, the others repeat it."""
+        plain = found.get(OFF)
+        if plain is None or repeat > 0:
+            return
+        for arm in self._arms:
+            if arm.name == OFF:
+                continue
+            outcome.compared += 1
+            other = found[arm.name]
+            if plain.tokens != other.tokens:
+                greedy = self._settings.sampling.temperature <= 0
+                outcome.partings.append(part(plain, other, arm.session.pair.target, greedy=greedy))

@@ -1,0 +1,144 @@
+"""`localspec bench` from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+from click.testing import CliRunner
+
+from localspec.cli.app import cli
+from localspec.errors import LocalspecError, UsageError
+
+QUICKLY = ("--kinds", "sums", "--repeat", "1", "-n", "8", "--gamma", "2", "-t", "1", "-c", "256")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+
+
+def bench(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["bench", *arguments], catch_exceptions=False)
+
+
+def test_it_reports_and_writes_every_kind_of_file(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"report.{ending}") for ending in ("json", "csv", "md", "svg", "png")]
+    done = bench("demo", *QUICKLY, *(word for path in paths for word in ("-o", path)))
+    assert done.exit_code == 0
+    for said in ("sums", "all", "Verdict", "T(n)", "Where the time goes", "sha256"):
+        assert said in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "of 7: sums-1" in done.stderr
+    assert all(Path(path).stat().st_size > 200 for path in paths)
+    compared = bench("--compare", paths[0], paths[0])
+    assert "The speed-up of on: no more than noise" in compared.stdout
+    as_json = json.loads(bench("--compare", paths[0], paths[0], "--json").stdout)
+    assert as_json["different"] == []
+
+
+def test_json_has_it_all_and_nothing_else() -> None:
+    document = json.loads(bench("demo", *QUICKLY, "--json").stdout)
+    assert document["format"] == 1
+    assert len(document["runs"]) == 14
+    assert document["settings"]["gamma"] == 2
+    assert document["verdict"]
+
+
+def test_own_prompts_and_a_draft_of_none(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"prompt": "Tell me a story about a dog.", "kind": "tale"}\n')
+    done = bench("demo", "--draft", "none", "--prompts", str(path), *QUICKLY[2:])
+    assert done.exit_code == 0
+    assert "Plain decoding" in done.stdout
+    assert "tale" in done.stdout
+    assert "Speculation was not measured" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-o", "nowhere/at/all.json"), "cannot write"),
+        (("-o", "report.pdf"), "no ending"),
+        (("--kinds", "poems"), "no kind 'poems'"),
+        (("--target", "demo"), "say the same"),
+        (("--draft", "none", "--drafts", "none"), "say the same"),
+        (("--temp", "-1"), "temperature"),
+    ],
+)
+def test_wrong_requests_end_before_anything_is_measured(
+    arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("measured all the same")
+
+    monkeypatch.setattr("localspec.cli.benching.measure", never)
+    with pytest.raises(LocalspecError, match=said):
+        bench("demo", *QUICKLY[2:], *arguments)
+
+
+def test_a_bad_file_of_prompts_is_found_before_the_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"prompt": "a"}\n{"prompt"}\n')
+    monkeypatch.setattr("localspec.cli.benching.load_session", None)
+    with pytest.raises(LocalspecError, match="line 2"):
+        bench("demo", "--prompts", str(path))
+
+
+@pytest.mark.parametrize("sweep", ["12..0", "a..b", "1,,2", "", "0..64", "-1"])
+def test_a_sweep_that_makes_no_sense_is_wrong_usage(sweep: str) -> None:
+    done = CliRunner().invoke(cli, ["bench", "demo", f"--gamma-sweep={sweep}"])
+    assert done.exit_code == 2
+
+
+def test_a_target_named_twice_is_wrong_usage() -> None:
+    with pytest.raises(UsageError):
+        bench("demo", "--target", "demo")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_ctrl_c_reports_what_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    words = ["-m", "localspec", "bench", "demo", "-t", "1", "-n", "64", "--gamma", "2"]
+    child = pexpect.spawn(
+        sys.executable,
+        [*words, "--repeat", "500", "-o", str(path)],
+        env=os.environ | {"LOCALSPEC_CACHE": str(tmp_path)},
+        encoding="utf-8",
+        timeout=60,
+    )
+    try:
+        child.expect("about .* left")  # so something has been measured
+        child.sendintr()
+        child.expect("The run was interrupted: what was done by then is reported.")
+        child.expect(pexpect.EOF)
+        child.wait()
+    finally:
+        child.close(force=True)
+    assert child.exitstatus == 130
+    document = json.loads(path.read_text())
+    assert document["ended"] == "interrupted"
+    assert len(document["runs"]) >= 2
+    assert len(document["runs"]) % 2 == 0
+
+
+@pytest.mark.slow
+def test_two_quick_runs_agree(tmp_path: Path) -> None:
+    """Also on a busy machine: the intervals are then wider, and meet all the more."""
+    found = []
+    for n in range(2):
+        path = tmp_path / f"{n}.json"
+        done = bench("demo", "--quick", "-t", "1", "-o", str(path))
+        assert done.exit_code == 0
+        document = json.loads(path.read_text())
+        found.append(next(a for a in document["arms"] if a["name"] == "on")["overall"]["speedup"])
+    one, two = found
+    assert one["low"] <= two["high"]
+    assert two["low"] <= one["high"]

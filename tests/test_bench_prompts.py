@@ -1,0 +1,88 @@
+"""The prompts: the sets that ship, and files of a user's own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from localspec.bench.prompts import DEMO, GENERAL, read, shipped
+from localspec.errors import LocalspecError, UsageError
+
+
+@pytest.mark.parametrize(("name", "kinds"), [(GENERAL, 9), (DEMO, 5)])
+def test_the_sets_have_their_kinds_with_six_prompts_at_least(name: str, kinds: int) -> None:
+    prompts = shipped(name).prompts
+    counts = Counter(prompt.kind for prompt in prompts)
+    assert len(counts) == kinds
+    assert min(counts.values()) >= 6
+    assert len({prompt.text for prompt in prompts}) == len(prompts)
+    assert len({prompt.name for prompt in prompts}) == len(prompts)
+
+
+def test_every_kind_comes_once_before_any_comes_twice() -> None:
+    prompts = shipped(GENERAL).prompts
+    assert len({prompt.kind for prompt in prompts[:9]}) == 9
+    assert len({prompt.kind for prompt in prompts[9:18]}) == 9
+
+
+def test_some_contexts_are_long_and_the_question_stands_above_them() -> None:
+    long = [prompt for prompt in shipped(GENERAL).prompts if len(prompt.text) > 6000]
+    assert len(long) >= 2
+    assert all("\n\n" in prompt.text for prompt in long)
+
+
+def test_kinds_can_be_chosen_and_unknown_ones_are_named() -> None:
+    chosen = shipped(DEMO).only(["sums", "talk"])
+    assert chosen.kinds == ("sums", "talk")
+    assert chosen.ignore_end
+    with pytest.raises(UsageError, match="'poem'") as caught:
+        shipped(DEMO).only(["sums", "poem"])
+    assert "stories" in caught.value.remedy
+
+
+def test_a_file_of_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(
+        '\ufeff{"prompt": "Hello", "kind": "greeting"}\n\n{"prompt": "Zwölf\\nZeilen"}\n', "utf-8"
+    )
+    found = read(path)
+    assert [(p.name, p.kind, p.text) for p in found.prompts] == [
+        ("line-1", "greeting", "Hello"),
+        ("line-3", "own", "Zwölf\nZeilen"),
+    ]
+    assert not found.ignore_end
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "there are no prompts"),
+        (b"\n  \n", "there are no prompts"),
+        (b'{"prompt": "a"}\n{"prompt": \n', "line 2 .* is not JSON"),
+        (b'{"prompt": "a"}\n\n["b"]\n', "line 3 .* is not an object"),
+        (b'{"kind": "a"}\n', "line 1 .* has no prompt"),
+        (b'{"prompt": " "}\n', "line 1 .* has no prompt"),
+        (b'{"prompt": 3}\n', "line 1 .* has no prompt"),
+        (b'{"prompt": "a", "kin": "b"}\n', "line 1 .* unknown field 'kin'"),
+        (b'{"prompt": "a", "kind": ""}\n', "line 1 .* has a kind"),
+        (b'{"prompt": "a", "kind": "\\u001b[2J"}\n', "line 1 .* cannot be shown"),
+        (b'{"prompt": "a", "kind": "all"}\n', "line 1 .* cannot be shown"),
+        (b"[" * 100_000 + b"\n", "line 1 .* is not JSON"),
+        (b'{"prompt": "a"}\n{"prompt": "\xff"}\n', "line 2 .* is not UTF-8"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_line(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(LocalspecError, match=said) as caught:
+        read(path)
+    assert caught.value.remedy
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(LocalspecError, match="No such file"):
+        read(tmp_path / "none.jsonl")

@@ -1,0 +1,375 @@
+"""The report: its sums, its words, its files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import struct
+import xml.etree.ElementTree as ET
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.bench import output
+from localspec.bench.agreement import Parting
+from localspec.bench.compare import compare, load
+from localspec.bench.document import document
+from localspec.bench.markdown import markdown
+from localspec.bench.plan import in_turn
+from localspec.bench.report import Agreement, Report
+from localspec.bench.runs import Run, Shares, shares
+from localspec.bench.statistics import Interval
+from localspec.bench.strokes import strokes
+from localspec.bench.summarise import rows, speedups
+from localspec.bench.table import csv as as_csv
+from localspec.bench.text import text
+from localspec.bench.verdict import verdict
+from localspec.engine.stats import Round
+from localspec.errors import LocalspecError, UsageError
+from tests.support.bench_reports import arm, report, run, sweep
+
+GOOD, BAD, SAME = Interval(1.6, 1.5, 1.7), Interval(0.7, 0.65, 0.75), Interval(1.0, 0.97, 1.03)
+SECONDS = st.floats(1e-6, 1.0)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> Round:
+    drafted = draw(st.integers(0, 8))
+    accepted = draw(st.integers(0, drafted))
+    emitted = draw(st.integers(0, accepted + 1))
+    draft_s, verify_s, rest, between = (draw(SECONDS) for _ in range(4))
+    return Round(
+        tokens=(7,) * emitted,
+        gamma=drafted,
+        drafted=drafted,
+        accepted=accepted,
+        draft_s=draft_s,
+        verify_s=verify_s,
+        total_s=draft_s + verify_s + rest,
+        between_s=between,
+        draft_passes=drafted,
+    )
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    chosen = tuple(draw(st.lists(rounds(), min_size=1, max_size=30)))
+    prompt_s, around_s = draw(SECONDS), draw(SECONDS)
+    wall = prompt_s + around_s + sum(each.total_s + each.between_s for each in chosen)
+    return Run(
+        prompt=draw(st.sampled_from(["a", "b", "c"])),
+        kind=draw(st.sampled_from(["code", "talk"])),
+        arm=draw(st.sampled_from(["off", "on"])),
+        repeat=0,
+        prompt_tokens=5,
+        rounds=chosen,
+        time_to_first_token_s=0.1,
+        tokens_per_second=draw(st.floats(1, 1000)),
+        prompt_s=prompt_s,
+        around_s=around_s,
+        wall_s=wall,
+    )
+
+
+@given(st.lists(runs(), min_size=1, max_size=5))
+def test_the_numbers_of_every_run_add_up(made: list[Run]) -> None:
+    found = document(report(runs=tuple(made)))["runs"]
+    for each, made_from in zip(found, made, strict=True):
+        assert each["drafted"] == each["accepted"] + each["rejected"]
+        assert min(each["accepted"], each["rejected"]) >= 0
+        assert each["generated_tokens"] == sum(d.emitted for d in made_from.rounds)
+        assert each["generated_tokens"] == len(made_from.tokens)
+        parts = sum(each[part] for part in ("prompt_s", "draft_s", "verify_s", "python_s"))
+        assert parts == pytest.approx(each["wall_s"], rel=0.02)
+    together = shares(made)
+    assert together is not None
+    assert together.draft + together.verify + together.python == pytest.approx(1)
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 9), st.tuples(st.floats(1, 99), st.floats(1, 99)), min_size=1, max_size=9
+    ),
+    st.integers(1, 3),
+)
+def test_rows_are_means_of_what_was_measured(
+    speeds: dict[int, tuple[float, float]], repeats: int
+) -> None:
+    made = [
+        run(f"p{n}", name, speed, kind="code" if n % 2 else "talk", repeat=repeat)
+        for repeat in range(repeats)
+        for n, both in speeds.items()
+        for name, speed in zip(("off", "on"), both, strict=True)
+    ]
+    kinds, overall = rows(made, "on")
+    assert sum(each.prompts for each in kinds) == overall.prompts == len(speeds)
+    ratios = [ratio for each in speedups(made, "on").values() for ratio in each]
+    assert sorted(ratios) == pytest.approx(sorted(on / off for off, on in speeds.values()))
+    assert overall.speedup is not None
+    assert min(ratios) * 0.999 <= overall.speedup.value <= max(ratios) * 1.001
+
+
+def test_repeats_of_a_question_count_as_one_by_their_median() -> None:
+    made = [
+        run("a", name, speed, repeat=repeat)
+        for repeat, pair in enumerate([(10, 20), (10, 90), (20, 42)])
+        for name, speed in zip(("off", "on"), pair, strict=True)
+    ]
+    assert speedups(made, "on") == {"code": [pytest.approx(2.1)]}
+
+
+def test_answers_that_are_too_short_count_for_no_speed() -> None:
+    made = [run("a", "off", 10), run("a", "on", 20), run("b", "off", 10, n=3), run("b", "on", 90)]
+    kinds, overall = rows(made, "on")
+    assert overall.prompts == kinds[0].prompts == 1
+    assert overall.speedup is not None
+    assert overall.speedup.value == pytest.approx(2)
+
+
+def test_settings_take_turns() -> None:
+    pairs = ["".join(in_turn("ab", turn)) for turn in range(5)]
+    assert pairs == ["ab", "ba", "ba", "ab", "ab"]
+    orders = [in_turn("abc", turn) for turn in range(6)]
+    assert {order[0] for order in orders} == set("abc")
+    assert all(sorted(order) == list("abc") for order in orders)
+    before = sum(order.index("a") < order.index("c") for order in orders)
+    assert before == 3
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (report(arm("on", GOOD)), "Speculation helps: 1.60x as fast over all (95 % interval 1.50"),
+        (report(arm("on", BAD)), "Speculation makes it slower: 0.70x"),
+        (report(arm("on", SAME)), "Speculation makes no difference here: 1.00x"),
+        (report(arm("on", Interval(1.2, 0.8, 1.7))), "It cannot be told whether speculation helps"),
+        (report(arm("on", Interval(1.4))), "in a single question: too little to tell"),
+        (
+            report(draft_note="there is no draft: none"),
+            "was not measured: there is no draft: none.",
+        ),
+        (
+            report(arm("on", GOOD, {"code": Interval(2.1, 2, 2.2), "edit": GOOD, "story": BAD})),
+            "Use it for code and edit, not for story.",
+        ),
+        (
+            report(arm("on", GOOD, {"code": GOOD, "story": SAME})),
+            "Use it for code; for story it makes no difference that shows.",
+        ),
+        (report(arm("on", SAME, {"code": SAME, "story": BAD})), "It is no use for story."),
+        (
+            report(arm("small", GOOD), arm("tiny", Interval(1.2, 1.1, 1.3))),
+            "Of the drafts, small is the fastest; the others: tiny 1.20x.",
+        ),
+        (report(arm("on", GOOD), draft_step_s=4e-3), "A smaller draft would pay"),
+        (report(arm("on", BAD, acceptance=0.1)), "The draft is rarely right (10 % accepted)"),
+        (
+            report(arm("on", GOOD, shares=Shares(0.3, 0.5, 0.2))),
+            "Python takes 20 % of the time",
+        ),
+        (
+            report(
+                arm("on", GOOD),
+                sweep=sweep({0: 1, 3: 2.5, 4: 1.6, 5: 1.5}, dict.fromkeys(range(6), 1)),
+            ),
+            "Your verify pass is too expensive beyond 3 drafted tokens",
+        ),
+        (
+            report(arm("on", BAD), sweep=sweep({0: 1, 1: 1.1, 2: 1.2}, {0: 1, 1: 0.8, 2: 0.7})),
+            "even a free draft that is always right would give no more than 1.20x",
+        ),
+        (
+            report(
+                arm("on", BAD, gamma="4"),
+                sweep=sweep({0: 1, 1: 2, 2: 2, 4: 3}, {0: 1, 1: 0.9, 2: 0.8, 4: 0.7}),
+            ),
+            "The draft length was fixed at 4; no length is expected to pay.",
+        ),
+        (
+            report(
+                arm("on", BAD, gamma="4"),
+                sweep=sweep({0: 1, 1: 2, 2: 2, 4: 3}, {0: 1, 1: 1.4, 2: 1.2, 4: 0.7}),
+            ),
+            "fixed at 4; 1 is expected to give about 1.40x, and `--gamma auto` looks for it",
+        ),
+        (report(arm("on", GOOD)), "All 12 pairs of answers are the same to the last token."),
+        (
+            report(
+                arm("on", GOOD),
+                agreement=Agreement(12, 11, greedy=True, partings=(Parting("a", "on", 9, 0.01),)),
+            ),
+            "1 of 12 pairs of answers part somewhere, where the target's two best tokens were all",
+        ),
+        (
+            report(
+                arm("on", GOOD),
+                agreement=Agreement(12, 11, greedy=True, partings=(Parting("a", "on", 9, 3.0),)),
+            ),
+            "led by 3.00: that is more than rounding",
+        ),
+        (report(arm("on", GOOD), too_long=("a", "b")), "2 prompts were left out: longer than"),
+        (report(arm("on", GOOD), too_short=("a",)), "One prompt was not timed"),
+        (report(arm("on", GOOD), ended="interrupted"), "The run was interrupted"),
+    ],
+)
+def test_each_verdict_has_its_words(made: Report, said: str) -> None:
+    assert said in " ".join(verdict(made))
+
+
+def test_a_good_run_gets_no_complaints() -> None:
+    rooflines = {n: 1.0 + 0.9 * n for n in range(6)}
+    made = report(arm("on", GOOD), sweep=sweep(rooflines, dict.fromkeys(range(6), 1.5)))
+    assert len(verdict(made)) == 2  # it helps, and the answers are the same
+
+
+def full() -> Report:
+    """A report with something in every part."""
+    made = [
+        run(f"code-{n}", name, speed + n, repeat=repeat)
+        for repeat in range(2)
+        for n in range(3)
+        for name, speed in (("off", 20.0), ("on", 33.0))
+    ]
+    found = report(
+        arm("on", GOOD, {"code": GOOD, "story": BAD}),
+        sweep=sweep({0: 1, 1: 1.9, 2: 2.7}, {0: 1, 1: 1.4, 2: 1.2}),
+        agreement=Agreement(12, 11, greedy=True, partings=(Parting("code-1", "on", 9, 0.01),)),
+        runs=tuple(made),
+    )
+    return Report(**{n: getattr(found, n) for n in Report.__slots__} | {"verdict": verdict(found)})
+
+
+def test_text_and_markdown_say_the_same() -> None:
+    made = full()
+    plain, marked = text(made, colour=False), markdown(made)
+    for said in ("1.60x (1.50 to 1.70)", "Big 8B", "ab" * 32, "Some CPU", "80 %", made.verdict[0]):
+        assert said in plain
+        assert said in marked
+    assert "\x1b" not in plain + marked
+    assert "\x1b[32m" in text(made, colour=True)
+    widths = {line.count("|") for line in marked.splitlines() if line.startswith("| code |")}
+    assert widths == {9}
+
+
+def test_csv_has_a_line_for_every_setting_and_kind() -> None:
+    lines = list(csv.DictReader(io.StringIO(as_csv(full()))))
+    assert [(line["arm"], line["kind"]) for line in lines] == [
+        (name, kind) for name in ("off", "on") for kind in ("code", "story", "all")
+    ]
+    assert float(lines[-1]["speedup_low"]) == 1.5
+
+
+def test_names_that_models_bear_do_not_break_the_markdown() -> None:
+    made = report(arm("a|b`\n<x>", GOOD))
+    assert "a\\|b\\` \\<x\\>" in markdown(made)
+
+
+def test_the_pictures_are_what_they_say(tmp_path: Path) -> None:
+    paths = [tmp_path / f"report.{ending}" for ending in output.ENDINGS]
+    for path in paths:
+        output.write(full(), path)
+    root = ET.parse(tmp_path / "report.svg").getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "1.60x (1.50 to 1.70)" in [each.text for each in root.iter()]
+    width, height, pixels = pixels_of((tmp_path / "report.png").read_bytes())
+    assert (width, height) == (2 * int(root.attrib["width"]), len(pixels) // (1 + 3 * width))
+    assert bytes.fromhex("2e8b57") in pixels  # a green bar
+    assert json.loads((tmp_path / "report.json").read_text())["format"] == 1
+
+
+def pixels_of(raw: bytes) -> tuple[int, int, bytes]:
+    """Width, height and unpacked data of a PNG file, its check sums checked."""
+    assert raw[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, at = {}, 8
+    while at < len(raw):
+        (size,) = struct.unpack(">I", raw[at : at + 4])
+        name, data = raw[at + 4 : at + 8], raw[at + 8 : at + 8 + size]
+        assert struct.unpack(">I", raw[at + 8 + size : at + 12 + size])[0] == zlib.crc32(
+            name + data
+        )
+        chunks[name], at = data, at + 12 + size
+    width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+    return width, height, zlib.decompress(chunks[b"IDAT"])
+
+
+def test_a_report_without_a_draft_can_be_drawn(tmp_path: Path) -> None:
+    output.write(report(draft_note="there is no draft"), tmp_path / "report.svg")
+    assert "Plain decoding" in (tmp_path / "report.svg").read_text()
+
+
+def test_every_printable_letter_has_strokes_within_its_cell() -> None:
+    box = strokes("\u20ac")
+    for code in range(33, 127):
+        lines = strokes(chr(code))
+        assert lines, chr(code)
+        assert all(0 <= x <= 4 and 0 <= y <= 8 for line in lines for x, y in line), chr(code)
+        assert chr(code) in "$\\^{}" or lines != box, chr(code)
+
+
+def test_paths_are_tried_before_and_left_as_they_were(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    kept.write_text("precious")
+    output.check([kept, tmp_path / "new.png"])
+    assert kept.read_text() == "precious"
+    assert not (tmp_path / "new.png").exists()
+    with pytest.raises(UsageError, match=r"\.txt"):
+        output.check([tmp_path / "a.txt"])
+    with pytest.raises(LocalspecError, match="No such file"):
+        output.check([tmp_path / "nowhere" / "a.json"])
+    (tmp_path / "folder.md").mkdir()
+    with pytest.raises(LocalspecError, match="directory"):
+        output.check([tmp_path / "folder.md"])
+
+
+def documents(factor: float, **changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A report, and the same with the speculative speed changed."""
+
+    def made(on: float) -> dict[str, Any]:
+        speeds = [
+            run(f"p{n}", name, speed * (1 + 0.01 * n))
+            for n in range(6)
+            for name, speed in (("off", 20.0), ("on", on + 0.05 * n))
+        ]
+        return json.loads(json.dumps(document(report(arm("on", GOOD), runs=tuple(speeds)))))
+
+    new = made(30.0 * factor)
+    new["environment"].update(changes)
+    return made(30.0), new
+
+
+def test_a_change_is_told_from_noise() -> None:
+    better, same, worse = (compare(*documents(f)) for f in (1.2, 1.0, 0.8))
+    assert "The speed-up of on is better by more than noise: +" in " ".join(better.verdict)
+    assert "The speed-up of on is worse by more than noise: -" in " ".join(worse.verdict)
+    assert "The speed-up of on: no more than noise" in " ".join(same.verdict)
+    assert "Plain decoding: no more than noise" in " ".join(better.verdict)
+    assert not same.different
+
+
+def test_what_else_was_different_is_named() -> None:
+    found = compare(*documents(1.0, threads=4))
+    assert found.different == (("threads", "8", "4"),)
+    assert "Not the same in both: threads" in found.verdict[-1]
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+    old, new = documents(1.0)
+    for each in new["runs"]:
+        each["prompt"] += " other"
+    with pytest.raises(LocalspecError, match="no question in common"):
+        compare(old, new)
+    del new["runs"]
+    with pytest.raises(LocalspecError, match="damaged"):
+        compare(old, new)
+    path = tmp_path / "a.json"
+    for content in ("", "[]", '{"format": 99}'):
+        path.write_text(content)
+        with pytest.raises(LocalspecError, match="no report"):
+            load(path)
+    with pytest.raises(LocalspecError, match="cannot read"):
+        load(tmp_path / "none.json")

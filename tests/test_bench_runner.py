@@ -1,0 +1,246 @@
+"""Benching the demo pair: real models, real clocks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.bench.agreement import part
+from localspec.bench.benchmark import Request, arms_of, bench
+from localspec.bench.document import document
+from localspec.bench.plan import OFF
+from localspec.bench.prompts import DEMO, Prompt, PromptSet, shipped
+from localspec.bench.report import Report
+from localspec.bench.runner import INTERRUPTED, OUT_OF_TIME, Runner, Step
+from localspec.chat.session import Session
+from localspec.cli.loading import load_beside, load_session
+from localspec.cli.options import Options
+from localspec.engine.cancel import Cancel
+from localspec.errors import Cancelled
+from tests.support.gguf_models import write_random_llama
+
+OPTIONS = Options(pair="demo", threads=1, ctx_size=256, gamma=3)
+THREE = PromptSet("three", tuple(shipped(DEMO).prompts[:3]), ignore_end=True)
+
+
+def ignore(*_: object) -> None:
+    """Nothing to tell."""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    found = load_session(OPTIONS, progress=ignore, cancel=Cancel())
+    yield found
+    found.close()
+
+
+def request(prompts: PromptSet = THREE, **changes: Any) -> Request:
+    values: dict[str, Any] = {
+        "prompts": prompts,
+        "repeats": 2,
+        "n_predict": 24,
+        "temperature": 0.0,
+        "seed": 1,
+        "gamma": 3,
+    }
+    return Request(**values | changes)
+
+
+def run(
+    session: Session,
+    wanted: Request,
+    *,
+    cancel: Cancel | None = None,
+    progress: Callable[[Step], None] = ignore,
+) -> Report:
+    return bench([session], wanted, cancel or Cancel(), progress=progress, say=ignore)
+
+
+def test_every_question_is_answered_off_and_on_in_turns(session: Session) -> None:
+    steps: list[Step] = []
+    report = run(session, request(), progress=steps.append)
+    order = [(each.prompt, each.arm) for each in report.runs]
+    names = [prompt.name for prompt in THREE.prompts]
+    assert len(order) == 12
+    assert [name for name, _ in order[::2]] == names * 2
+    assert " ".join(arm for _, arm in order) == "off on on off on off off on off on on off"
+    assert [step.done for step in steps] == list(range(6))
+    assert {step.total for step in steps} == {6}
+    assert steps[0].left_s is None
+    assert all(step.left_s is not None and step.left_s > 0 for step in steps[1:])
+    assert all(each.generated == 24 for each in report.runs)
+    assert report.agreement.compared == report.agreement.same == 3
+
+
+def test_the_parts_of_the_time_are_the_wall_time(session: Session) -> None:
+    runs = document(run(session, request()))["runs"]
+    parts = ("prompt_s", "draft_s", "verify_s", "python_s")
+    wall = sum(each["wall_s"] for each in runs)
+    assert sum(each[part] for each in runs for part in parts) == pytest.approx(wall, rel=0.02)
+    assert all(each["draft_s"] == 0 for each in runs if each["arm"] == OFF)
+    assert all(each["prompt_s"] > 0 for each in runs)
+
+
+def test_both_sides_read_the_whole_prompt_every_time(session: Session) -> None:
+    report = run(session, request(repeats=1))
+    for each in report.runs:
+        rest = each.rounds[1:]
+        asked = [done for done in rest if done.draft_passes]
+        assert bool(asked) == (each.arm != OFF)
+        if asked:
+            assert asked[0].draft_cached == 0
+            assert asked[0].draft_prefill > each.prompt_tokens
+
+
+def test_a_sweep_stands_beside_what_was_predicted(session: Session) -> None:
+    report = run(session, request(repeats=1, sweep=(0, 1, 2)))
+    assert [arm.name for arm in report.arms] == ["off", "on", "gamma 1", "gamma 2"]
+    measured = {p.predicted.gamma: p.tokens_per_second for p in report.sweep}
+    assert len(measured) == 13
+    assert [gamma for gamma, speed in measured.items() if speed] == [0, 1, 2, 3]
+    assert report.sweep[0].predicted.speedup == report.sweep[0].predicted.roofline == 1
+    assert {point.n for point in report.curve} >= {1, 2, 4, 8}
+
+
+def test_with_a_temperature_both_sides_draw_the_same(session: Session) -> None:
+    report = run(session, request(repeats=1, temperature=0.9, n_predict=16))
+    assert report.agreement.same == report.agreement.compared == 3
+    assert not report.agreement.greedy
+
+
+def test_a_prompt_longer_than_the_context_is_left_out_and_said(session: Session) -> None:
+    long = Prompt("long-1", "sums", "one and two and three " * 200)
+    report = run(session, request(PromptSet("own", (*THREE.prompts[:1], long), ignore_end=True)))
+    assert report.too_long == ("long-1",)
+    assert {each.prompt for each in report.runs} == {"stories-1"}
+    assert any("longer than the context" in line for line in report.verdict)
+
+
+def test_stopping_keeps_what_is_done(session: Session) -> None:
+    cancel = Cancel()
+
+    def stop(step: Step) -> None:
+        if step.done == 2:
+            cancel.set()
+
+    report = run(session, request(), cancel=cancel, progress=stop)
+    assert report.ended == INTERRUPTED
+    assert len(report.runs) == 4
+    assert report.off.overall.tokens_per_second is not None
+    assert any("interrupted" in line for line in report.verdict)
+
+
+def test_stopping_at_once_leaves_nothing_to_report(session: Session) -> None:
+    cancel = Cancel()
+    with pytest.raises(Cancelled):
+        run(session, request(), cancel=cancel, progress=lambda _step: cancel.set())
+
+
+def test_a_deadline_ends_the_run_with_whole_questions(session: Session) -> None:
+    ticks = itertools.count()
+    wanted = request()
+    runner = Runner(
+        arms_of([session], wanted),
+        wanted.settings(session.pair.target.model.end_tokens),
+        Cancel(),
+        deadline=200.0,
+        clock=lambda: float(next(ticks)),
+    )
+    outcome = runner.run(THREE.prompts, 50)
+    assert outcome.ended == OUT_OF_TIME
+    assert len(outcome.runs) % 2 == 0
+    assert 0 < len(outcome.runs) < 12
+
+
+def test_without_a_draft_plain_decoding_is_measured() -> None:
+    options = replace(OPTIONS, draft="none")
+    alone = load_session(options, progress=ignore, cancel=Cancel())
+    try:
+        report = run(alone, request(repeats=1))
+    finally:
+        alone.close()
+    assert [arm.name for arm in report.arms] == ["off"]
+    assert report.off.overall.tokens_per_second is not None
+    assert report.sweep == ()
+    assert "Speculation was not measured: there is no draft" in report.verdict[0]
+
+
+def test_several_drafts_share_a_target(session: Session, demo_draft: Path) -> None:
+    beside = load_beside(
+        session, replace(OPTIONS, draft=str(demo_draft)), progress=ignore, cancel=Cancel()
+    )
+    try:
+        report = bench([session, beside], request(repeats=1), Cancel(), progress=ignore, say=ignore)
+    finally:
+        assert beside.pair.draft is not None
+        beside.pair.draft.close()
+        beside.pair.draft.model.close()
+    assert beside.pair.target is session.pair.target
+    names = [arm.name for arm in report.on]
+    assert len(set(names)) == 2
+    assert names[1] == f"{names[0]} (2)"
+    assert report.agreement.same == report.agreement.compared == 6
+
+
+def test_where_answers_part_is_found_with_the_margin(session: Session) -> None:
+    report = run(session, request(repeats=1))
+    plain = report.runs[0]
+    changed = list(plain.rounds)
+    changed[5] = replace(changed[5], tokens=(changed[5].tokens[0] + 1,))
+    other = replace(plain, arm="on", rounds=tuple(changed))
+    target = session.pair.target
+    session.reset()
+    list(session.turn(THREE.prompts[0].text, Cancel()))
+    found = part(plain, other, target, greedy=True)
+    assert found.at == 5
+    assert found.margin is not None
+    assert found.margin > 0
+    assert part(plain, other, target, greedy=False).margin is None
+
+
+def test_nothing_private_stands_in_a_report(session: Session, tmp_path: Path) -> None:
+    said = json.dumps(document(run(session, request(repeats=1))))
+    model = session.pair.target.model.path
+    private = [str(model), str(model.parent), str(Path.home()), str(tmp_path), model.name]
+    assert not [each for each in private if each in said]
+    assert THREE.prompts[0].text not in said
+    for told in ("sha256", "machine", "llama_cpp_python", "localspec demo target"):
+        assert told in said
+
+
+def forced(draft: Path) -> Report:
+    """Gamma 4 with this draft, over a part of the demo's questions."""
+    options = Options(pair="demo", draft=str(draft), threads=1, gamma=4)
+    session = load_session(options, progress=ignore, cancel=Cancel())
+    try:
+        prompts = PromptSet(DEMO, shipped(DEMO).prompts[:15], ignore_end=True)
+        return run(session, request(prompts, gamma=4, repeats=3, n_predict=32))
+    finally:
+        session.close()
+
+
+@pytest.mark.slow
+def test_the_target_as_its_own_draft_is_slower_and_that_is_said(demo_target: Path) -> None:
+    report = forced(demo_target)
+    assert report.best is not None
+    assert report.best.overall.speedup is not None
+    assert report.best.overall.speedup.below_one
+    assert report.best.overall.acceptance == pytest.approx(1, abs=0.02)
+    assert report.verdict[0].startswith("Speculation makes it slower")
+    assert any("smaller draft would pay" in line for line in report.verdict)
+
+
+@pytest.mark.slow
+def test_a_random_draft_is_slower_and_that_is_said(tmp_path: Path) -> None:
+    report = forced(write_random_llama(tmp_path / "random.gguf"))
+    assert report.best is not None
+    assert report.best.overall.speedup is not None
+    assert report.best.overall.speedup.below_one
+    assert report.verdict[0].startswith("Speculation makes it slower")
+    assert any("rarely right" in line for line in report.verdict)

@@ -1,0 +1,102 @@
+"""Means with their intervals, and what the costs promise."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.bench.predict import Costs, Overhead, acceptances, overhead, predictions
+from localspec.bench.statistics import Interval, geometric_mean, interval
+from localspec.engine.cost import Curve
+from tests.support.bench_reports import CHEAP, done
+
+RATIOS = st.lists(st.floats(0.1, 10), min_size=2, max_size=8)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), RATIOS, min_size=1))
+def test_the_value_lies_in_its_interval_and_is_the_mean_of_the_kinds_means(
+    groups: dict[str, list[float]],
+) -> None:
+    found = interval(groups)
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.value * (1 + 1e-9)
+    assert found.value <= found.high * (1 + 1e-9)
+    means = [geometric_mean(values) or 0.0 for values in groups.values()]
+    assert found.value == pytest.approx(geometric_mean(means))
+
+
+@given(RATIOS)
+def test_turning_the_ratios_over_turns_the_value_over(ratios: list[float]) -> None:
+    there, back = interval({"a": ratios}), interval({"a": [1 / r for r in ratios]})
+    assert there is not None
+    assert back is not None
+    assert there.value * back.value == pytest.approx(1)
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    luck, held = random.Random(3), 0
+    for _ in range(300):
+        groups = {
+            kind: [math.exp(luck.gauss(mean, 0.2)) for _ in range(6)]
+            for kind, mean in (("a", 0.0), ("b", 0.4), ("c", 0.8))
+        }
+        found = interval(groups)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= math.exp(0.4) <= found.high
+    assert 0.90 <= held / 300 <= 0.985
+
+
+def test_kinds_that_differ_do_not_widen_the_interval_over_all() -> None:
+    found = interval({"a": [1.0, 1.01, 0.99], "b": [2.0, 2.02, 1.98]})
+    assert found is not None
+    assert found.width < 0.03
+
+
+def test_a_single_question_has_no_interval_and_nothing_has_no_value() -> None:
+    assert interval({"a": [1.5]}) == Interval(pytest.approx(1.5))
+    assert interval({"a": [], "b": []}) is None
+    together = interval({"a": [1.0], "b": [2.0]})
+    assert together is not None
+    assert together.low is not None
+
+
+def test_acceptances_are_counted_position_by_position() -> None:
+    rounds = [done(1, 2)] * 30 + [done(2, 2)] * 10 + [done(3, 2)] * 60
+    found = acceptances(rounds, 4)
+    assert found[0] == pytest.approx(70 / 100)
+    assert found[1] == pytest.approx(60 / 70)
+    assert found[2] == found[3] == pytest.approx(130 / 170)  # nobody drafted that far
+    assert acceptances([], 2) == [0.0, 0.0]
+
+
+def test_pythons_share_is_a_line_over_the_draft_length() -> None:
+    rounds = [done(1, n, verify_s=0.01 * (n + 1)) for n in (0, 2, 4)]
+    found = overhead(rounds)
+    assert found.of(0) == pytest.approx(1e-3)
+    assert found.of(4) == pytest.approx(5e-3)
+    assert overhead(rounds[:1]) == Overhead(pytest.approx(1e-3), 0.0)
+    assert overhead([]) == Overhead(0.0, 0.0)
+
+
+def test_predictions_add_up() -> None:
+    costs = Costs(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0))
+    found = predictions(costs, [0.8, 0.5])
+    assert [p.gamma for p in found] == [0, 1, 2]
+    assert found[0].tokens_per_second == pytest.approx(100)
+    assert found[2].tokens_per_round == pytest.approx(1 + 0.8 + 0.4)
+    seconds = 2e-3 + Curve(CHEAP).seconds(3)
+    assert found[2].tokens_per_second == pytest.approx(2.2 / seconds, rel=0.05)
+    assert found[2].roofline == pytest.approx(3 * 10e-3 / Curve(CHEAP).seconds(3))
+    assert all(p.speedup <= p.roofline for p in found)
+
+
+def test_without_a_draft_plain_decoding_alone_is_predicted() -> None:
+    assert len(predictions(Costs(Curve(CHEAP), None, Overhead(1e-3, 0.0)), [0.9])) == 1
