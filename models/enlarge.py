@@ -10,6 +10,8 @@ Why the function stays: the padded part of the residual stream is zero everywher
 D instead of d dimensions sees a mean square of d/D times the old one, so an epsilon of d/D times
 the old one makes its result sqrt(D/d) times too large, which norm weights of sqrt(d/D) times the
 old ones take back. The width of a head stays, and with it the scale of attention and the rotation.
+D is d, 4 d or 16 d: then all of these factors are powers of two, and where the type stays as well
+(Q8_0 from Q8_0) not a bit of the result changes.
 
 Only models of the `llama` architecture with as many key heads as query heads, and tied embeddings.
 """
@@ -126,12 +128,14 @@ def bits(kind: str) -> float:
 def sized(small: Shape, parameters: float, step: int) -> Shape:
     """Choose sizes with about that many parameters, shaped like a usual model.
 
-    Usual is a layer for every 128 of width, and a feed-forward part 8/3 as wide. All widths are
-    multiples of `step`. The feed-forward width takes up what is left over.
+    Usual is a layer for every 128 of width, and a feed-forward part 8/3 as wide. The width is that
+    of the small model times a power of four, a multiple of `step` if possible. The feed-forward
+    width takes up what is left over.
     """
     best: tuple[float, Shape] | None = None
-    grid = math.lcm(step, small.head)
-    for width in range(-(-small.width // grid) * grid, 16385, grid):
+    for width in (small.width * 4**power for power in range(4)):
+        if width % step:
+            continue
         wide = max(small.feed_forward, round(8 / 3 * width))
         wide = -(-wide // step) * step
         layer = small.grown(width, 1, wide).parameters - small.vocab * width

@@ -10,49 +10,52 @@ import gguf
 import numpy as np
 import pytest
 
+from localspec.engine.llama import Context, ContextOptions, Model
 from models import enlarge
 from tests.support import gguf_models as made
 
-llama_cpp = pytest.importorskip("llama_cpp")
-
 DRAFT = made.DEMO_TARGET.with_name("draft-Q8_0.gguf")
-PROMPT = b"Once upon a time there was"
-
-
-def open_model(path: Path) -> object:
-    return llama_cpp.Llama(str(path), n_ctx=128, n_threads=1, n_gpu_layers=0, verbose=False)
+PROMPT = "Once upon a time there was"
 
 
 def logits_and_tokens(path: Path, count: int) -> tuple[np.ndarray, list[int]]:
     """The logits after the prompt, and `count` greedy tokens."""
-    model = open_model(path)
-    try:
-        ids = model.tokenize(PROMPT)
-        first, tokens = None, []
+    options = ContextOptions(n_ctx=128, threads=1, flash_attention=True)
+    with Model.load(path, n_gpu_layers=0) as model, Context(model, options) as context:
+        logits = context.decode(model.tokenize(PROMPT, add_special=True, parse_special=False), 1)
+        first, tokens = logits[0].copy(), []
         for _ in range(count):
-            model.eval(ids)
-            pointer = llama_cpp.llama_get_logits(model.ctx)
-            logits = np.array(pointer[: model.n_vocab()], dtype=np.float64)
-            first = logits if first is None else first
-            ids = [int(logits.argmax())]
-            tokens += ids
+            tokens.append(int(logits[0].argmax()))
+            logits = context.decode(tokens[-1:], 1)
         return first, tokens
-    finally:
-        model.close()
 
 
-@pytest.mark.parametrize("kind", ["q8_0", "f16", "f32"])
-def test_the_function_stays(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "size"), [("q8_0", 16_000_000), ("f16", 24_000_000), ("f32", 48_000_000)]
+)
+def test_the_function_stays(kind: str, size: int, tmp_path: Path) -> None:
     out = tmp_path / "large.gguf"
-    shape = enlarge.enlarge(DRAFT, out, 24_000_000, kind)
+    shape = enlarge.enlarge(DRAFT, out, size, kind)
     assert shape.width > 128
     assert shape.layers > 2
     small, small_tokens = logits_and_tokens(DRAFT, 40)
     large, large_tokens = logits_and_tokens(out, 40)
-    # Q8_0 weights make llama.cpp round the activations to 8 bits too; the other types do not.
-    assert np.abs(small - large).max() < (1e-3 if kind == "q8_0" else 0.3)
-    if kind == "q8_0":
+    if kind == "q8_0":  # the type of the small one: not a bit changes
+        assert np.array_equal(small, large)
         assert large_tokens == small_tokens
+    else:  # whose arithmetic does not round the activations to 8 bits
+        assert np.abs(small - large).max() < 0.3
+
+
+def test_f16_of_f16_changes_nothing_either(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
+    enlarge.enlarge(DRAFT, first, 2_400_000, "f16")
+    shape = enlarge.enlarge(first, second, 40_000_000, "f16")
+    assert shape.width > 128
+    small, small_tokens = logits_and_tokens(first, 40)
+    large, large_tokens = logits_and_tokens(second, 40)
+    assert np.array_equal(small, large)
+    assert large_tokens == small_tokens
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("q8_0", 0.02), ("f16", 0.02), ("q4_0", 0.02)])
