@@ -14,7 +14,7 @@ from localspec.cli import measuring, tuning
 from localspec.cli.app import cli
 from localspec.cli.measuring import chosen_threads, measured, profile_store
 from localspec.engine import profile
-from localspec.engine.llama import Context
+from localspec.engine.llama import Context, default_threads
 from localspec.engine.profile import Timing
 from localspec.errors import UsageError
 
@@ -163,3 +163,44 @@ def test_tuned_threads_are_used_unless_others_are_asked_for(target_context: Cont
     store.save(profile.Profile(known, threads=7))
     assert chosen(None) == 7
     assert chosen(3) == 3
+
+
+def show(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["show", *arguments], catch_exceptions=False)
+
+
+def test_show_says_how_to_measure_and_then_what_was_measured(demo_target: Path) -> None:
+    assert "`localspec tune demo` takes" in show().stdout
+    assert json.loads(show("--json").stdout)["profile"] is None
+    tuned = json.loads(tune("--json", "-c", "256").stdout)
+    document = json.loads(show("--json").stdout)["profile"]
+    assert document["target_seconds"] == tuned["target"]["seconds"]
+    assert document["threads"] == tuned["target"]["threads"]
+    assert document["draft_step_s"] == pytest.approx(1e-3)
+    assert document["plain_tokens_per_second"] == pytest.approx(100)
+    for shown, chosen in zip(document["expected"], tuned["gamma"], strict=True):
+        assert shown == chosen | {"tokens_per_second": pytest.approx(100 * chosen["speedup"])}
+    text = show().stdout
+    assert "10.00 ms a token" in text
+    assert "about 100.0 tokens/s" in text
+    assert len([line for line in text.splitlines() if line.endswith("x")]) == 6
+    alone = show(str(demo_target), "--draft", "none").stdout
+    assert "10.00 ms a token" in alone
+    assert "expected" not in alone
+
+
+def test_show_quotes_what_must_be_quoted_and_survives_a_damaged_store(
+    cache: Path, demo_target: Path, tmp_path: Path
+) -> None:
+    odd = tmp_path / "my model.gguf"
+    odd.symlink_to(demo_target)
+    cache.mkdir()
+    (cache / "spoilt.json").write_text("[1, 2")
+    assert f"localspec tune '{odd}' --draft none" in show(str(odd), "--draft", "none").stdout
+
+
+def test_what_was_measured_with_other_threads_is_not_what_loading_would_use() -> None:
+    tune("--threads", str(default_threads() + 1), "-c", "256")
+    assert "not yet" in show().stdout
+    tune("--threads", str(default_threads()), "-c", "256")
+    assert "not yet" not in show().stdout

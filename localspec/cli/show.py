@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +12,9 @@ from localspec.pairs import report
 from localspec.pairs.examine import examine
 from localspec.pairs.fit import DEFAULT_CONTEXT
 from localspec.pairs.patience import Patience
+
+if TYPE_CHECKING:
+    from localspec.pairs.examine import PairReport
 
 
 @click.command("show")
@@ -25,15 +30,28 @@ from localspec.pairs.patience import Patience
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(pair: str, draft: str | None, ctx_size: int, as_json: bool) -> None:
-    """Show a pair's vocabulary check, memory plan and licence.
+    """Show a pair's vocabulary check, memory plan, licence, and its speed as far as measured.
 
     PAIR is a pair's name, a GGUF file or a Hub reference, of which only the headers are read.
     """
     found = examine(pair, draft, Patience(), n_ctx=ctx_size)
+    tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
+    speed, profile = _speed(found, tune)
     if as_json:
-        click.echo(json.dumps(report.as_data(found), indent=2))
+        click.echo(json.dumps(report.as_data(found) | {"profile": profile}, indent=2))
         return
     if found.name:
         click.echo(f"pair        {found.name}")
-    for line in report.lines(found):
+    for line in [*report.lines(found), *speed]:
         click.echo(line)
+
+
+def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | None]:
+    """What was measured of a pair that is on this disk, as lines and as data."""
+    if found.missing or (found.vocabulary is not None and not found.vocabulary.compatible):
+        return [], None
+    from localspec.cli import expected  # noqa: PLC0415 - it needs llama.cpp
+
+    draft = found.draft.paths[0] if found.draft is not None else None
+    known = expected.expected(found.target.paths[0], draft)
+    return expected.lines(known, tune), expected.data(known)

@@ -6,22 +6,21 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
 
+from localspec.cli.expected import choices
 from localspec.cli.loading import load_session
 from localspec.cli.measuring import ANY_THREADS, profile_store
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.cost import Curve, bucket
-from localspec.engine.gamma import LONGEST, gamma_for
 from localspec.engine.llama import Context, build, default_threads, machine
 from localspec.engine.profile import DRAFT_SIZES, TARGET_SIZES, Profile, identity, measure
 from localspec.errors import Cancelled, LocalspecError
 
-ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 BUDGET = 12.0  # seconds for a model's curve
 THREAD_BUDGET = 1.5  # seconds for one thread count
 THREAD_SIZES = (1, 4, 1, 4, 1, 4, 1, 4)
@@ -140,7 +139,7 @@ def _document(pair: str, target: Tuned, draft: Tuned | None, note: str) -> dict[
         "target": _model(target),
         "draft": _model(draft) if draft else None,
         "draft_note": note,
-        "gamma": _choices(target, draft) if draft else [],
+        "gamma": [asdict(one) for one in choices(target.points, draft.points)] if draft else [],
     }
 
 
@@ -156,14 +155,6 @@ def _model(found: Tuned) -> dict[str, Any]:
         "stored": found.stored,
         "spread": found.spread,
     }
-
-
-def _choices(target: Tuned, draft: Tuned) -> list[dict[str, Any]]:
-    """The draft length for each acceptance, and its speed-up over plain decoding."""
-    times = Curve(target.points).times(LONGEST + 1)
-    step = Curve(draft.points).seconds(1)
-    found = [(acceptance, *gamma_for(acceptance, times, step)) for acceptance in ACCEPTANCES]
-    return [{"acceptance": a, "gamma": gamma, "speedup": gain} for a, gamma, gain in found]
 
 
 def _text(document: Mapping[str, Any]) -> str:

@@ -135,17 +135,27 @@ class Profile:
 
 def identity(context: Context, *, threads: int, n_gpu_layers: int, draft: bool) -> dict[str, Any]:
     """What a timing of this model holds for."""
-    path = context.model.path
+    return {
+        **of_file(context.model.path, draft=draft),
+        "threads": threads,
+        "n_gpu_layers": n_gpu_layers,
+        "weights_bytes": context.model.weights_bytes,
+    }
+
+
+def of_file(path: Path, *, draft: bool) -> dict[str, Any]:
+    """The part of `identity` that is known before the model is loaded.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     with path.open("rb") as file:
         header = hashlib.sha256(file.read(_HEADER)).hexdigest()
     return {
         "machine": machine(),
         "build": build(),
-        "threads": threads,
-        "n_gpu_layers": n_gpu_layers,
         "use": "draft" if draft else "target",
         "file_bytes": path.stat().st_size,
-        "weights_bytes": context.model.weights_bytes,
         "header_sha256": header,
     }
 
@@ -171,14 +181,13 @@ class ProfileStore:
 
     def load(self, known: Mapping[str, Any]) -> Profile | None:
         """The profile for this identity, if it was measured before."""
-        try:
-            document = json.loads(self._path(known).read_text("utf-8"))
-            if document["format"] != FORMAT or document["identity"] != known:
-                return None
-            measured, learned = _read(document["measured"]), _read(document["learned"])
-            return Profile(known, measured, learned, document["threads"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
+        found = _load(self._path(known))
+        return found if found is not None and found.identity == known else None
+
+    def matching(self, known: Mapping[str, Any]) -> list[Profile]:
+        """All profiles whose identity has the items of `known` among its own."""
+        every = (_load(path) for path in sorted(self.folder.glob("*.json")))
+        return [one for one in every if one is not None and known.items() <= one.identity.items()]
 
     def save(self, profile: Profile) -> bool:
         """Store atomically; whether that was possible."""
@@ -211,6 +220,18 @@ class ProfileStore:
     def _path(self, known: Mapping[str, Any]) -> Path:
         text = json.dumps(dict(known), sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def _load(path: Path) -> Profile | None:
+    """The profile in a file; None where there is none that can be read."""
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        if document["format"] != FORMAT:
+            return None
+        measured, learned = _read(document["measured"]), _read(document["learned"])
+        return Profile(dict(document["identity"]), measured, learned, document["threads"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _read(table: Mapping[str, Mapping[str, float]]) -> dict[int, dict[int, float]]:

@@ -263,7 +263,7 @@ COMMANDS = (
     Command("copy", "", "copy the last answer to the clipboard", _copy, "f6", "F6", "Copy"),
     Command(
         "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
-        _pairs, "f12,ctrl+n", "F12, Ctrl+N", "Pairs",
+        _pairs, "f12", "F12", "Pairs",
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma),

@@ -1,0 +1,138 @@
+"""What a pair costs on this machine as far as it was measured, and the speed that follows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.cli.measuring import ANY_THREADS, profile_store
+from localspec.engine.cost import Curve, Points
+from localspec.engine.gamma import LONGEST, gamma_for
+from localspec.engine.llama import default_threads
+from localspec.engine.profile import Profile, ProfileStore, of_file
+
+ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `auto` does at a steady acceptance.
+
+    Attributes:
+        acceptance: of every drafted token, given that those before it were accepted.
+        gamma: the draft length; 0 for plain decoding.
+        speedup: over plain decoding.
+    """
+
+    acceptance: float
+    gamma: int
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A pair's measured costs.
+
+    Attributes:
+        threads, draft_threads: with which they were measured; None without a draft.
+        target: seconds of one decode by its number of tokens.
+        draft_step_s: seconds of one drafted token; None without a draft.
+        tokens_per_second: of plain decoding.
+        choices: what follows for each acceptance; empty without a draft.
+    """
+
+    threads: int
+    draft_threads: int | None
+    target: Points
+    draft_step_s: float | None
+    tokens_per_second: float
+    choices: tuple[Choice, ...]
+
+
+def choices(target: Points, draft: Points) -> tuple[Choice, ...]:
+    """The draft length for each acceptance, from seconds by number of tokens."""
+    times = Curve(target).times(LONGEST + 1)
+    step = Curve(draft).seconds(1)
+    return tuple(Choice(each, *gamma_for(each, times, step)) for each in ACCEPTANCES)
+
+
+def expected(target: Path, draft: Path | None) -> Expected | None:
+    """What is known about a pair on this machine; None where a model was not measured yet."""
+    store = profile_store()
+    own = _profile(store, target, draft=False)
+    if own is None:
+        return None
+    points = _shortest(own)
+    found = None if draft is None else _profile(store, draft, draft=True)
+    if draft is not None and found is None:
+        return None
+    steps = None if found is None else _shortest(found)
+    return Expected(
+        threads=own.identity["threads"],
+        draft_threads=None if found is None else found.identity["threads"],
+        target=points,
+        draft_step_s=None if steps is None else Curve(steps).seconds(1),
+        tokens_per_second=1 / Curve(points).seconds(1),
+        choices=() if steps is None else choices(points, steps),
+    )
+
+
+def _profile(store: ProfileStore, path: Path, *, draft: bool) -> Profile | None:
+    """The profile that loading `path` would use: with the threads that it would get."""
+    found = {
+        one.identity["threads"]: one
+        for one in store.matching({**of_file(path, draft=draft), "n_gpu_layers": -1})
+    }
+    tuned = found.get(ANY_THREADS)
+    threads = (tuned and tuned.threads) or default_threads()
+    profile = found.get(threads)
+    return profile if profile is not None and profile.best else None
+
+
+def _shortest(profile: Profile) -> Points:
+    """What was measured at the shortest context."""
+    return profile.best[min(profile.best)]
+
+
+def data(known: Expected | None) -> dict[str, Any] | None:
+    """The same for programs; times in seconds."""
+    if known is None:
+        return None
+    expected_speeds = [
+        asdict(one) | {"tokens_per_second": one.speedup * known.tokens_per_second}
+        for one in known.choices
+    ]
+    return {
+        "threads": known.threads,
+        "draft_threads": known.draft_threads,
+        "target_seconds": {str(n): seconds for n, seconds in known.target.items()},
+        "draft_step_s": known.draft_step_s,
+        "plain_tokens_per_second": known.tokens_per_second,
+        "expected": expected_speeds,
+    }
+
+
+def lines(known: Expected | None, tune: str) -> list[str]:
+    """The same for a person; `tune` is the command that measures."""
+    if known is None:
+        return [f"measured    not yet on this machine: `{tune}` takes about half a minute"]
+    found = [
+        f"measured    {1e3 / known.tokens_per_second:.2f} ms a token with {known.threads} threads:"
+        f" plain decoding at about {_speed(known.tokens_per_second)} tokens/s"
+    ]
+    if known.draft_step_s is not None:
+        found.append(f"            one drafted token {1e3 * known.draft_step_s:.2f} ms")
+        found.append("expected    accepted   draft  tokens/s  speed-up")
+    found += [_line(one, known.tokens_per_second) for one in known.choices]
+    return found
+
+
+def _line(one: Choice, plain: float) -> str:
+    length = one.gamma or "none"
+    speed = _speed(one.speedup * plain)
+    return f"            {one.acceptance:>8.0%} {length:>7} {speed:>9} {one.speedup:>8.2f}x"
+
+
+def _speed(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
