@@ -11,7 +11,7 @@ from localspec.bench.agreement import Parting, part
 from localspec.bench.plan import OFF, Arm, in_turn
 from localspec.bench.prompts import Prompt
 from localspec.bench.runs import Run
-from localspec.chat.events import PromptProgress, TurnEnd
+from localspec.chat.events import PromptProgress, RoundText, TurnEnd
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
@@ -175,7 +175,7 @@ class Runner:
                 latest = self._clock()
                 if isinstance(event, PromptProgress):
                     read = latest
-                elif before is None:
+                elif before is None and isinstance(event, RoundText):
                     before = latest - read - event.round.between_s - event.round.total_s
                 if outcome is not None and self._late(outcome):
                     return None
