@@ -215,6 +215,10 @@ def test_settings_take_turns() -> None:
         (report(arm("on", GOOD), too_long=("a", "b")), "2 prompts were left out: longer than"),
         (report(arm("on", GOOD), too_short=("a",)), "One prompt was not timed"),
         (report(arm("on", GOOD), ended="interrupted"), "The run was interrupted"),
+        (
+            report(arm("on", GOOD), ended="out of time", runs=(run("a", "off", 20.0),)),
+            "There was time for 1 of 54 prompts.",
+        ),
     ],
 )
 def test_each_verdict_has_its_words(made: Report, said: str) -> None:

@@ -16,8 +16,8 @@ from localspec.bench.benchmark import Request, arms_of, bench
 from localspec.bench.document import document
 from localspec.bench.plan import OFF
 from localspec.bench.prompts import DEMO, Prompt, PromptSet, shipped
-from localspec.bench.report import Report
-from localspec.bench.runner import INTERRUPTED, OUT_OF_TIME, Runner, Step
+from localspec.bench.report import INTERRUPTED, OUT_OF_TIME, Report
+from localspec.bench.runner import Runner, Step
 from localspec.chat.session import Session
 from localspec.cli.loading import load_beside, load_session
 from localspec.cli.options import Options

@@ -12,6 +12,7 @@ from localspec.bench.runs import Run, Shares
 from localspec.bench.statistics import Interval
 
 FORMAT = 1
+INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
 ALL = "all"
 
 
@@ -130,7 +131,7 @@ class Report:
         prompts: questions that there were.
         too_long, too_short: names of prompts that did not fit, or whose answers have too few
             tokens to time.
-        ended: why it ended early; empty if it did not.
+        ended: `INTERRUPTED` or `OUT_OF_TIME`; empty where everything was asked as often as wanted.
         peak_memory_bytes: of the process and its accelerators.
         runs: every run.
         verdict: what all this means, a sentence each.

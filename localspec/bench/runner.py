@@ -10,6 +10,7 @@ from time import perf_counter
 from localspec.bench.agreement import Parting, part
 from localspec.bench.plan import OFF, Arm, in_turn
 from localspec.bench.prompts import Prompt
+from localspec.bench.report import INTERRUPTED, OUT_OF_TIME
 from localspec.bench.runs import Run
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd
 from localspec.chat.settings import ChatSettings
@@ -18,7 +19,6 @@ from localspec.engine.stats import FinishReason
 from localspec.errors import Cancelled, PromptTooLong
 
 WARM_UP_TOKENS = 32
-INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec.bench.predict import Prediction
-from localspec.bench.report import ArmReport, Report
+from localspec.bench.report import INTERRUPTED, OUT_OF_TIME, ArmReport, Report
 from localspec.bench.statistics import Interval
 from localspec.bench.wording import interval_words, share, times
 
@@ -174,8 +174,11 @@ def _limits(report: Report) -> list[str]:
         said.append(f"{_count(report.too_long)} left out: longer than the context.")
     if report.too_short:
         said.append(f"{_count(report.too_short)} not timed: the answers were too short.")
-    if report.ended:
-        said.append(f"The run was {report.ended}: what was done by then is reported.")
+    asked = len({run.prompt for run in report.runs}) + len(report.too_long)
+    if report.ended == OUT_OF_TIME and asked < report.prompts:
+        said.append(f"There was time for {asked} of {report.prompts} prompts.")
+    if report.ended == INTERRUPTED:
+        said.append("The run was interrupted: what was done by then is reported.")
     return said
 
 

@@ -14,8 +14,8 @@ from localspec.bench import output, prompts
 from localspec.bench.benchmark import Request
 from localspec.bench.benchmark import bench as measure
 from localspec.bench.prompts import PromptSet
-from localspec.bench.report import Report
-from localspec.bench.runner import INTERRUPTED, Step
+from localspec.bench.report import INTERRUPTED, Report
+from localspec.bench.runner import Step
 from localspec.bench.text import text
 from localspec.chat.session import Session
 from localspec.cli.answering import write
