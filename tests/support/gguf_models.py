@@ -256,7 +256,7 @@ def write_other_vocabulary(path: Path, *, seed: int = 0, template: bool = True) 
 def write_embedding_model(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
     """Write a BERT encoder with mean pooling: it loads, and can't generate."""
     sizes = Sizes(n_ctx=512)
-    weights = Weights(path, "bert", read_vocabulary(like), seed, "q8_0")
+    weights = Weights(path, "bert", read_vocabulary(like), seed, "f32")
     weights.sizes(sizes)
     writer = weights.writer
     writer.add_layer_norm_eps(EPSILON)
