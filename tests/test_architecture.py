@@ -15,12 +15,13 @@ PACKAGE = Path(__file__).parent.parent / "localspec"
 # What each room may import of localspec, besides itself. `errors` is open to all.
 MAY_IMPORT = {
     "errors": set(),
+    "machine": set(),
     "engine": set(),
-    "pairs": set(),
-    "chat": {"engine"},
+    "pairs": {"machine"},
+    "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "pairs"},
     "ui": {"chat", "engine", "pairs"},
-    "cli": {"ui", "bench", "chat", "engine", "pairs"},
+    "cli": {"ui", "bench", "chat", "engine", "machine", "pairs"},
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import BadReference, LocalspecError, ModelFileError, NotOnHub, UsageError
-from localspec.pairs import catalogue, curated, fit, folders, gguf, installed, quants, references
+from localspec.pairs import catalogue, curated, folders, installed, quants, references
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.references import Reference
 from tests.support import ggufs
@@ -453,24 +453,3 @@ def test_rm_refuses_the_demo_and_forgets_damaged_records(hub_world: World) -> No
     assert "record of mine is damaged" in hub_world.run("list").err
     assert hub_world.run("rm", "mine").code == 0
     assert installed.damaged() == []
-
-
-# --- fit --------------------------------------------------------------------------------------
-
-
-def test_memory_counts_weights_and_caches() -> None:
-    data = ggufs.model(n_bytes=64_000)
-    header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
-    # 2 layers, 2 key-value heads of 16, keys and values, 2 bytes each
-    assert fit.cache_bytes(header, 100) == 2 * 2 * (16 + 16) * 2 * 100
-    one = fit.estimate_bytes(header, None, 100)
-    assert one == round((64_000 + fit.cache_bytes(header, 100)) * 1.1)
-    assert abs(fit.estimate_bytes(header, header, 100) - 2 * one) <= 1
-    assert fit.estimate_bytes(header, None, 100, more_bytes=1000) == one + 1100
-
-
-def test_verdicts() -> None:
-    assert fit.Fit(5, 10, 20).verdict == "fits"
-    assert fit.Fit(15, 10, 20).verdict == "tight"
-    assert fit.Fit(25, 10, 20).verdict == "too large"
-    assert fit.machine(1).verdict == "fits"

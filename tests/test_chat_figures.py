@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat import machine
+from localspec import machine
 from localspec.chat.meter import Meter
 from localspec.engine.stats import Prefill
 from tests.fakes import rounds_of

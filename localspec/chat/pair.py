@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.chat import machine
+from localspec import machine
 from localspec.engine.llama import Context, devices
 from localspec.engine.stats import DeviceMemory, MemoryUse
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import click
 
-from localspec.cli.options import GAMMA, MAX_THREADS, Options
+from localspec.cli.options import GAMMA, Options
+from localspec.cli.placement_options import GPU_LAYERS, MAX_THREADS
 from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import Cancelled, UsageError
 
@@ -153,14 +154,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     *("-t", "--threads"), type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads."
 )
-@click.option(
-    *("-ngl", "--n-gpu-layers"),
-    type=click.IntRange(-1),
-    default=-1,
-    metavar="N",
-    help="Layers on the GPU, if there is one; -1 for all.",
-    show_default=True,
-)
+@GPU_LAYERS
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @click.option(
     *("-o", "--output"),
@@ -183,7 +177,7 @@ def command(
     *,
     ctx_size: int | None,
     threads: int | None,
-    n_gpu_layers: int,
+    n_gpu_layers: int | None,
     compare: tuple[Path, Path] | None,
     **given: Any,
 ) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from localspec.chat import machine
 from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.cli.measuring import chosen_threads, measured, profile_store
 from localspec.cli.options import Options
+from localspec.cli.planning import check_files, draft_plan, load_plan
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
@@ -21,20 +21,12 @@ from localspec.engine.generate import Engine
 from localspec.engine.llama import Context, ContextOptions, Model, devices
 from localspec.engine.llama_grammar import check_grammar, schema_to_gbnf
 from localspec.engine.sampling import SamplingParams
-from localspec.errors import OutOfMemory, SamplingError, UnsupportedModel, UsageError
-from localspec.pairs import catalogue, gguf, units, vocabulary
+from localspec.errors import SamplingError, UsageError
 from localspec.pairs.catalogue import ResolvedPair
-from localspec.pairs.gguf import GgufHeader, ModelFiles
 from localspec.pairs.installed import DEMO
 from localspec.pairs.last_used import lasting
-
-# Chosen where nobody asks for more: a cache of the whole trained context can take more memory
-# than the weights.
-DEFAULT_CTX = 8192
-LEAST_CTX = 16
-# Rejected tokens that a target with recurrent layers takes back without reading again what stays;
-# each costs a copy of its state. A round that drafts more reads again.
-SNAPSHOTS = 8
+from localspec.pairs.memory.need import Setup
+from localspec.pairs.memory.plan import MemoryPlan
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""
@@ -87,17 +79,6 @@ def _grammar(options: Options) -> str:
     return gbnf
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is going to be loaded, from the headers alone."""
-
-    resolved: ResolvedPair
-    target: ModelFiles
-    draft: ModelFiles | None
-    n_ctx: int
-    notices: tuple[str, ...]
-
-
 def load_session(
     options: Options, *, progress: Progress, cancel: Cancel, notices: tuple[str, ...] = ()
 ) -> Session:
@@ -117,13 +98,14 @@ def load_session(
     """
     settings = chat_settings(options)
     progress("Reading the headers", None)
-    plan = _plan(options)
+    plan = load_plan(options)
+    setups = plan.memory
     before = devices()
     with ExitStack() as undo:
-        loader = _Loader(options, plan.n_ctx, progress, cancel, undo)
-        target = loader.load(plan.resolved.target, snapshots=0 if plan.draft is None else SNAPSHOTS)
+        loader = _Loader(options, progress, cancel, undo)
+        target = loader.load(plan.resolved.target, setups.target, draft=False)
         _require_known_tokens(settings, target.model.n_vocab)
-        draft, note = _load_draft(plan.resolved, target, loader)
+        draft, note = _load_draft(plan.resolved, setups.draft, target, loader)
         pair = LoadedPair(
             name=plan.resolved.name,
             reference=(
@@ -134,12 +116,7 @@ def load_session(
             draft=draft,
             draft_note=note,
             notices=(*notices, *plan.notices),
-            load_settings={
-                "ctx_size": plan.n_ctx,
-                "threads": loader.threads(target, draft=False),
-                "draft_threads": loader.threads(draft, draft=True) if draft else 0,
-                "n_gpu_layers": options.n_gpu_layers,
-            },
+            load_settings=_load_settings(loader, setups, target, draft),
             devices_before=before,
         )
         session = _session(pair, settings, progress)
@@ -158,21 +135,20 @@ def load_beside(
         LocalspecError, Cancelled: as `load_session`.
     """
     target, settings = session.pair.target, chat_settings(options)
-    resolved = catalogue.resolve(options.pair, options.draft)
-    if resolved.draft is not None:
-        model = gguf.read_model(resolved.draft)
-        _require_chat_model(model)
-        vocabulary.check(gguf.read_model(resolved.target).header, model.header)
-        _check_memory([model], target.n_ctx, on_accelerator=options.n_gpu_layers != 0)
+    resolved, setup = draft_plan(options, target.n_ctx)
     with ExitStack() as undo:
-        loader = _Loader(options, target.n_ctx, progress, cancel, undo)
-        draft, note = _load_draft(resolved, target, loader)
-        threads = loader.threads(draft, draft=True) if draft else 0
+        loader = _Loader(options, progress, cancel, undo)
+        draft, note = _load_draft(resolved, setup, target, loader)
+        threads = loader.threads(draft, setup, draft=True) if draft and setup else 0
         pair = replace(
             session.pair,
             draft=draft,
             draft_note=note,
-            load_settings={**session.pair.load_settings, "draft_threads": threads},
+            load_settings={
+                **session.pair.load_settings,
+                "draft_threads": threads,
+                "draft_n_gpu_layers": setup.gpu_layers if setup else 0,
+            },
         )
         beside = _session(pair, settings, progress)
         undo.pop_all()
@@ -213,133 +189,7 @@ def check(options: Options) -> None:
         LocalspecError: as `load_session`.
     """
     chat_settings(options)
-    _context_size(options, _find(options)[1].header)
-
-
-def _find(options: Options) -> tuple[ResolvedPair, ModelFiles, ModelFiles | None]:
-    """Find the files, and check by their headers that they can chat and belong together."""
-    resolved = catalogue.resolve(options.pair, options.draft)
-    target = gguf.read_model(resolved.target)
-    _require_chat_model(target)
-    draft = gguf.read_model(resolved.draft) if resolved.draft else None
-    if draft is not None:
-        _require_chat_model(draft)
-        vocabulary.check(target.header, draft.header)
-    return resolved, target, draft
-
-
-def _plan(options: Options) -> _Plan:
-    """Resolve and check everything that can be checked without loading."""
-    resolved, target, draft = _find(options)
-    n_ctx = _context_size(options, target.header)
-    notices = [*_beyond_training(n_ctx, target), *(_beyond_training(n_ctx, draft) if draft else [])]
-    models = [target] if draft is None else [target, draft]
-    notices += _check_memory(models, n_ctx, on_accelerator=options.n_gpu_layers != 0)
-    return _Plan(resolved, target, draft, n_ctx, tuple(notices))
-
-
-def _context_size(options: Options, target: GgufHeader) -> int:
-    trained = _trained(target)
-    if options.ctx_size is None:
-        return min(trained or DEFAULT_CTX, DEFAULT_CTX)
-    n_ctx = options.ctx_size or trained or DEFAULT_CTX
-    if n_ctx < LEAST_CTX:
-        raise UsageError(
-            f"a context of {n_ctx} tokens holds no conversation",
-            f"Give --ctx-size at least {LEAST_CTX}, or 0 for all that the model was trained for.",
-        )
-    return n_ctx
-
-
-def _trained(header: GgufHeader) -> int:
-    return header.integer(header.arch_key("context_length"))
-
-
-def _beyond_training(n_ctx: int, model: ModelFiles) -> list[str]:
-    trained = _trained(model.header)
-    if not trained or n_ctx <= trained:
-        return []
-    return [
-        f"the context of {n_ctx:,} tokens is beyond the {trained:,} that"
-        f" {model.paths[0].name} was trained for: it gets worse from there on"
-    ]
-
-
-CHOOSE = "Choose a chat model."
-
-# Architectures that turn text into vectors, or images into embeddings.
-_NO_WRITERS = ("bert", "t5encoder", "clip", "gemma-embedding", "wavtokenizer-dec")
-
-
-def _require_chat_model(model: ModelFiles) -> None:
-    """Refuse by the header alone what loads but writes no text.
-
-    Raises:
-        UnsupportedModel: an embedding model, an adapter, a projector.
-    """
-    header, name = model.header, model.paths[0].name
-    architecture = header.architecture
-    kind = header.text("general.type", "model")
-    if kind != "model":
-        raise UnsupportedModel(f"{name} is no model of its own but of type {kind}", CHOOSE)
-    pooled = header.integer(header.arch_key("pooling_type")) > 0
-    causal = header.metadata.get(header.arch_key("attention.causal"), True)
-    if pooled or causal is False or architecture.endswith(_NO_WRITERS):
-        raise UnsupportedModel(
-            f"{name} is an embedding model ({architecture}): it writes no text", CHOOSE
-        )
-
-
-def _check_memory(models: list[ModelFiles], n_ctx: int, *, on_accelerator: bool) -> list[str]:
-    """Refuse what cannot fit, warn of what will be slow.
-
-    Weights are mapped: where they do not fit they are read from disk again and again, which is
-    slow but works. Caches must fit. A limit on the address space counts both.
-
-    Raises:
-        OutOfMemory: too little memory.
-    """
-    weights = sum(model.tensor_bytes for model in models)
-    caches = sum(_cache_bytes(model.header, n_ctx) for model in models)
-    free = machine.available()
-    if on_accelerator:
-        free += sum(device.free for device in devices())
-    room = machine.address_space_left()
-    if room is not None and _with_reserve(weights + caches) > room:
-        raise OutOfMemory(
-            f"the models need about {units.size(_with_reserve(weights + caches))} of memory,"
-            f" this process may take {units.size(room)} more",
-            "Lower --ctx-size, choose a smaller pair, or raise the limit (ulimit -v).",
-        )
-    if _with_reserve(caches) > free:
-        raise OutOfMemory(
-            f"a context of {n_ctx:,} tokens needs about {units.size(caches)} of memory,"
-            f" {units.size(free)} are free",
-            "Lower --ctx-size, or close other programs.",
-        )
-    if _with_reserve(weights + caches) > free:
-        return [
-            f"the models need about {units.size(_with_reserve(weights + caches))} of memory,"
-            f" {units.size(free)} are free: weights will be read from disk again and again"
-        ]
-    return []
-
-
-def _with_reserve(n_bytes: int) -> int:
-    """A tenth more, for compute buffers and for the rest of the process."""
-    return n_bytes + n_bytes // 10
-
-
-def _cache_bytes(header: GgufHeader, n_ctx: int) -> int:
-    """The key and value cache in F16, as if every layer attended to everything."""
-    heads = max(header.integers(header.arch_key("attention.head_count")), default=0) or 1
-    width = header.integer(header.arch_key("embedding_length")) // heads
-    key = header.integer(header.arch_key("attention.key_length"), width)
-    value = header.integer(header.arch_key("attention.value_length"), width)
-    layers = header.integer(header.arch_key("block_count"))
-    kv_heads = header.integers(header.arch_key("attention.head_count_kv")) or [heads]
-    total_heads = sum(kv_heads) if len(kv_heads) > 1 else layers * kv_heads[0]
-    return 2 * n_ctx * total_heads * (key + value)
+    check_files(options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,48 +197,83 @@ class _Loader:
     """How both models are loaded; `undo` frees them if anything later fails."""
 
     options: Options
-    n_ctx: int
     progress: Progress
     cancel: Cancel
     undo: ExitStack
 
-    def load(self, path: Path, *, snapshots: int = 0) -> Context:
-        """Load one model and make its context, with so many snapshots of a recurrent state."""
-        step = f"Loading {path.name}"
+    def load(self, path: Path, setup: Setup, *, draft: bool) -> Context:
+        """Load one model as `setup` says, and make its context."""
+        step, options = f"Loading {path.name}", self.options
         model = Model.load(
             path,
-            n_gpu_layers=self.options.n_gpu_layers,
+            n_gpu_layers=setup.gpu_layers,
+            devices=options.draft_device if draft else options.device,
+            mmap=options.mmap,
+            mlock=options.mlock,
             progress=lambda share: self.progress(step, share),
             cancel=self.cancel,
         )
         self.undo.callback(model.close)
-        how = ContextOptions(n_ctx=self.n_ctx, threads=self.options.threads, snapshots=snapshots)
+        how = ContextOptions(
+            n_ctx=setup.n_ctx,
+            threads=self._asked(draft=draft),
+            threads_batch=options.threads_batch,
+            flash_attention=None if options.flash_attn == "auto" else options.flash_attn == "on",
+            snapshots=setup.snapshots,
+            cache_k=setup.cache_k,
+            cache_v=setup.cache_v,
+        )
         context = Context(model, how, self.cancel)
         self.undo.callback(context.close)
         return context
 
-    def threads(self, context: Context, *, draft: bool) -> int:
+    def _asked(self, *, draft: bool) -> int | None:
+        """The threads that were asked for."""
+        return (self.options.draft_threads if draft else None) or self.options.threads
+
+    def threads(self, context: Context, setup: Setup, *, draft: bool) -> int:
         """Give `context` its CPU threads; return how many."""
         threads = chosen_threads(
             context,
-            self.options.threads,
-            n_gpu_layers=self.options.n_gpu_layers,
+            self._asked(draft=draft),
+            n_gpu_layers=setup.gpu_layers,
             draft=draft,
             store=profile_store(),
         )
-        context.use_threads(threads)
+        context.use_threads(threads, self.options.threads_batch)
         return threads
 
 
+def _load_settings(
+    loader: _Loader, setups: MemoryPlan, target: Context, draft: Context | None
+) -> dict[str, Any]:
+    """How the models run, by option name."""
+    drafting = setups.draft if draft is not None else None
+    return {
+        "ctx_size": setups.target.n_ctx,
+        "threads": loader.threads(target, setups.target, draft=False),
+        "draft_threads": loader.threads(draft, drafting, draft=True) if draft and drafting else 0,
+        "threads_batch": loader.options.threads_batch,
+        "n_gpu_layers": setups.target.gpu_layers,
+        "draft_n_gpu_layers": drafting.gpu_layers if drafting else 0,
+        "flash_attn": loader.options.flash_attn,
+        "cache_type_k": setups.target.cache_k,
+        "cache_type_v": setups.target.cache_v,
+        "mmap": loader.options.mmap,
+        "mlock": loader.options.mlock,
+        "memory_plan_bytes": setups.total,
+    }
+
+
 def _load_draft(
-    resolved: ResolvedPair, target: Context, loader: _Loader
+    resolved: ResolvedPair, setup: Setup | None, target: Context, loader: _Loader
 ) -> tuple[Context | None, str]:
     """The draft's context, or why there is none."""
-    if resolved.draft is None:
+    if resolved.draft is None or setup is None:
         return None, f"there is no draft: {resolved.draft_reason}"
     if not target.can_truncate:
         return None, _cannot_go_back(target.model)
-    draft = loader.load(resolved.draft)
+    draft = loader.load(resolved.draft, setup, draft=True)
     if draft.can_truncate:
         return draft, ""
     draft.close()

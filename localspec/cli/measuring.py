@@ -99,11 +99,12 @@ def measured(
     store = profile_store()
     settings = pair.load_settings
     layers = settings["n_gpu_layers"]
+    draft_layers = settings.get("draft_n_gpu_layers", layers)
     target_known = identity(
         pair.target, threads=settings["threads"], n_gpu_layers=layers, draft=False
     )
     draft_known = identity(
-        pair.draft, threads=settings["draft_threads"], n_gpu_layers=layers, draft=True
+        pair.draft, threads=settings["draft_threads"], n_gpu_layers=draft_layers, draft=True
     )
     target, draft = store.load(target_known), store.load(draft_known)
     if target is None or draft is None:

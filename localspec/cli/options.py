@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import click
 
+from localspec.cli.placement_options import PLACEMENT
 from localspec.cli.sampling_options import GRAMMAR, RULES, SAMPLING, one_constraint
 from localspec.engine.stats import MAX_GAMMA
-
-MAX_THREADS = 512  # ggml's own limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,14 @@ class Options:
         draft: a file, a reference or ``none``; None leaves the choice to the pair.
         ctx_size: tokens; 0 for all that the target was trained for, None to choose.
         threads: CPU threads, None to choose.
-        n_gpu_layers: layers on an accelerator, -1 for all.
+        threads_batch: the same for batches, None for as many as `threads`.
+        n_gpu_layers: layers on an accelerator, -1 for all, None for as many as fit.
+        device: names of the devices to use, empty for none, None for all.
+        draft_threads, draft_n_gpu_layers, draft_device: the same for the draft.
+        flash_attn: ``on``, ``off`` or ``auto``.
+        cache_type_k, cache_type_v: the cache's types, None to choose.
+        mmap: whether weights are mapped, not copied.
+        mlock: whether they are kept from being swapped out.
         temp, top_k, top_p, min_p: the sampler chain.
         seed: of the random draws; None draws one.
         n_predict: tokens to generate at most, -1 for no limit.
@@ -43,7 +49,17 @@ class Options:
     draft: str | None = None
     ctx_size: int | None = None
     threads: int | None = None
-    n_gpu_layers: int = -1
+    threads_batch: int | None = None
+    n_gpu_layers: int | None = None
+    device: tuple[str, ...] | None = None
+    draft_threads: int | None = None
+    draft_n_gpu_layers: int | None = None
+    draft_device: tuple[str, ...] | None = None
+    flash_attn: str = "auto"
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
+    mmap: bool = True
+    mlock: bool = False
     temp: float = 0.8
     top_k: int = 40
     top_p: float = 0.95
@@ -118,10 +134,6 @@ def _none_below_zero(_ctx: click.Context, _param: click.Parameter, value: int | 
     return None if value is None or value < 0 else value
 
 
-def _threads(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
-    return None if value is None or value < 1 else value
-
-
 GAMMA = _Gamma()
 
 _DEFAULTS = Options()
@@ -138,21 +150,6 @@ _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         metavar="N",
         help="Context size in tokens; 0 for all that the target was trained for."
         "  [default: that, but 8192 at most]",
-    ),
-    click.option(
-        *("-t", "--threads"),
-        type=_Whole(-1, MAX_THREADS),
-        metavar="N",
-        callback=_threads,
-        help="CPU threads.  [default: the physical cores]",
-    ),
-    click.option(
-        *("-ngl", "--n-gpu-layers"),
-        type=_Whole(-1),
-        default=_DEFAULTS.n_gpu_layers,
-        metavar="N",
-        help="Layers on the GPU, if there is one; -1 for all.",
-        show_default=True,
     ),
     click.option(
         "--temp",
@@ -223,6 +220,7 @@ _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         metavar="TEXT",
         help="End the answer where this text begins; may be repeated.",
     ),
+    *PLACEMENT,
     *SAMPLING,
     *GRAMMAR,
     *RULES,

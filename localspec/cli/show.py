@@ -10,7 +10,7 @@ import click
 
 from localspec.pairs import report
 from localspec.pairs.examine import examine
-from localspec.pairs.fit import DEFAULT_CONTEXT
+from localspec.pairs.memory.fit import DEFAULT_CONTEXT
 from localspec.pairs.patience import Patience
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from localspec.cli.options import MAX_THREADS, Options
+from localspec.cli.options import Options
+from localspec.cli.placement_options import MAX_THREADS
 from localspec.errors import Cancelled, UsageError
 
 

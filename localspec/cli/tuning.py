@@ -65,12 +65,13 @@ def tune(options: Options, cancel: Cancel, *, as_json: bool) -> bool:
             pair = session.pair
             pair.target.watch(cancel)
             progress(f"Measuring {pair.target.model.path.name}", None)
-            target = _tuned(pair.target, options, draft=False)
+            layers = pair.load_settings
+            target = _tuned(pair.target, options, layers["n_gpu_layers"], draft=False)
             draft = None
             if pair.draft is not None:
                 pair.draft.watch(cancel)
                 progress(f"Measuring {pair.draft.model.path.name}", None)
-                draft = _tuned(pair.draft, options, draft=True)
+                draft = _tuned(pair.draft, options, layers["draft_n_gpu_layers"], draft=True)
             note = session.speculation_note
     except Cancelled:
         return True
@@ -79,7 +80,7 @@ def tune(options: Options, cancel: Cancel, *, as_json: bool) -> bool:
     return False
 
 
-def _tuned(context: Context, options: Options, *, draft: bool) -> Tuned:
+def _tuned(context: Context, options: Options, layers: int, *, draft: bool) -> Tuned:
     """Measure one model with its best number of threads, and store that.
 
     Raises:
@@ -90,9 +91,10 @@ def _tuned(context: Context, options: Options, *, draft: bool) -> Tuned:
             f"{context.model.path.name} cannot take back decoded tokens: nothing to tune",
             "Models of this architecture run without speculation.",
         )
-    store, layers = profile_store(), options.n_gpu_layers
-    tried = {} if options.threads else _by_threads(context)
-    threads = options.threads or _best_threads(tried, draft=draft)
+    store = profile_store()
+    asked = (options.draft_threads if draft else None) or options.threads
+    tried = {} if asked else _by_threads(context)
+    threads = asked or _best_threads(tried, draft=draft)
     context.use_threads(threads)
     sizes = DRAFT_SIZES if draft else TARGET_SIZES
     timing = measure(context, (*sizes, *sizes), budget=BUDGET, passes=60, one_row=draft)

@@ -186,11 +186,19 @@ class GenerationStats:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """One accelerator's memory in bytes."""
+    """One accelerator's memory in bytes.
+
+    Attributes:
+        name: what it is.
+        integrated: whether it shares the main memory.
+        label: llama.cpp's name of it, such as ``CUDA0``.
+    """
 
     name: str
     free: int
     total: int
+    integrated: bool = False
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

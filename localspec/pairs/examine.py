@@ -12,7 +12,6 @@ from localspec.pairs import (
     catalogue,
     curated,
     drafts,
-    fit,
     folders,
     installed,
     references,
@@ -21,8 +20,9 @@ from localspec.pairs import (
 )
 from localspec.pairs.catalogue import NO_DRAFT
 from localspec.pairs.curated import CuratedFile
-from localspec.pairs.fit import Fit
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.memory import fit
+from localspec.pairs.memory.fit import Fit
 from localspec.pairs.patience import Patience
 from localspec.pairs.sources import Source
 from localspec.pairs.vocabulary import VocabularyReport
@@ -98,8 +98,10 @@ def examine(
         found, reason, candidates = _search(target, patience, note)
     report = vocabulary.compare(target.header, found.header) if found else None
     more = target.more_bytes + (found.more_bytes if found else 0)
-    needed = fit.estimate_bytes(target.header, found.header if found else None, n_ctx, more)
-    return PairReport(name, target, found, reason, report, fit.machine(needed), n_ctx, candidates)
+    needed = fit.needed_bytes(target.header, found.header if found else None, n_ctx, more)
+    return PairReport(
+        name, target, found, reason, report, fit.against_this_machine(needed), n_ctx, candidates
+    )
 
 
 Finder = Callable[[], Source | None]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from localspec.pairs import catalogue, curated, fit, gguf, installed
+from localspec.pairs import catalogue, curated, gguf, installed
 from localspec.pairs.curated import CuratedPair
-from localspec.pairs.fit import Fit
 from localspec.pairs.installed import DEMO, InstalledPair
+from localspec.pairs.memory import fit
+from localspec.pairs.memory.fit import Fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def _demo() -> Row:
         kind=DEMO,
         memory_gb=0,
         n_bytes=target.file_bytes + draft.file_bytes,
-        fit=fit.machine(fit.estimate_bytes(target.header, draft.header)),
+        fit=fit.against_this_machine(fit.needed_bytes(target.header, draft.header)),
         licence=target.header.text("general.license") or "Apache-2.0",
         state="installed",
         target=target.paths[0].name,
@@ -75,7 +76,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> Row:
         kind=entry.kind if entry else "own",
         memory_gb=entry.memory_gb if entry else 0,
         n_bytes=n_bytes,
-        fit=fit.machine(fit.estimate_unread(n_bytes)),
+        fit=fit.against_this_machine(fit.unread_bytes(n_bytes)),
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
         target=pair.target.reference or pair.target.paths[0],
@@ -91,7 +92,7 @@ def _available(entry: CuratedPair) -> Row:
         kind=entry.kind,
         memory_gb=entry.memory_gb,
         n_bytes=entry.n_bytes,
-        fit=fit.machine(fit.estimate_unread(entry.n_bytes)),
+        fit=fit.against_this_machine(fit.unread_bytes(entry.n_bytes)),
         licence=entry.licence,
         state="available",
         target=str(entry.target.reference),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from localspec.pairs import fit, units
+from localspec.pairs import units
 from localspec.pairs.drafts import Candidate
 from localspec.pairs.examine import PairReport
-from localspec.pairs.fit import Fit
+from localspec.pairs.memory.fit import Fit
 from localspec.pairs.sources import Source
 
 MOST_CANDIDATES = 12
@@ -105,7 +105,7 @@ def as_data(report: PairReport) -> dict[str, Any]:
     }
 
 
-def fit_data(need: fit.Fit) -> dict[str, Any]:
+def fit_data(need: Fit) -> dict[str, Any]:
     """Render a memory estimate for programs."""
     return {
         "needed_bytes": need.needed,

@@ -27,6 +27,10 @@ MAX_BATCH_OUTPUTS = MAX_GAMMA + 1
 _DECODE_ABORTED = 2
 _NO_SLOT = 1
 
+# enum ggml_type
+_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3}
+_TYPES |= {"iq4_nl": 20, "q5_0": 6, "q5_1": 7}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOptions:
@@ -36,17 +40,22 @@ class ContextOptions:
         n_ctx: tokens that it can hold.
         n_batch: tokens decoded at once while reading a prompt.
         threads: CPU threads, None for one per physical core.
+        threads_batch: the same for more than one token at a time, None for as many.
         flash_attention: True, False, or None to let llama.cpp decide.
         snapshots: for models with recurrent layers, how many tokens of the last batch can be taken
             back without reading again what stays. Each costs a copy of the state; architectures
             that have none ignore it.
+        cache_k, cache_v: types of the cache, by llama.cpp's names.
     """
 
     n_ctx: int
     n_batch: int = 512
     threads: int | None = None
+    threads_batch: int | None = None
     flash_attention: bool | None = None
     snapshots: int = 0
+    cache_k: str = "f16"
+    cache_v: str = "f16"
 
 
 class Context:
@@ -178,9 +187,9 @@ class Context:
             self._views[address, n_logits] = view
         return view
 
-    def use_threads(self, threads: int) -> None:
-        """Decode with so many CPU threads from now on."""
-        lib.llama_set_n_threads(self._handle, threads, threads)
+    def use_threads(self, threads: int, batch: int | None = None) -> None:
+        """Decode with so many CPU threads from now on, batches with `batch` of them."""
+        lib.llama_set_n_threads(self._handle, threads, batch or threads)
 
     @property
     def n_batch(self) -> int:
@@ -362,7 +371,8 @@ def _params(options: ContextOptions) -> Any:
     params.n_seq_max = 1
     params.n_rs_seq = options.snapshots
     params.n_outputs_max = min(MAX_BATCH_OUTPUTS, params.n_batch)
-    params.n_threads = params.n_threads_batch = threads
+    params.n_threads, params.n_threads_batch = threads, options.threads_batch or threads
+    params.type_k, params.type_v = (_TYPES[kind] for kind in (options.cache_k, options.cache_v))
     params.no_perf = True
     if options.flash_attention is not None:
         params.flash_attn_type = int(options.flash_attention)

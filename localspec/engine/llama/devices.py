@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 
 from localspec.engine.llama.log import start_backend
 from localspec.engine.stats import DeviceMemory
+from localspec.errors import UsageError
 
 _GPU, _INTEGRATED_GPU = 1, 2  # enum ggml_backend_dev_type
 
@@ -31,6 +34,9 @@ def _ggml() -> Any:
     ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
     ggml.device_type = base.ggml_backend_dev_type
     ggml.device_type.argtypes = [ctypes.c_void_p]
+    ggml.device_name = base.ggml_backend_dev_name
+    ggml.device_name.argtypes = [ctypes.c_void_p]
+    ggml.device_name.restype = ctypes.c_char_p
     ggml.device_description = base.ggml_backend_dev_description
     ggml.device_description.argtypes = [ctypes.c_void_p]
     ggml.device_description.restype = ctypes.c_char_p
@@ -42,12 +48,17 @@ def _ggml() -> Any:
 
 
 @cache
-def _accelerators() -> tuple[tuple[int, str], ...]:
-    """(handle, description) of every GPU; a CPU-only build has none."""
+def _accelerators() -> tuple[tuple[int, str, str, bool], ...]:
+    """(handle, name, description, integrated) of every GPU; a CPU-only build has none."""
     ggml = _ggml()
     handles = [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
     return tuple(
-        (handle, ggml.device_description(handle).decode("utf-8", "replace"))
+        (
+            handle,
+            ggml.device_name(handle).decode("utf-8", "replace"),
+            ggml.device_description(handle).decode("utf-8", "replace"),
+            ggml.device_type(handle) == _INTEGRATED_GPU or sys.platform == "darwin",
+        )
         for handle in handles
         if ggml.device_type(handle) in (_GPU, _INTEGRATED_GPU)
     )
@@ -66,11 +77,28 @@ def repacking_works() -> bool:
 def devices() -> tuple[DeviceMemory, ...]:
     """Every accelerator with its free and total memory now, in bytes."""
     found = []
-    for handle, description in _accelerators():
+    for handle, label, description, integrated in _accelerators():
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         _ggml().device_memory(handle, ctypes.byref(free), ctypes.byref(total))
-        found.append(DeviceMemory(description, free.value, total.value))
+        found.append(DeviceMemory(description, free.value, total.value, integrated, label))
     return tuple(found)
+
+
+def device_list(names: Sequence[str]) -> Any:
+    """llama.cpp's list of the devices with these names, ended by a null.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    known = {label: handle for handle, label, _, _ in _accelerators()}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        there = ", ".join(known) or "none"
+        raise UsageError(
+            f"this build of llama.cpp sees no device {unknown[0]}; it sees: {there}",
+            "Run `localspec doctor`, or leave --device out.",
+        )
+    return (ctypes.c_void_p * (len(names) + 1))(*(known[name] for name in names), None)
 
 
 def default_threads() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,7 @@ from typing import Any, Self
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama.devices import repacking_works
+from localspec.engine.llama.devices import device_list, repacking_works
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.errors import Cancelled, ModelFileError, ModelLoadError, UnsupportedModel
 
@@ -50,10 +50,22 @@ class Model:
         path: Path,
         *,
         n_gpu_layers: int = ALL_LAYERS,
+        devices: Sequence[str] | None = None,
+        mmap: bool = True,
+        mlock: bool = False,
         progress: Callable[[float], None] | None = None,
         cancel: Cancel | None = None,
     ) -> Self:
         """Load the GGUF at `path`; `progress` gets the share loaded, 0 to 1.
+
+        Args:
+            path: the file, or the first of several.
+            n_gpu_layers: layers on accelerators, counted from the last; -1 for all.
+            devices: llama.cpp's names of those to use; None for all, empty for the CPU alone.
+            mmap: map the weights into memory; copy them otherwise.
+            mlock: keep them from being swapped out.
+            progress: told now and then.
+            cancel: stops the loading.
 
         Raises:
             ModelFileError: there is no such file.
@@ -66,6 +78,11 @@ class Model:
         log = start_backend()
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
+        if mlock or not mmap:
+            params.load_mode = int(mmap) + 2 * int(mlock)  # enum llama_load_mode
+        chosen = None if devices is None else device_list(devices)
+        if chosen is not None:
+            params.devices = ctypes.addressof(chosen)
         params.use_extra_bufts = repacking_works()
         callback = _progress_callback(progress, cancel)
         params.progress_callback = callback

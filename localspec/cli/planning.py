@@ -1,0 +1,172 @@
+"""What is going to be loaded, and how: everything that the headers can tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from localspec import machine
+from localspec.cli.options import Options
+from localspec.engine.llama import devices
+from localspec.engine.stats import DeviceMemory
+from localspec.errors import UnsupportedModel, UsageError
+from localspec.pairs import catalogue, gguf, vocabulary
+from localspec.pairs.catalogue import ResolvedPair
+from localspec.pairs.gguf import ModelFiles
+from localspec.pairs.memory.need import Facts, Setup, facts
+from localspec.pairs.memory.plan import DEFAULT_CTX, Free, MemoryPlan, Wishes, plan
+
+LEAST_CTX = 16
+# Rejected tokens that a target with recurrent layers takes back without reading again what stays;
+# each costs a copy of its state. A round that drafts more reads again.
+SNAPSHOTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What is going to be loaded, from the headers alone."""
+
+    resolved: ResolvedPair
+    memory: MemoryPlan
+    notices: tuple[str, ...]
+
+
+def load_plan(options: Options) -> LoadPlan:
+    """Resolve and check everything that can be checked without loading.
+
+    Raises:
+        LocalspecError: as `load_session`.
+    """
+    resolved, target, draft = _find(options)
+    models = [facts_of(target), *([facts_of(draft)] if draft else [])]
+    wishes = _wishes(options, models[0])
+    memory = plan(models[0], models[1] if draft else None, free_memory(options.device), wishes)
+    n_ctx = memory.target.n_ctx
+    notices = [
+        *_beyond_training(n_ctx, target),
+        *(_beyond_training(n_ctx, draft) if draft else []),
+        *(f"to fit the memory: {line}" for line in memory.gave_up),
+        *memory.advice,
+    ]
+    return LoadPlan(resolved, memory, tuple(notices))
+
+
+def draft_plan(options: Options, n_ctx: int) -> tuple[ResolvedPair, Setup | None]:
+    """The draft's setup beside a target that is loaded with a context of `n_ctx`.
+
+    Raises:
+        LocalspecError: as `load_session`.
+    """
+    resolved, target, draft = _find(options)
+    if draft is None:
+        return resolved, None
+    wishes = replace(_wishes(options, facts_of(target)), n_ctx=n_ctx)
+    alone = replace(wishes, gpu_layers=wishes.draft_gpu_layers, snapshots=0)
+    free = free_memory(options.draft_device)
+    return resolved, plan(facts_of(draft), None, free, alone).target
+
+
+def check_files(options: Options) -> None:
+    """Check all that does not depend on what is free.
+
+    Raises:
+        LocalspecError: as `load_session`.
+    """
+    _wishes(options, facts_of(_find(options)[1]))
+
+
+def _find(options: Options) -> tuple[ResolvedPair, ModelFiles, ModelFiles | None]:
+    """Find the files, and check by their headers that they can chat and belong together."""
+    resolved = catalogue.resolve(options.pair, options.draft)
+    target = gguf.read_model(resolved.target)
+    _require_chat_model(target)
+    draft = gguf.read_model(resolved.draft) if resolved.draft else None
+    if draft is not None:
+        _require_chat_model(draft)
+        vocabulary.check(target.header, draft.header)
+    return resolved, target, draft
+
+
+def facts_of(model: ModelFiles) -> Facts:
+    """The sizes of a model on disk."""
+    return facts(model.header, model.tensor_bytes - model.header.tensor_bytes)
+
+
+def free_memory(names: tuple[str, ...] | None = None) -> Free:
+    """What this machine has free now, on the devices with these `names`, None for all."""
+    used = [each for each in devices() if names is None or each.label in names]
+    return Free(
+        ram=machine.available(),
+        device=sum(_usable(each) for each in used),
+        address_space=machine.address_space_left(),
+        shared=any(each.integrated for each in used),
+    )
+
+
+def _usable(device: DeviceMemory) -> int:
+    """What is free there; of the main memory, no more than is free in it."""
+    return min(device.free, machine.available()) if device.integrated else device.free
+
+
+def _wishes(options: Options, target: Facts) -> Wishes:
+    kinds = (options.cache_type_k, options.cache_type_v)
+    if options.flash_attn == "off" and kinds[1] not in (None, "f32", "f16", "bf16"):
+        raise UsageError(
+            f"values can be cached in {kinds[1]} only with flash attention",
+            "Leave --flash-attn off out, or --cache-type-v.",
+        )
+    return Wishes(
+        n_ctx=_context_size(options, target),
+        cache_k=kinds[0] or ("f16" if kinds[1] else None),
+        cache_v=kinds[1] or ("f16" if kinds[0] else None),
+        gpu_layers=options.n_gpu_layers,
+        draft_gpu_layers=0 if options.draft_device == () else options.draft_n_gpu_layers,
+        flash=None if options.flash_attn == "auto" else options.flash_attn == "on",
+        snapshots=SNAPSHOTS,
+    )
+
+
+def _context_size(options: Options, target: Facts) -> int | None:
+    if options.ctx_size is None:
+        return None
+    n_ctx = options.ctx_size or target.trained or DEFAULT_CTX
+    if n_ctx < LEAST_CTX:
+        raise UsageError(
+            f"a context of {n_ctx} tokens holds no conversation",
+            f"Give --ctx-size at least {LEAST_CTX}, or 0 for all that the model was trained for.",
+        )
+    return n_ctx
+
+
+def _beyond_training(n_ctx: int, model: ModelFiles) -> list[str]:
+    trained = model.header.integer(model.header.arch_key("context_length"))
+    if not trained or n_ctx <= trained:
+        return []
+    return [
+        f"the context of {n_ctx:,} tokens is beyond the {trained:,} that"
+        f" {model.paths[0].name} was trained for: it gets worse from there on"
+    ]
+
+
+CHOOSE = "Choose a chat model."
+
+# Architectures that turn text into vectors, or images into embeddings.
+_NO_WRITERS = ("bert", "t5encoder", "clip", "gemma-embedding", "wavtokenizer-dec")
+
+
+def _require_chat_model(model: ModelFiles) -> None:
+    """Refuse by the header alone what loads but writes no text.
+
+    Raises:
+        UnsupportedModel: an embedding model, an adapter, a projector.
+    """
+    header, name = model.header, model.paths[0].name
+    architecture = header.architecture
+    kind = header.text("general.type", "model")
+    if kind != "model":
+        raise UnsupportedModel(f"{name} is no model of its own but of type {kind}", CHOOSE)
+    pooled = header.integer(header.arch_key("pooling_type")) > 0
+    causal = header.metadata.get(header.arch_key("attention.causal"), True)
+    if pooled or causal is False or architecture.endswith(_NO_WRITERS):
+        raise UnsupportedModel(
+            f"{name} is an embedding model ({architecture}): it writes no text", CHOOSE
+        )

@@ -1,0 +1,307 @@
+"""Making a pair fit: context size, cache types and layers on accelerators, and what was given up.
+
+What is given up, in this order: layers of the target on the accelerator, a large context, the
+cache's precision, a small context. Where only the weights are too large for main memory, they are
+read from disk again and again. Where nothing helps, the pair is refused before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from localspec.errors import OutOfMemory
+from localspec.pairs import units
+from localspec.pairs.memory.need import Facts, Need, Setup, need
+
+DEFAULT_CTX: Final = 8192  # a cache of all that was trained for can take more than the weights
+USUAL_CTX: Final = 4096  # down to here a full cache is preferred to a long context
+LEAST_CTX: Final = 512
+SMALLER_CACHE: Final = "q8_0"
+FULL_CACHE: Final = "f16"
+PROGRAM: Final = 64_000_000  # what Python and llama.cpp take while loading and answering
+DEVICE_RESERVE: Final = 400_000_000  # what a driver takes for itself on an accelerator
+COSTLY_DRAFT: Final = 0.4
+# The pages that are needed next are those that were dropped first: every pass reads all weights.
+DISK_BYTES_A_SECOND: Final = 2e9
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What may be taken, in bytes.
+
+    Attributes:
+        ram: main memory, by the machine's and the container's limit.
+        device: on all accelerators together.
+        address_space: what a limit on the address space leaves, None where there is none. It counts
+            mapped weights too, so nothing can be left on disk under it.
+        shared: whether accelerators use the main memory.
+    """
+
+    ram: int
+    device: int = 0
+    address_space: int | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the user has decided; None is left to the plan.
+
+    Attributes:
+        n_ctx: tokens of context.
+        cache_k, cache_v: cache types.
+        gpu_layers, draft_gpu_layers: layers on an accelerator, -1 for all.
+        flash: whether flash attention is on. A quantised cache needs it.
+        snapshots: of a recurrent target's state.
+    """
+
+    n_ctx: int | None = None
+    cache_k: str | None = None
+    cache_v: str | None = None
+    gpu_layers: int | None = None
+    draft_gpu_layers: int | None = None
+    flash: bool | None = None
+    snapshots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """How both models are going to be loaded.
+
+    Attributes:
+        target, draft: their setups; the draft's is None without one.
+        target_need, draft_need: what they take.
+        gave_up: what was chosen smaller than usual, for people.
+        advice: what one could do about it.
+        from_disk: bytes of weights that find no room and are read again and again.
+    """
+
+    target: Setup
+    draft: Setup | None
+    target_need: Need
+    draft_need: Need | None
+    free: Free
+    gave_up: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    from_disk: int = 0
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What each model takes."""
+        return (
+            (self.target_need,)
+            if self.draft_need is None
+            else (
+                self.target_need,
+                self.draft_need,
+            )
+        )
+
+    @property
+    def host(self) -> int:
+        """Bytes of main memory."""
+        return sum(each.host for each in self.needs)
+
+    @property
+    def device(self) -> int:
+        """Bytes on accelerators."""
+        return sum(each.device for each in self.needs)
+
+    @property
+    def total(self) -> int:
+        """Bytes everywhere."""
+        return self.host + self.device
+
+
+def plan(target: Facts, draft: Facts | None, free: Free, wishes: Wishes) -> MemoryPlan:
+    """Choose what fits; what the user has decided stays as it is.
+
+    Raises:
+        OutOfMemory: nothing fits; the message says what would.
+    """
+    return _Planner(target, draft, free, wishes).plan()
+
+
+def usual_context(target: Facts) -> int:
+    """The context that is chosen where there is room."""
+    return min(target.trained or DEFAULT_CTX, DEFAULT_CTX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A context size and cache types to try."""
+
+    n_ctx: int
+    k: str
+    v: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Two models, what is free, and what the user has decided."""
+
+    target: Facts
+    draft: Facts | None
+    free: Free
+    wishes: Wishes
+
+    def plan(self) -> MemoryPlan:
+        tried = [self.placed(candidate) for candidate in self.candidates()]
+        chosen = next((each for each in tried if _fits(each)), None)
+        if chosen is None and self.free.address_space is None:
+            chosen = next((each for each in tried if _caches_fit(each)), None)
+            if chosen is not None:
+                chosen = replace(chosen, from_disk=chosen.host + PROGRAM - self.free.ram)
+        if chosen is None:
+            raise self.refusal(tried[-1])
+        return replace(
+            chosen,
+            gave_up=tuple(self.given_up(chosen, tried[0])),
+            advice=tuple(self.advice(chosen, reduced=chosen is not tried[0])),
+        )
+
+    def candidates(self) -> Iterator[_Candidate]:
+        """From the best to the least."""
+        wishes = self.wishes
+        sizes, n = [], wishes.n_ctx or usual_context(self.target)
+        while True:
+            sizes.append(n)
+            if wishes.n_ctx is not None or n // 2 < LEAST_CTX:
+                break
+            n //= 2
+        kinds = [(wishes.cache_k or FULL_CACHE, wishes.cache_v or FULL_CACHE)]
+        if wishes.cache_k is None and wishes.cache_v is None and wishes.flash is not False:
+            kinds.append((SMALLER_CACHE, SMALLER_CACHE))
+        large = [n for n in sizes if n >= USUAL_CTX] or sizes[:1]
+        small = sizes[len(large) :]
+        yield from (_Candidate(n, *kinds[0]) for n in large)
+        yield from (_Candidate(large[-1], *kind) for kind in kinds[1:])
+        yield from (_Candidate(n, *kind) for n in small for kind in kinds)
+
+    def placed(self, what: _Candidate) -> MemoryPlan:
+        """Both models with this context, as many layers on the accelerator as it holds.
+
+        The draft comes first: it reads all its weights for every token that it guesses, and is
+        small.
+        """
+        wishes, free = self.wishes, self.free
+        setup = Setup(
+            n_ctx=what.n_ctx, cache_k=what.k, cache_v=what.v, flash=wishes.flash is not False
+        )
+        room = max(0, free.device - DEVICE_RESERVE)
+        draft_setup = draft_need = None
+        if self.draft is not None:
+            draft_setup = _on_device(self.draft, setup, room, wishes.draft_gpu_layers, whole=True)
+            draft_need = need(self.draft, draft_setup)
+            room = max(0, room - draft_need.device)
+            setup = replace(setup, snapshots=wishes.snapshots)
+        target_setup = _on_device(self.target, setup, room, wishes.gpu_layers, whole=False)
+        target_need = need(self.target, target_setup)
+        return MemoryPlan(target_setup, draft_setup, target_need, draft_need, free)
+
+    def refusal(self, least: MemoryPlan) -> OutOfMemory:
+        """Why even the least does not fit, and what would."""
+        free = self.free
+        if least.device > free.device:
+            return OutOfMemory(
+                f"the layers asked for need {units.size(least.device)} on the accelerator,"
+                f" {units.size(free.device)} are free there",
+                "Leave --n-gpu-layers out, or lower it.",
+            )
+        limit = free.address_space
+        limited = limit is not None and limit <= free.ram
+        there = "this process may take" if limited else "free are"
+        room = free.ram if limit is None else min(free.ram, limit)
+        return OutOfMemory(
+            f"the models need about {units.size(least.host + PROGRAM)} of memory with"
+            f" {least.target.n_ctx:,} tokens of context, {there} {units.size(room)}",
+            self.what_would_fit(limited=limited),
+        )
+
+    def what_would_fit(self, *, limited: bool) -> str:
+        """A remedy that has been tried."""
+        n = self.largest() if self.wishes.n_ctx is not None else 0
+        alone = replace(self, draft=None).largest() if self.draft is not None else 0
+        fitting = [f"with --ctx-size {n} they would fit"] if n else []
+        if alone > n:
+            fitting.append(f"with --draft none and --ctx-size {alone} the target would")
+        if fitting:
+            return "; ".join(fitting).capitalize() + "."
+        raised = ", or raise the limit (ulimit -v)" if limited else ""
+        return f"Lower --ctx-size, choose a smaller pair, or close other programs{raised}."
+
+    def largest(self) -> int:
+        """The largest of the contexts usually tried that fits, not beyond the wish; else 0."""
+        most = self.wishes.n_ctx or 1 << 31
+        free_choice = replace(self, wishes=replace(self.wishes, n_ctx=None))
+        sizes = (c for c in free_choice.candidates() if c.n_ctx <= most)
+        return max((c.n_ctx for c in sizes if _fits(self.placed(c))), default=0)
+
+    def given_up(self, chosen: MemoryPlan, best: MemoryPlan) -> Iterator[str]:
+        """What is smaller than usual."""
+        if chosen.target.n_ctx < best.target.n_ctx:
+            yield f"{chosen.target.n_ctx:,} instead of {best.target.n_ctx:,} tokens of context"
+        if chosen.target.cache_k != best.target.cache_k:
+            yield f"a cache in {chosen.target.cache_k} instead of {best.target.cache_k}"
+        if not self.free.device:
+            return
+        layers = chosen.target.gpu_layers
+        if self.wishes.gpu_layers is None and 0 <= layers <= self.target.layers:
+            yield f"{layers} of {self.target.layers} layers of the target on the accelerator"
+        if (
+            chosen.draft is not None
+            and self.wishes.draft_gpu_layers is None
+            and chosen.draft.gpu_layers == 0
+        ):
+            yield "the draft on the CPU"
+
+    def advice(self, chosen: MemoryPlan, *, reduced: bool) -> Iterator[str]:
+        """What one could do, or should expect."""
+        if chosen.from_disk > 0:
+            weights = sum(each.host_weights for each in chosen.needs)
+            yield (
+                f"{units.size(chosen.from_disk)} of weights find no room and are read from disk"
+                f" again and again: some {weights / DISK_BYTES_A_SECOND:.1f} s for every pass with"
+                " an SSD, and the case in which drafting pays most"
+            )
+        if self.draft is None:
+            return
+        if reduced:
+            n = replace(self, draft=None).largest()
+            if n > chosen.target.n_ctx:
+                yield f"without the draft {n:,} tokens of context would fit (--draft none)"
+        share = self.draft.weights / self.target.weights if self.target.weights else 0.0
+        if share > COSTLY_DRAFT:
+            yield (
+                f"the draft has {share:.0%} of the target's size: it will hardly bring what it"
+                " costs"
+            )
+
+
+def _on_device(model: Facts, setup: Setup, room: int, asked: int | None, *, whole: bool) -> Setup:
+    """`setup` with the layers that `room` holds; all or none where it must stay `whole`."""
+    if asked is not None:
+        return replace(setup, gpu_layers=asked if room else 0)
+    if not room:
+        return setup
+    for layers in (-1,) if whole else (-1, *range(model.layers, 0, -1)):
+        tried = replace(setup, gpu_layers=layers)
+        if need(model, tried).device <= room:
+            return tried
+    return setup
+
+
+def _fits(tried: MemoryPlan) -> bool:
+    free = tried.free
+    if free.address_space is not None and tried.host + PROGRAM > free.address_space:
+        return False
+    in_ram = tried.total if free.shared else tried.host
+    return in_ram + PROGRAM <= free.ram and tried.device <= free.device
+
+
+def _caches_fit(tried: MemoryPlan) -> bool:
+    """Whether all but the weights has room, and a little for the weights to pass through."""
+    must = sum(each.unmapped for each in tried.needs)
+    return must + must // 10 + PROGRAM <= tried.free.ram and tried.device <= tried.free.device

@@ -1,0 +1,233 @@
+"""The memory plan: what headers promise is what llama.cpp takes, and what is chosen fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.errors import OutOfMemory
+from localspec.pairs import gguf
+from localspec.pairs.memory import fit
+from localspec.pairs.memory.need import Facts, Setup, facts, need
+from localspec.pairs.memory.plan import (
+    DEFAULT_CTX,
+    DEVICE_RESERVE,
+    PROGRAM,
+    Free,
+    MemoryPlan,
+    Wishes,
+    plan,
+)
+from models import enlarge
+
+from .support import gguf_models, ggufs
+
+GB = 10**9
+
+
+def assert_close(path: Path, setup: Setup) -> None:
+    """The plan is within 5 % or 8 MB of what llama.cpp reports."""
+    planned = need(facts(gguf.read_header(path)), setup)
+    options = ContextOptions(
+        n_ctx=setup.n_ctx,
+        threads=1,
+        flash_attention=setup.flash,
+        snapshots=setup.snapshots,
+        cache_k=setup.cache_k,
+        cache_v=setup.cache_v,
+    )
+    with Model.load(path) as model, Context(model, options) as context:
+        used = model.weights_bytes + context.cache_bytes + context.buffer_bytes
+        assert abs(planned.total - used) <= max(8_000_000, 0.05 * used), (planned, used)
+        assert planned.host_cache == pytest.approx(context.cache_bytes, rel=0.01, abs=40_000)
+        assert planned.host_weights == pytest.approx(model.weights_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("n_ctx", [300, 8192])
+@pytest.mark.parametrize("flash", [True, False])
+def test_the_demo_takes_what_was_planned(
+    demo_target: Path, demo_draft: Path, n_ctx: int, flash: bool
+) -> None:
+    for path in (demo_target, demo_draft):
+        assert_close(path, Setup(n_ctx=n_ctx, flash=flash))
+
+
+@pytest.mark.parametrize("kind", gguf_models.ARCHITECTURES)
+def test_every_architecture_takes_what_was_planned(tmp_path: Path, kind: str) -> None:
+    path = gguf_models.GENERATORS[kind](tmp_path / "it.gguf")
+    for snapshots in (0, 8):
+        assert_close(path, Setup(n_ctx=8192, snapshots=snapshots))
+
+
+@pytest.mark.parametrize("cache", ["f32", "bf16", "q8_0", "q4_0", "iq4_nl", "q5_1"])
+def test_every_cache_type_takes_what_was_planned(demo_target: Path, cache: str) -> None:
+    assert_close(demo_target, Setup(n_ctx=4096, cache_k=cache, cache_v=cache))
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+def test_an_enlarged_model_takes_what_was_planned(
+    tmp_path: Path, demo_target: Path, kind: str
+) -> None:
+    path = tmp_path / "large.gguf"
+    enlarge.enlarge(demo_target, path, 60_000_000, kind)
+    assert_close(path, Setup(n_ctx=4096))
+
+
+# --- choosing ---------------------------------------------------------------------------------
+
+
+def model(layers: int = 32, layer_bytes: int = 130_000_000, width: int = 4096) -> Facts:
+    """A model of about 4.5 GB with a cache of 131 kB a token."""
+    return Facts(
+        architecture="llama",
+        trained=32768,
+        vocab=128_000,
+        width=width,
+        heads=32,
+        layer_weights=(layer_bytes,) * layers,
+        other_weights=600_000_000,
+        output_weights=300_000_000,
+        kv_widths=((1024, 1024),) * layers,
+        state=(0, 0),
+        widest=4 * width + 3 * 14_000,
+        masks=1,
+    )
+
+
+SMALL = replace(
+    model(layers=16, layer_bytes=20_000_000, width=1024),
+    kv_widths=((512, 512),) * 16,
+    other_weights=200_000_000,
+)
+
+
+def chosen(free: Free, wishes: Wishes | None = None, draft: Facts | None = SMALL) -> MemoryPlan:
+    return plan(model(), draft, free, wishes or Wishes())
+
+
+def test_with_room_nothing_is_given_up() -> None:
+    found = chosen(Free(ram=20 * GB))
+    assert (found.target.n_ctx, found.target.cache_k) == (DEFAULT_CTX, "f16")
+    assert found.gave_up == ()
+    assert found.advice == ()
+    assert found.target.gpu_layers == 0
+
+
+def test_less_memory_gives_less_context_and_what_is_chosen_fits() -> None:
+    most = chosen(Free(ram=100 * GB))
+    contexts = []
+    for ram in range(most.host + PROGRAM, most.host - 2 * GB, -100_000_000):
+        found = chosen(Free(ram=ram))
+        if found.from_disk:
+            break
+        assert found.host + PROGRAM <= ram
+        contexts.append((found.target.n_ctx, found.target.cache_k))
+    assert contexts[0] == (DEFAULT_CTX, "f16")
+    assert (4096, "f16") in contexts
+    assert (4096, "q8_0") in contexts
+    assert [n for n, _ in contexts] == sorted((n for n, _ in contexts), reverse=True)
+
+
+def test_what_was_given_up_and_what_would_help_is_said() -> None:
+    full = chosen(Free(ram=100 * GB))
+    found = chosen(Free(ram=full.host))  # a little too little
+    assert found.gave_up == ("4,096 instead of 8,192 tokens of context",)
+    assert "without the draft 8,192 tokens of context would fit (--draft none)" in found.advice
+
+
+def test_weights_larger_than_the_memory_are_streamed_with_a_warning() -> None:
+    found = chosen(Free(ram=3 * GB))
+    assert found.target.n_ctx == DEFAULT_CTX  # a smaller context would not save the weights
+    assert found.from_disk > GB
+    assert any("read from disk again and again" in line for line in found.advice)
+
+
+def test_nothing_is_streamed_under_a_limit_on_the_address_space() -> None:
+    with pytest.raises(OutOfMemory, match="this process may take 3") as refused:
+        chosen(Free(ram=64 * GB, address_space=3 * GB))
+    assert "ulimit -v" in refused.value.remedy
+
+
+def test_a_refusal_names_a_context_that_fits() -> None:
+    free = Free(ram=8 * GB, address_space=8 * GB)
+    with pytest.raises(OutOfMemory) as refused:
+        chosen(free, Wishes(n_ctx=32768))
+    assert refused.value.remedy == "With --ctx-size 8192 they would fit."
+    assert chosen(free, Wishes(n_ctx=8192)).target.n_ctx == 8192
+
+
+def test_a_refusal_names_the_draft_where_that_is_what_does_not_fit() -> None:
+    alone = chosen(Free(ram=100 * GB), draft=None)
+    free = Free(ram=alone.host + PROGRAM, address_space=alone.host + PROGRAM)
+    with pytest.raises(OutOfMemory) as refused:
+        chosen(free, Wishes(n_ctx=DEFAULT_CTX, cache_k="f16", cache_v="f16"))
+    assert "--draft none" in refused.value.remedy
+
+
+def test_what_the_user_decided_stays() -> None:
+    found = chosen(Free(ram=8 * GB), Wishes(n_ctx=2048, cache_k="q4_0", cache_v="q4_0"))
+    assert (found.target.n_ctx, found.target.cache_v) == (2048, "q4_0")
+    assert found.gave_up == ()
+
+
+def test_a_large_accelerator_takes_everything() -> None:
+    found = chosen(Free(ram=16 * GB, device=24 * GB))
+    assert found.draft is not None
+    assert (found.target.gpu_layers, found.draft.gpu_layers) == (-1, -1)
+    assert found.gave_up == ()
+    assert found.host < 2 * GB
+
+
+@pytest.mark.parametrize("device", [2 * GB, 3 * GB, 4 * GB, 5 * GB])
+def test_a_small_accelerator_takes_the_draft_and_as_many_layers_as_it_holds(device: int) -> None:
+    found = chosen(Free(ram=16 * GB, device=device))
+    assert found.draft is not None
+    assert found.draft.gpu_layers == -1
+    assert 0 < found.target.gpu_layers < 32
+    assert found.device <= device - DEVICE_RESERVE
+    one_more = replace(found.target, gpu_layers=found.target.gpu_layers + 1)
+    assert found.draft_need is not None
+    assert need(model(), one_more).device + found.draft_need.device > device - DEVICE_RESERVE
+    assert f"{found.target.gpu_layers} of 32 layers of the target" in found.gave_up[0]
+
+
+def test_a_draft_without_room_on_the_accelerator_stays_on_the_cpu() -> None:
+    found = chosen(Free(ram=16 * GB, device=900_000_000))
+    assert found.draft is not None
+    assert found.draft.gpu_layers == 0
+    assert "the draft on the CPU" in found.gave_up
+
+
+def test_layers_that_were_asked_for_and_do_not_fit_are_refused() -> None:
+    with pytest.raises(OutOfMemory, match="on the accelerator") as refused:
+        chosen(Free(ram=16 * GB, device=2 * GB), Wishes(gpu_layers=-1))
+    assert "--n-gpu-layers" in refused.value.remedy
+
+
+def test_an_accelerator_that_shares_the_memory_adds_none() -> None:
+    whole = chosen(Free(ram=100 * GB, device=100 * GB, shared=True))
+    found = chosen(Free(ram=whole.total, device=whole.total, shared=True))
+    assert found.target.n_ctx < DEFAULT_CTX
+
+
+def test_a_draft_as_large_as_the_target_is_said_to_cost_too_much() -> None:
+    found = chosen(Free(ram=64 * GB), draft=model())
+    assert any("hardly bring" in line for line in found.advice)
+
+
+def test_the_verdict_for_lists() -> None:
+    assert fit.Fit(5, 10, 20).verdict == "fits"
+    assert fit.Fit(15, 10, 20).verdict == "tight"
+    assert fit.Fit(25, 10, 20).verdict == "too large"
+    assert fit.against_this_machine(1).verdict == "fits"
+
+
+def test_later_parts_of_a_split_model_are_counted() -> None:
+    data = ggufs.model(n_bytes=64_000)
+    header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
+    one = fit.needed_bytes(header, None, 100)
+    assert fit.needed_bytes(header, None, 100, more_bytes=1000) == one + 1000
+    assert fit.needed_bytes(header, header, 100) - PROGRAM == 2 * (one - PROGRAM)
