@@ -16,8 +16,12 @@ DEMO = Path(__file__).parent.parent / "models" / "demo"
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep away from the records of whoever runs the tests."""
-    with mock.patch.dict(os.environ, {"LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data"))}):
+    """Keep away from the records and the settings of whoever runs the tests."""
+    folders = {
+        "LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data")),
+        "LOCALSPEC_CONFIG": str(tmp_path_factory.mktemp("config")),
+    }
+    with mock.patch.dict(os.environ, folders):
         yield
 
 

@@ -34,6 +34,7 @@ class Terminal:
             dimensions=(rows, columns),
             env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "LANG": "C.UTF-8",
                  "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data),
+                 "LOCALSPEC_CONFIG": str(data),
                  "PYTHONPATH": str(Path(__file__).parent.parent)},
             timeout=PATIENCE_S,
         )  # fmt: skip

@@ -6,12 +6,15 @@ import importlib
 import os
 import sys
 import traceback
-from typing import NoReturn
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import click
 
 from localspec import __version__
+from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
 from localspec.errors import EXIT_INTERRUPTED, Cancelled, LocalspecError, exit_code
+from localspec.pairs.folders import config_folder
 
 # name -> (module, one line for `localspec --help`). The lines stand here so that the help
 # can be printed without importing what the commands need.
@@ -27,11 +30,38 @@ COMMANDS = {
 }
 
 
+class _Defaults(dict[str, Any]):
+    """What the settings file says for a command, looked at when that command is about to run."""
+
+    def __init__(self, group: click.Group, context: click.Context, settings: SettingsFile) -> None:
+        super().__init__()
+        self._group, self._context, self._settings = group, context, settings
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The defaults of the command `name`; what is wrong in the file is told."""
+        command = self._group.get_command(self._context, name)
+        if command is None:
+            return default
+        found = self._settings.defaults(command, self._all_settings)
+        self._settings.check_tables(COMMANDS)
+        for problem in self._settings.problems:
+            click.echo(f"warning: {problem}", err=True)
+        return found
+
+    def _all_settings(self) -> Iterator[str]:
+        for name in COMMANDS:
+            command = self._group.get_command(self._context, name)
+            if command is not None:
+                yield from settings_of(command)
+
+
 class LateGroup(click.Group):
     """A click group that imports a sub-command's module when it is called, not before."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. That its reader (head, less) goes away is no failure."""
+        ctx.obj = settings = read(config_folder() / FILE)
+        ctx.default_map = _Defaults(self, ctx, settings)
         try:
             result: object = super().invoke(ctx)
             if sys.stdout is not None:  # it is closed where somebody says so (>&-)

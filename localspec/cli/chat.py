@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.options import TEXT, Options, shared_options
+from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import ConversationError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
     from localspec.ui.contract import Loader, Progress
+    from localspec.ui.looks import Looks
 
 
 @click.command(name="chat")
@@ -59,7 +61,20 @@ def command(options: Options, latest: bool, resume: str | None) -> None:
         lambda name: _opener(options, name),
         archive=archive,
         resume=found.id if found is not None else None,
+        looks=_looks(click.get_current_context().obj),
     )
+
+
+def _looks(settings: SettingsFile | None) -> Looks:
+    """What the settings file says about the screen, and everything that is wrong in it."""
+    from localspec.ui.commands import COMMANDS  # noqa: PLC0415
+    from localspec.ui.looks import Looks, themes  # noqa: PLC0415
+
+    if settings is None:
+        return Looks()
+    keys = settings.keys(one.name for one in COMMANDS if one.keys)
+    theme, panel = settings.look("theme", themes()), settings.look("panel", PANELS)
+    return Looks(keys, theme, panel, tuple(settings.problems))
 
 
 def _wanted(archive: Path, search: str) -> Header:

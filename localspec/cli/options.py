@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from localspec.cli.placement_options import PLACEMENT
-from localspec.cli.sampling_options import GRAMMAR, RULES, SAMPLING, one_constraint
+from localspec.cli.sampling_options import CONSTRAINTS, GRAMMAR, RULES, SAMPLING, one_constraint
 from localspec.engine.stats import MAX_GAMMA
 
 
@@ -227,12 +228,30 @@ _PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
 )
 
 
+def _from_file(context: click.Context, name: str) -> bool:
+    """Whether a parameter's value is that of the settings file."""
+    return context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP
+
+
+def _named(context: click.Context) -> bool:
+    """Whether the command line itself names a grammar or a schema."""
+    return any(
+        context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in CONSTRAINTS
+    )
+
+
 def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a click command the shared parameters; it gets them as one argument, `options`."""
     names = {field.name for field in fields(Options)} - {"pair"}
 
     @functools.wraps(command)
     def call(pair: str | None, target: str | None, **given: Any) -> Any:
+        context = click.get_current_context()
+        if target is not None and _from_file(context, "pair"):
+            pair = None
+        for name in CONSTRAINTS:  # one of the command line comes before one of the file
+            if given[name] is not None and _from_file(context, name) and _named(context):
+                given[name] = None
         if pair is not None and target is not None:
             raise click.UsageError("PAIR and --target say the same: give one of them.")
         one_constraint(given)

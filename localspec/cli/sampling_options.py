@@ -47,14 +47,16 @@ class _FileText(click.ParamType[str]):
             self.fail(f"{value} is not UTF-8.", param, ctx)
 
 
+CONSTRAINTS = ("grammar", "grammar_file", "json_schema", "json_schema_file")
+
+
 def one_constraint(given: dict[str, Any]) -> None:
     """Put the text of the files where that of the command line goes.
 
     Raises:
         click.UsageError: more than one grammar or schema.
     """
-    names = ("grammar", "grammar_file", "json_schema", "json_schema_file")
-    if sum(given[name] is not None for name in names) > 1:
+    if sum(given[name] is not None for name in CONSTRAINTS) > 1:
         raise click.UsageError("Give one grammar or one JSON schema.")
     for name in ("grammar", "json_schema"):
         text = given.pop(f"{name}_file")

@@ -16,6 +16,16 @@ def data_folder() -> Path:
     return platformdirs.user_data_path("localspec", appauthor=False)
 
 
+def config_folder() -> Path:
+    """Give the folder of the user's settings; ``LOCALSPEC_CONFIG`` overrides the platform's."""
+    override = os.environ.get("LOCALSPEC_CONFIG")
+    if override:
+        return Path(override).expanduser()
+    import platformdirs  # noqa: PLC0415 - only when it is needed
+
+    return platformdirs.user_config_path("localspec", appauthor=False)
+
+
 def shipped(name: str) -> Path:
     """Give the path of the file or folder `name` that localspec ships; it may not exist.
 

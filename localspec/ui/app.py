@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, UsageError
 from localspec.ui import commands, numbers
 from localspec.ui.dashboard import Dashboard
 from localspec.ui.engine_thread import EngineThread
@@ -23,6 +23,7 @@ from localspec.ui.growing import legend
 from localspec.ui.help_screen import HelpScreen
 from localspec.ui.history_screen import HistoryScreen
 from localspec.ui.key_line import KeyLine
+from localspec.ui.looks import Looks
 from localspec.ui.messages import (
     ChangeDone,
     Loaded,
@@ -78,6 +79,7 @@ class ChatApp(App[None]):
         opener: finds the loaders of other pairs; without it there is only the first one.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
+        looks: what the user has chosen about the screen.
     """
 
     TITLE = "localspec"
@@ -105,17 +107,20 @@ class ChatApp(App[None]):
         *,
         archive: Path | None = None,
         resume: str | None = None,
+        looks: Looks | None = None,
     ) -> None:
         super().__init__()
+        self._looks = looks or Looks()
+        self.commands = commands.with_keys(self._looks.keys)
         self._opener = opener
         self.pairs = Pairs(self, self.post_from_thread)
         self.shelf = Shelf(self, archive, resume)
         self.engine = EngineThread(load, self.post_from_thread, self.shelf.hear)
         self.turns = Turns(self)
-        self.dashboard = Dashboard(self)
+        self.dashboard = Dashboard(self, self._looks.panel)
         self.session: ChatSession | None = None
         self.load_error: Exception | None = None
-        self._troubles: list[Exception] = []
+        self._troubles: list[Exception] = [UsageError(one) for one in self._looks.problems]
         self.transcript = Transcript(id="transcript")
         self.prompt = Prompt(self._accepts, id="prompt")
         self._status = StatusLine(id="status")
@@ -132,10 +137,13 @@ class ChatApp(App[None]):
                 yield self._status
                 yield self.prompt
             yield self.dashboard.full
-        yield KeyLine(id="keys")
+        yield KeyLine(self.commands, id="keys")
 
     def on_mount(self) -> None:
         """Begin loading; the screen is there already."""
+        self.set_keymap(dict(self._looks.keys))
+        if self._looks.theme is not None:
+            self.theme = self._looks.theme
         self.dashboard.start()
         self.prompt.focus()
         self._show_title()
@@ -150,7 +158,7 @@ class ChatApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
         """The palette offers what keys and slashes offer, and the themes."""
-        for command in commands.COMMANDS:
+        for command in self.commands:
             yield SystemCommand(
                 command.name.capitalize(),
                 command.meaning,
@@ -337,7 +345,7 @@ class ChatApp(App[None]):
         if isinstance(self.screen, HelpScreen):
             self.pop_screen()
         else:
-            self.push_screen(HelpScreen())
+            self.push_screen(HelpScreen(self.commands))
 
     def show_history(self) -> None:
         """List the stored conversations; the one that is chosen is opened."""

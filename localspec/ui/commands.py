@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -277,6 +277,22 @@ COMMANDS = (
     Command("clear", "", "begin a new conversation", _clear),
     Command("quit", "", "leave", _quit, "ctrl+q", "Ctrl+Q", "Quit"),
 )  # fmt: skip
+
+
+def with_keys(keys: Mapping[str, str]) -> tuple[Command, ...]:
+    """The table with other keys, by the command's name."""
+    return tuple(
+        replace(one, keys=keys[one.name], shown=spelt(keys[one.name])) if one.name in keys else one
+        for one in COMMANDS
+    )
+
+
+def spelt(keys: str) -> str:
+    """Keys as people spell them."""
+    return ", ".join(
+        "+".join(part.capitalize() for part in key.split("+")) for key in keys.split(",")
+    )
+
 
 # Keys that are no commands; the help lists them first.
 OTHER_KEYS = (

@@ -20,17 +20,21 @@ _MEMORY_S = 1.0
 class Dashboard:
     """Both forms of the panel, fed from snapshots of the session.
 
+    Args:
+        app: whose session it is.
+        form: the form to begin with; None for what suits the terminal's size.
+
     Attributes:
         state: what the panels draw.
         compact, full: the widgets; at most one of them is displayed.
     """
 
-    def __init__(self, app: ChatApp) -> None:
+    def __init__(self, app: ChatApp, form: str | None = None) -> None:
         self._app = app
         self.state = PanelState()
         self.compact = CompactPanel(self.state, id="compact")
         self.full = FullPanel(self.state, id="full")
-        self._chosen: PanelForm | None = None
+        self._chosen = PanelForm(form) if form is not None else None
         self._timer: Timer | None = None
         self._memory_at = float("-inf")
 

@@ -13,8 +13,12 @@ from localspec.ui.blocks import Block, Frame, Gap, Paragraph, lay_out
 from localspec.ui.commands import COMMANDS, OTHER_KEYS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from textual.app import ComposeResult
     from textual.binding import BindingType
+
+    from localspec.ui.commands import Command
 
 
 _KEY_WIDTH = 18
@@ -23,10 +27,10 @@ _FRAME = Frame(Content(""), Content(""))
 _GAP = Block(_FRAME, Gap())
 
 
-def help_lines(width: int) -> list[Content]:
+def help_lines(width: int, commands: Sequence[Command] = COMMANDS) -> list[Content]:
     """Keys first, commands below, in two columns; the right one wraps in its own."""
-    keys = [*OTHER_KEYS, *((one.shown, one.meaning) for one in COMMANDS if one.shown)]
-    slashes = [(f"/{one.name} {one.argument}".rstrip(), one.meaning) for one in COMMANDS]
+    keys = [*OTHER_KEYS, *((one.shown, one.meaning) for one in commands if one.shown)]
+    slashes = [(f"/{one.name} {one.argument}".rstrip(), one.meaning) for one in commands]
     blocks = [_head("Keys"), *_rows(keys), _GAP, _head("Commands"), *_rows(slashes), _GAP]
     blocks.append(
         Block(_FRAME, Paragraph(Content.styled(
@@ -57,19 +61,31 @@ def _rows(rows: list[tuple[str, str]]) -> list[Block]:
 class _Help(Static):
     """The text, wrapped anew for every width."""
 
+    def __init__(self, commands: Sequence[Command]) -> None:
+        super().__init__(markup=False)
+        self._commands = commands
+
     def on_resize(self) -> None:
         """Wrap."""
-        self.update(Content("\n").join(help_lines(self.size.width)))
+        self.update(Content("\n").join(help_lines(self.size.width, self._commands)))
 
 
 class HelpScreen(ModalScreen[None]):
-    """Closes with Esc, F1, Enter or q."""
+    """Closes with Esc, F1, Enter or q.
+
+    Args:
+        commands: the table with the keys in force.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,enter,q", "dismiss", "Close")]
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        super().__init__()
+        self._commands = commands
 
     def compose(self) -> ComposeResult:
         """A box that scrolls where the terminal is small."""
         with VerticalScroll(id="help") as box:
             box.border_title = "localspec"
             box.border_subtitle = "Esc closes"
-            yield _Help(markup=False)
+            yield _Help(self._commands)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from textual.content import Content
 from textual.widget import Widget
 
 from localspec.ui.commands import COMMANDS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def key_line(width: int) -> Content:
+    from localspec.ui.commands import Command
+
+
+def key_line(width: int, commands: Sequence[Command] = COMMANDS) -> Content:
     """Keys and labels from the command table, in its order, as far as `width` reaches."""
     line = Content(" ")
-    for command in COMMANDS:
+    for command in commands:
         if not command.footer:
             continue
         key = command.shown.split(",")[0]
@@ -25,10 +32,18 @@ def key_line(width: int) -> Content:
 
 
 class KeyLine(Widget):
-    """Textual's own footer lists keys by focus; this one keeps the order and what fits."""
+    """Textual's own footer lists keys by focus; this one keeps the order and what fits.
+
+    Args:
+        commands: the table with the keys in force.
+    """
 
     ALLOW_SELECT = False
 
+    def __init__(self, commands: Sequence[Command], *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._commands = commands
+
     def render(self) -> Content:
         """Lay the keys out for the present width."""
-        return key_line(self.size.width)
+        return key_line(self.size.width, self._commands)

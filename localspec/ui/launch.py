@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from localspec.ui.contract import Loader, Opener
+    from localspec.ui.looks import Looks
 
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
 _PATIENCE_S = 10.0
@@ -33,7 +34,12 @@ def sharing_the_lock() -> Iterator[None]:
 
 
 def run_app(
-    load: Loader, opener: Opener, *, archive: Path | None = None, resume: str | None = None
+    load: Loader,
+    opener: Opener,
+    *,
+    archive: Path | None = None,
+    resume: str | None = None,
+    looks: Looks | None = None,
 ) -> None:
     """Run the chat app until the user leaves.
 
@@ -42,11 +48,12 @@ def run_app(
         opener: finds the loaders of other pairs.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
+        looks: what the user has chosen about the screen.
 
     Raises:
         LocalspecError: what kept the models from being loaded, if that is how it ended.
     """
-    app = ChatApp(load, opener, archive=archive, resume=resume)
+    app = ChatApp(load, opener, archive=archive, resume=resume, looks=looks)
     try:
         with sharing_the_lock():
             app.run()

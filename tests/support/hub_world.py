@@ -93,6 +93,7 @@ class World:
             "HF_ENDPOINT": self.server.url,
             "HF_HOME": str(self.home),
             "LOCALSPEC_DATA": str(self.data),
+            "LOCALSPEC_CONFIG": str(self.data),
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }
 

@@ -1,0 +1,227 @@
+"""The settings file: a default for every option of every command, keys, and the screen's looks.
+
+::
+
+    temp = 0.7                      # for every command that has this option
+    system-prompt = "Be brief."
+    [run]
+    n-predict = 200                 # for one command
+    [keys]
+    regen = ["f5", "ctrl+r"]
+    [screen]
+    theme = "nord"
+    panel = "compact"
+
+What is wrong in it is told with its line and what is allowed instead, and left out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from localspec.errors import SamplingError
+
+FILE = "settings.toml"
+LARGEST = 1 << 20
+_KEYS, _SCREEN = "keys", "screen"
+PANELS = ("full", "compact", "off")
+# What the command line gives and a file cannot: it would stand for a question, or act each time.
+_NEVER = {"help", "target", "prompt", "output"}
+_PAIR_FOR = {"chat", "run"}
+_KEY = re.compile(r"((ctrl|shift|alt|super|meta)\+)*([a-z0-9]|[a-z][a-z0-9_]*[a-z0-9])")
+_SAMPLING = {
+    "temp": "temperature",
+    **{name: name for name in ("top_p", "min_p", "typical_p", "repeat_penalty")},
+    **{name: name for name in ("presence_penalty", "frequency_penalty")},
+}
+
+
+@dataclass(slots=True)
+class SettingsFile:
+    """A settings file that has been read.
+
+    Attributes:
+        path: where it is.
+        values: by table; options outside of any table under ``""``.
+        problems: what was wrong so far, a line each.
+    """
+
+    path: Path
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _lines: list[str] = field(default_factory=list)
+
+    def defaults(
+        self, command: click.Command, others: Callable[[], Iterable[str]]
+    ) -> dict[str, Any]:
+        """Defaults for the parameters of `command`, those that make sense.
+
+        Args:
+            command: named as its table is.
+            others: the settings that any other command knows.
+        """
+        name = command.name or ""
+        known = settings_of(command)
+        found: dict[str, Any] = {}
+        for table in ("", name):
+            for setting, value in self.values.get(table, {}).items():
+                plain = setting.replace("_", "-")
+                if plain in known:
+                    self._take(table, setting, known[plain], value, found)
+                elif table or plain not in set(others()):
+                    self._unknown(table, setting, known)
+        return found
+
+    def keys(self, commands: Iterable[str]) -> dict[str, str]:
+        """The keys that were chosen, by command: names as Textual spells them, with commas."""
+        known = list(commands)
+        found = {}
+        for name, value in self.values.get(_KEYS, {}).items():
+            keys = [value] if isinstance(value, str) else value
+            if name not in known:
+                self._unknown(_KEYS, name, known)
+            elif isinstance(keys, list) and all(_is_key(key) for key in keys):
+                found[name] = ",".join(keys)
+            else:
+                self._wrong(_KEYS, name, value, 'keys such as "f5" or ["f5", "ctrl+r"]')
+        return found
+
+    def look(self, name: str, allowed: Iterable[str]) -> str | None:
+        """How the screen is to look: a value of the table ``screen`` that is allowed."""
+        value = self.values.get(_SCREEN, {}).get(name)
+        choices = list(allowed)
+        if value is None or value in choices:
+            return value
+        self._wrong(_SCREEN, name, value, f"one of {', '.join(choices)}")
+        return None
+
+    def check_tables(self, commands: Iterable[str]) -> None:
+        """Note the tables, and the names in ``screen``, that nobody reads."""
+        known = [*commands, _KEYS, _SCREEN]
+        for table in self.values:
+            if table and table not in known:
+                self._problem(table, None, f"there is no table [{table}]", known)
+        for name in self.values.get(_SCREEN, {}):
+            if name not in ("theme", "panel"):
+                self._unknown(_SCREEN, name, ("theme", "panel"))
+
+    def _take(
+        self,
+        table: str,
+        setting: str,
+        parameter: click.Parameter,
+        value: Any,
+        found: dict[str, Any],
+    ) -> None:
+        try:
+            found[str(parameter.name)] = _checked(parameter, value)
+        except (click.UsageError, SamplingError, TypeError, ValueError) as error:
+            if isinstance(error, SamplingError):
+                reason = error.remedy
+            else:
+                reason = error.message if isinstance(error, click.UsageError) else str(error)
+            reason = reason.rstrip(".")
+            help_text = getattr(parameter, "help", None) or ""
+            allowed = f"{reason}. {help_text}".strip()
+            self._wrong(table, setting, value, allowed)
+
+    def _unknown(self, table: str, setting: str, known: Iterable[str]) -> None:
+        self._problem(table, setting, f"there is no setting {setting}", known)
+
+    def _wrong(self, table: str, setting: str, value: Any, allowed: str) -> None:
+        self._note(table, setting, f"{setting} cannot be {value!r}: {allowed}")
+
+    def _problem(self, table: str, setting: str | None, what: str, known: Iterable[str]) -> None:
+        choices = sorted(known)
+        wrong = (setting or table).replace("_", "-")
+        close = difflib.get_close_matches(wrong, choices, n=3, cutoff=0.5) or choices
+        self._note(table, setting, f"{what}; there is {', '.join(close)}")
+
+    def _note(self, table: str, setting: str | None, text: str) -> None:
+        line = self._line(table, setting)
+        where = f"{self.path}, line {line}" if line else str(self.path)
+        note = f"{where}: {text}"
+        if note not in self.problems:
+            self.problems.append(note)
+
+    def _line(self, table: str, setting: str | None) -> int | None:
+        """Where something stands; the parser does not say."""
+        at = ""
+        for number, line in enumerate(self._lines, 1):
+            if match := re.match(r"\s*\[\s*[\"']?([^\]\"']+?)[\"']?\s*\]", line):
+                at = match[1]
+                if setting is None and at == table:
+                    return number
+            elif setting is not None and at == table:
+                name = re.match(r"\s*[\"']?([^=\"'\s]+)[\"']?\s*=", line)
+                if name and name[1] == setting:
+                    return number
+        return None
+
+
+def read(path: Path) -> SettingsFile:
+    """Read the settings; a file that is missing holds none, a broken one a problem."""
+    settings = SettingsFile(path)
+    try:
+        if path.stat().st_size > LARGEST:
+            raise ValueError("it is too large")
+        text = path.read_text(encoding="utf-8-sig")
+        document = tomllib.loads(text)
+    except FileNotFoundError:
+        return settings
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        settings.problems.append(f"{path} is not used: {reason}")
+        return settings
+    settings._lines = text.splitlines()  # noqa: SLF001 - its own maker
+    tables = {name: value for name, value in document.items() if isinstance(value, dict)}
+    plain = {name: value for name, value in document.items() if name not in tables}
+    settings.values = {"": plain, **tables}
+    return settings
+
+
+def settings_of(command: click.Command) -> dict[str, click.Parameter]:
+    """The parameters of `command` by the names that the file has for them."""
+    found: dict[str, click.Parameter] = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            found[max(parameter.opts, key=len).lstrip("-")] = parameter
+        elif parameter.name == "pair" and command.name in _PAIR_FOR:
+            found["pair"] = parameter
+    return {name: one for name, one in found.items() if name not in _NEVER}
+
+
+def _checked(parameter: click.Parameter, value: Any) -> Any:
+    """`value` as `parameter` takes it.
+
+    Raises:
+        click.UsageError, SamplingError, TypeError, ValueError: it does not.
+    """
+    flag = isinstance(parameter, click.Option) and parameter.is_flag
+    if isinstance(value, bool) != flag:
+        raise ValueError("true or false" if flag else "true and false mean nothing here")
+    if parameter.multiple and not isinstance(value, list):
+        value = [value]
+    if isinstance(value, Mapping) or (isinstance(value, list) and not parameter.multiple):
+        raise TypeError("a single value is wanted")
+    context = click.Context(click.Command("settings"))
+    taken = parameter.process_value(context, value)
+    sampler = _SAMPLING.get(str(parameter.name))
+    if sampler is not None:
+        # Late: most settings files need no numpy.
+        from localspec.engine.sampling import SamplingParams  # noqa: PLC0415
+
+        SamplingParams(**{sampler: taken})
+    return value
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) and _KEY.fullmatch(key) is not None

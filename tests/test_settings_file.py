@@ -1,0 +1,174 @@
+"""The settings file: every option has a setting, and what is wrong is told and left out."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from localspec.cli import settings_file
+from localspec.cli.app import COMMANDS, cli
+from localspec.cli.options import Options, shared_options
+from localspec.cli.settings_file import read, settings_of
+from localspec.ui import commands
+from localspec.ui.app import ChatApp
+from localspec.ui.looks import Looks, themes
+from tests.support.chat_pilot import Chat
+from tests.support.scripted_session import ScriptedSession
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path))
+    return tmp_path / settings_file.FILE
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """What `localspec run` gets, without running it."""
+    found: list[Options] = []
+
+    @click.command(name="run")
+    @shared_options
+    @click.option("--stats", is_flag=True)
+    def command(options: Options, stats: bool) -> None:
+        found.append(options)
+        click.echo(f"stats {stats}")
+
+    monkeypatch.setattr(importlib.import_module(COMMANDS["run"][0]), "command", command)
+    return found
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["run", *arguments], catch_exceptions=False)
+
+
+def test_settings_are_defaults_and_the_command_line_comes_first(
+    config: Path, seen: list[Options]
+) -> None:
+    config.write_text(
+        'temp = 0.25\ntop_k = 7\nsystem-prompt = "Be brief."\nstop = ["a", "b"]\n'
+        'pair = "other"\nlogit-bias = "5-inf"\ngamma = 4\ngrammar = "root ::= \\"a\\""\n'
+        "[run]\nstats = true\nseed = 3\n[chat]\nseed = 4\n"
+    )
+    done = run("--top-k", "9")
+    assert done.exit_code == 0
+    assert done.output == "stats True\n"
+    options = seen[0]
+    assert (options.temp, options.top_k, options.seed) == (0.25, 9, 3)
+    assert (options.system_prompt, options.stop, options.pair) == ("Be brief.", ("a", "b"), "other")
+    assert options.logit_bias == ((5, float("-inf")),)
+    assert options.gamma == 4
+    run("mine")
+    assert seen[1].pair == "mine"
+    run("--target", "mine", "--json-schema", "{}")
+    assert seen[2].pair == "mine"
+    assert seen[2].grammar is None
+    assert seen[2].json_schema == "{}"
+
+
+def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_stops(
+    config: Path, seen: list[Options]
+) -> None:
+    config.write_text(
+        '# mine\ntemp = "hot"\ntop-p = 3.0\ntemperature = 1\ngamma = 99\naccept = "blocks"\n'
+        "threads = true\nmin-p = 0.2\n\n[run]\nstats = 1\nctx-size = [1]\n[rnu]\nx = 1\n"
+    )
+    done = run()
+    assert done.exit_code == 0
+    assert seen[0].min_p == 0.2
+    assert seen[0].temp == Options().temp
+    for line, text in [
+        (2, "temp cannot be 'hot'"),
+        (3, "top-p cannot be 3.0"),
+        (4, "there is no setting temperature; there is"),
+        (5, "gamma cannot be 99: '99' is neither auto nor a number from 0 to"),
+        (6, "accept cannot be 'blocks'"),
+        (7, "threads cannot be True"),
+        (11, "stats cannot be 1: true or false"),
+        (12, "ctx-size cannot be [1]"),
+        (13, "there is no table [rnu]; there is run"),
+    ]:
+        assert f"{config}, line {line}: {text}" in done.output, done.output
+    assert "'match', 'coupled', 'token', 'block'" in done.output
+    assert "above 0, up to 1" in done.output
+    assert "--temp" not in done.output
+    assert done.output.count("warning:") == 9
+
+
+@pytest.mark.parametrize("content", [b"temp = ", b"\xff\xfe", b"= 3", b"[" * 5000])
+def test_a_broken_file_is_told_in_one_line(
+    config: Path, seen: list[Options], content: bytes
+) -> None:
+    config.write_bytes(content)
+    done = run()
+    assert done.exit_code == 0
+    assert done.output.startswith(f"warning: {config} is not used: ")
+    assert len(done.output.splitlines()) == 2
+    assert seen == [Options()]
+
+
+def test_no_file_is_no_problem_and_a_folder_in_its_place_one_line(
+    config: Path, seen: list[Options]
+) -> None:
+    assert run().output == "stats False\n"
+    config.mkdir()
+    assert "is not used" in run().output
+
+
+def test_every_option_of_every_command_has_a_setting() -> None:
+    for name, (module, _) in COMMANDS.items():
+        command: click.Command = importlib.import_module(module).command
+        known = {str(parameter.name) for parameter in settings_of(command).values()}
+        options = {str(p.name) for p in command.params if isinstance(p, click.Option)}
+        # A question to answer and the other name of PAIR are no settings.
+        assert options - known <= {"prompt", "target", "outputs", "help"}, name
+
+
+def test_keys_and_looks_are_checked(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(
+        '[keys]\nregen = "ctrl+y"\ncopy = ["f6", "alt+c"]\nnothing = "f1"\nclear = "f99+"\n'
+        '[screen]\ntheme = "none"\npanel = "compact"\ncolour = 1\n'
+    )
+    settings = read(file)
+    assert settings.keys([one.name for one in commands.COMMANDS]) == {
+        "regen": "ctrl+y", "copy": "f6,alt+c",
+    }  # fmt: skip
+    assert settings.look("theme", themes()) is None
+    assert settings.look("panel", settings_file.PANELS) == "compact"
+    settings.check_tables(COMMANDS)
+    text = "\n".join(settings.problems)
+    for line in (4, 5, 7, 9):
+        assert f"line {line}:" in text
+    assert "nord" in text
+
+
+def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
+    async def body() -> None:
+        session = ScriptedSession()
+        looks = Looks({"origin": "ctrl+y"}, "nord", "off", ("line 3: wrong",))
+        app = ChatApp(lambda progress, cancel: session, looks=looks)
+        async with app.run_test(size=(120, 40)) as pilot:
+            chat = Chat(app, pilot, session)
+            await chat.until(lambda: "line 3: wrong" in chat.transcript())
+            assert app.theme == "nord"
+            assert not app.query_one("#full").display
+            await pilot.press("f3")
+            assert not app.transcript.by_origin
+            await pilot.press("ctrl+y")
+            assert app.transcript.by_origin
+            assert "Ctrl+Y Origin" in chat.screen()
+            await pilot.press("f1")
+            await chat.until(
+                lambda: "Ctrl+Y" in chat.screen() and "F3, Ctrl+O" not in chat.screen()
+            )
+        app.engine.shut_down()
+        assert app.engine.join(10)
+
+    asyncio.run(body())
