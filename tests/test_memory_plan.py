@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from localspec.cli.app import cli
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.errors import OutOfMemory
 from localspec.pairs import gguf
@@ -231,3 +233,28 @@ def test_later_parts_of_a_split_model_are_counted() -> None:
     one = fit.needed_bytes(header, None, 100)
     assert fit.needed_bytes(header, None, 100, more_bytes=1000) == one + 1000
     assert fit.needed_bytes(header, header, 100) - PROGRAM == 2 * (one - PROGRAM)
+
+
+def test_show_says_how_a_pair_would_be_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["show", "demo"], standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "plan        1,024 tokens of context, f16 cache" in said
+    assert "  draft     weights 1.01 MB" in said
+    cli.main(["show", "demo", "--json"], standalone_mode=False)
+    data = json.loads(capsys.readouterr().out)["plan"]
+    assert data["fits"]
+    assert data["host_bytes"] == sum(
+        data[model][part]
+        for model in ("target", "draft")
+        for part in ("weights_bytes", "cache_bytes", "buffers_bytes")
+    )
+
+
+def test_show_says_why_a_pair_would_not_be_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("localspec.machine.available", lambda: 1_000_000)
+    cli.main(["show", "demo"], standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "plan        the models need about" in said
+    assert "free are 1 MB" in said

@@ -10,7 +10,6 @@ import click
 
 from localspec.pairs import report
 from localspec.pairs.examine import examine
-from localspec.pairs.memory.fit import DEFAULT_CONTEXT
 from localspec.pairs.patience import Patience
 
 if TYPE_CHECKING:
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
     "-c",
     "--ctx-size",
     type=click.IntRange(1, 1 << 24),
-    default=DEFAULT_CONTEXT,
-    show_default=True,
-    help="Tokens of context to count memory for.",
+    help="Tokens of context to count memory for.  [default: what fits]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(pair: str, draft: str | None, ctx_size: int, as_json: bool) -> None:
+def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -> None:
     """Show a pair's vocabulary check, memory plan, licence, and its speed as far as measured.
 
     PAIR is a pair's name, a GGUF file or a Hub reference, of which only the headers are read.
     """
-    found = examine(pair, draft, Patience(), n_ctx=ctx_size)
+    from localspec.cli.planning import free_memory  # noqa: PLC0415 - it needs llama.cpp
+
+    found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free_memory())
     tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
     speed, profile = _speed(found, tune)
     if as_json:

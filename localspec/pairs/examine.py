@@ -21,8 +21,11 @@ from localspec.pairs import (
 from localspec.pairs.catalogue import NO_DRAFT
 from localspec.pairs.curated import CuratedFile
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
-from localspec.pairs.memory import fit
+from localspec.pairs.memory import fit, outlook
 from localspec.pairs.memory.fit import Fit
+from localspec.pairs.memory.need import facts
+from localspec.pairs.memory.outlook import Outlook
+from localspec.pairs.memory.plan import Free
 from localspec.pairs.patience import Patience
 from localspec.pairs.sources import Source
 from localspec.pairs.vocabulary import VocabularyReport
@@ -42,6 +45,7 @@ class PairReport:
         vocabulary: the comparison, None without a draft.
         candidates: drafts that were tried for a target without one.
         n_ctx: tokens of context that `fit` counts with.
+        outlook: how it would be loaded now.
     """
 
     name: str
@@ -51,6 +55,7 @@ class PairReport:
     vocabulary: VocabularyReport | None
     fit: Fit
     n_ctx: int
+    outlook: Outlook
     candidates: tuple[drafts.Candidate, ...] = ()
 
     @property
@@ -71,7 +76,9 @@ def examine(
     draft: str | None,
     patience: Patience,
     note: Note | None = None,
-    n_ctx: int = fit.DEFAULT_CONTEXT,
+    *,
+    n_ctx: int | None = None,
+    free: Free | None = None,
 ) -> PairReport:
     """Look at a pair, wherever its files are; an unfit draft is reported, not refused.
 
@@ -80,7 +87,8 @@ def examine(
         draft: a file, a reference, a pair's name or ``none``; None leaves it to the pair.
         patience: how long to try, and whether the user wants to stop.
         note: is told what is being looked at.
-        n_ctx: tokens of context to count memory for.
+        n_ctx: tokens of context to count memory for, None to choose.
+        free: what the machine has free, None for its main memory alone.
 
     Raises:
         HubError, ModelError, UsageError: a model cannot be found or read.
@@ -98,9 +106,24 @@ def examine(
         found, reason, candidates = _search(target, patience, note)
     report = vocabulary.compare(target.header, found.header) if found else None
     more = target.more_bytes + (found.more_bytes if found else 0)
-    needed = fit.needed_bytes(target.header, found.header if found else None, n_ctx, more)
+    ahead = outlook.look(
+        facts(target.header, target.more_bytes),
+        facts(found.header, found.more_bytes) if found else None,
+        free,
+        n_ctx,
+    )
+    counted = n_ctx or (ahead.plan.target.n_ctx if ahead.plan else fit.DEFAULT_CONTEXT)
+    needed = fit.needed_bytes(target.header, found.header if found else None, counted, more)
     return PairReport(
-        name, target, found, reason, report, fit.against_this_machine(needed), n_ctx, candidates
+        name=name,
+        target=target,
+        draft=found,
+        draft_reason=reason,
+        vocabulary=report,
+        fit=fit.against_this_machine(needed),
+        n_ctx=counted,
+        outlook=ahead,
+        candidates=candidates,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from localspec.pairs import units
 from localspec.pairs.drafts import Candidate
 from localspec.pairs.examine import PairReport
+from localspec.pairs.memory import outlook
 from localspec.pairs.memory.fit import Fit
 from localspec.pairs.sources import Source
 
@@ -24,6 +25,7 @@ def lines(report: PairReport) -> list[str]:
         word = "matches" if report.vocabulary.compatible else "does not match"
         found.append(f"vocabulary  {word}: {report.vocabulary.reason}")
     found.append(f"memory      {memory_line(report.fit, report.n_ctx)}")
+    found += outlook.lines(report.outlook)
     found.append(f"licence     {licence_line(report)}")
     found += [f"  {line}" for line in candidate_lines(report.candidates)]
     return found
@@ -91,6 +93,7 @@ def as_data(report: PairReport) -> dict[str, Any]:
             "draft_size": report.vocabulary.draft_size,
         },
         "memory": fit_data(report.fit) | {"n_ctx": report.n_ctx},
+        "plan": outlook.as_data(report.outlook),
         "missing_bytes": report.missing,
         "candidates": [
             {
