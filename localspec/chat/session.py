@@ -43,6 +43,7 @@ class Session:
 
     Attributes:
         pair: the loaded models.
+        thinking: how the target marks its thoughts.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
     """
@@ -73,6 +74,7 @@ class Session:
         self._engine = engine
         self._template = ChatTemplate(pair.target.model)
         self._transcript = Transcript(self._template)
+        self.thinking = self._template.thinking()
         self._meter = Meter(pair.target.n_ctx)
         self._window = Window(pair.target.n_ctx)
         self._speculation = engine.drafter is not None and settings.draft_length > 0

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
+from localspec.chat.thinking import Thinking, thinking_of
 from localspec.errors import LocalspecError
 
 # For models without a template (base models mostly): a transcript that any text model can
@@ -113,6 +114,14 @@ class ChatTemplate:
             f"the model's chat template refuses this conversation: {refusal or 'no reason given'}",
             "Start a new conversation, or leave out the system prompt.",
         )
+
+    def thinking(self) -> Thinking:
+        """How the model marks its thoughts."""
+        try:
+            prompt = self._format([Message(Role.USER, "x")])
+        except Exception:  # a template that wants more than a question
+            prompt = ""
+        return thinking_of(self._model.chat_template, prompt)
 
     def guard(self, text: str) -> str:
         """`text` with stand-ins for everything in it that looks like a control token."""

@@ -390,7 +390,7 @@ class ChatApp(App[None]):
         """Copy the last answer."""
         answer = self.transcript.last_answer()
         if answer is not None and answer.text:
-            self._copy(answer.text, "the last answer")
+            self._copy(answer.said, "the last answer")
         else:
             self.say_briefly("there is no answer yet")
 

@@ -218,6 +218,10 @@ def _compact(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     app.turns.compact()
 
 
+def _thoughts(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    app.transcript.show_thoughts(not app.transcript.thoughts_shown)
+
+
 def _clear(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     _session(app)
     app.turns.clear()
@@ -268,6 +272,10 @@ COMMANDS = (
     Command("system", "[TEXT|none]", "show or set the system prompt", _system),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma),
     Command("temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature),
+    Command(
+        "thoughts", "", "open or fold what a reasoning model thinks before it answers",
+        _thoughts, "f11,alt+t", "F11, Alt+T",
+    ),
     Command("title", "[TEXT]", "show or set the title of this conversation", _title),
     Command("export", "[md|json] [FILE]", "write this conversation to a file", _export),
     Command("import", "FILE", "read a conversation that was exported as JSON", _import),

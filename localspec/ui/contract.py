@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from localspec.chat.conversation import Message
     from localspec.chat.events import TurnEvent
     from localspec.chat.figures import Figures
+    from localspec.chat.thinking import Thinking
     from localspec.engine.cancel import Cancel
     from localspec.engine.stats import MemoryUse
 
@@ -42,6 +43,10 @@ class ChatSession(Protocol):
     @property
     def notices(self) -> Sequence[str]:
         """What the user should know about this pair and its settings."""
+
+    @property
+    def thinking(self) -> Thinking:
+        """How the model marks its thoughts."""
 
     @property
     def messages(self) -> Sequence[Message]:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from textual.content import Content
 
-from localspec.chat.events import Span
+from localspec.chat.events import Origin, Span
+from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason
 from localspec.ui import numbers
 from localspec.ui.blocks import Block, Frame, Paragraph, lay_out
 from localspec.ui.growing import Growing, GrowingMarkdown, GrowingOrigins
 from localspec.ui.safe_text import one_line, safe
+from localspec.ui.thought import Thought
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from textual.strip import Strip
 
@@ -159,12 +161,25 @@ class Answer(Item):
 
     Args:
         spans: text that is already there (a conversation opened again).
-        by_origin: show who proposed what instead of Markdown.
+        by_origin: show who proposed what instead of Markdown; thoughts are not folded then.
+        thinking: how the model marks its thoughts.
+
+    Attributes:
+        thought: what the model thought before.
     """
 
-    def __init__(self, spans: Iterable[Span] = (), *, by_origin: bool = False) -> None:
+    def __init__(
+        self,
+        spans: Iterable[Span] = (),
+        *,
+        by_origin: bool = False,
+        thinking: Thinking | None = None,
+    ) -> None:
         super().__init__()
+        self._thinking = thinking or Thinking()
+        self.thought = Thought(self._thinking)
         self._spans: list[Span] = []
+        self._live: list[Block] = []
         self._by_origin = by_origin
         self._footnote = Content("")
         self._start()
@@ -175,15 +190,29 @@ class Answer(Item):
         """The text so far, as it is shown."""
         return "".join(span.text for span in self._spans)
 
-    def write(self, spans: Iterable[Span]) -> None:
-        """Append what one or several rounds released."""
+    @property
+    def said(self) -> str:
+        """The text without the thoughts, for copying."""
+        spans, _ = Thought(self._thinking).take(self._spans, 0)
+        return "".join(span.text for span in spans)
+
+    def write(self, spans: Iterable[Span], tokens: int = 0) -> None:
+        """Append what one or several rounds released, `tokens` in all."""
         new = [Span(safe(span.text), span.origin) for span in spans if span.text]
         if new:
             self._spans.extend(new)
-            self._grow(new)
+            self._grow(new, tokens)
+
+    def show_thoughts(self, shown: bool) -> None:
+        """Open or fold the thoughts."""
+        self.thought.show(shown)
+        self.forget()
 
     def finish(self, figures: Figures, reason: FinishReason | None) -> None:
         """No more text comes: say how it went."""
+        if not self._by_origin and (held := self.thought.flush()):
+            self._final_add(held)
+        self.thought.recall(figures)
         if _LATE_DEFINITION.search(self.text):
             self._start()
             self._grow(self._spans)
@@ -192,6 +221,12 @@ class Answer(Item):
             part for part in (version_mark(self.place), Content.styled(note, _FAINT)) if part
         )
         self.forget()
+
+    def _final_add(self, text: str) -> None:
+        """Show text that was held back until it was clear that no mark comes."""
+        final, live = self._growing.add([Span(text, Origin.TARGET)])
+        self._final.extend(final)
+        self._live = live
 
     def show_origins(self, by_origin: bool) -> None:
         """Switch between Markdown and the text by origin; also while it grows."""
@@ -203,13 +238,17 @@ class Answer(Item):
     def _start(self) -> None:
         self._growing: Growing = GrowingOrigins() if self._by_origin else GrowingMarkdown()
         self._final: list[Block] = []
-        self._live: list[Block] = []
+        self._live = []
         self._final_lines = 0
+        self.thought.restart()
         self.forget()
 
-    def _grow(self, spans: Iterable[Span]) -> None:
+    def _grow(self, spans: Sequence[Span], tokens: int = 0) -> None:
         """Lay out what is new; lines above the unfinished end stay as they are."""
-        final, self._live = self._growing.add(spans)
+        said, thought = self.thought.take(spans, tokens)
+        if thought and not self._by_origin:
+            self.forget()
+        final, self._live = self._growing.add(spans if self._by_origin else said)
         self._final += final
         if not self._width:
             return
@@ -227,7 +266,8 @@ class Answer(Item):
 
     def _lay_out(self, width: int) -> list[Content]:
         room = self._room(width)
-        lines = self._indented(lay_out(self._final, room))
+        head = [] if self._by_origin else self.thought.lines(room)
+        lines = self._indented([*head, *lay_out(self._final, room)])
         self._final_lines = len(lines)
         lines += self._indented(lay_out(self._live, room))
         if self._footnote:

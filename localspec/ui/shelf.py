@@ -15,7 +15,6 @@ from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.record import Place, Record
 from localspec.chat.history.records import PairReference, Stored
 from localspec.errors import ConversationError, LocalspecError
-from localspec.ui.items import figures_of
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from localspec.chat.events import TurnEvent
     from localspec.chat.history.store import Store
     from localspec.chat.history.tree import Node
-    from localspec.engine.stats import GenerationStats
     from localspec.ui.app import ChatApp
     from localspec.ui.items import Figures
 
@@ -90,18 +88,17 @@ class Shelf:
         nodes = self.record.begin(question, session.settings, instead_of=instead_of)
         return [self.record.place(node) for node in nodes]
 
-    def end(self, known: set[int], stats: GenerationStats | None) -> bool:
+    def end(self, known: set[int], figures: Figures) -> bool:
         """The turn is over; whether an answer joined the conversation.
 
         Args:
             known: `id` of every message that was there before.
-            stats: of the answer.
+            figures: how the answer was made.
         """
         session = self._app.session
         last = session.messages[-1] if session is not None and session.messages else None
         kept = last is not None and last.role is Role.ASSISTANT and id(last) not in known
-        figures: dict[str, Any] = {**figures_of(stats), "pair": self.record.pair.name}
-        self.record.end(last if kept else None, figures)
+        self.record.end(last if kept else None, {**figures, "pair": self.record.pair.name})
         return kept
 
     def graft(self, known: set[int]) -> bool:

@@ -19,6 +19,7 @@ from textual.visual import Visual
 from textual.widget import Widget
 
 from localspec.chat.events import Origin, Span
+from localspec.chat.thinking import Thinking
 from localspec.ui.items import Answer, Figures, Item, Notice, Question, Welcome
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Transcript(ScrollView, can_focus=False):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self.by_origin = False
+        self.thoughts_shown = False
+        self._thinking = Thinking()
         self.items: list[Item] = []
         self._starts: list[int] = []
         self._margin = 2
@@ -61,6 +64,7 @@ class Transcript(ScrollView, can_focus=False):
             session: what to show.
             nodes: where its messages stand and how they were made, if that is known.
         """
+        self._thinking = session.thinking
         self.items = [Notice(notice) for notice in session.notices]
         messages = session.messages[-LONGEST:]
         known = nodes[-LONGEST:] if len(nodes) == len(session.messages) else ()
@@ -74,7 +78,7 @@ class Transcript(ScrollView, can_focus=False):
             if message.role == "user":
                 self.items.append(Question(message.content, place))
             elif message.role == "assistant":
-                answer = Answer(_spans(message), by_origin=self.by_origin)
+                answer = self._new_answer(_spans(message))
                 answer.place = place
                 answer.finish(figures, message.finish)
                 self.items.append(answer)
@@ -86,7 +90,7 @@ class Transcript(ScrollView, can_focus=False):
         self.items = [item for item in self.items if not isinstance(item, Welcome)][-LONGEST:]
         self._measure(0)
         self._add(Question(text, place))
-        return self._add(Answer(by_origin=self.by_origin))
+        return self._add(self._new_answer())
 
     def find(self, node: str) -> Item | None:
         """What shows a node."""
@@ -112,7 +116,7 @@ class Transcript(ScrollView, can_focus=False):
         last = self.last_answer()
         if last is None:
             return None
-        fresh = Answer(by_origin=self.by_origin)
+        fresh = self._new_answer()
         index = self.items.index(last)
         self.items[index] = fresh
         self._measure(index)
@@ -132,9 +136,9 @@ class Transcript(ScrollView, can_focus=False):
         del self.items[first : index + 1]
         self._measure(first)
 
-    def write(self, answer: Answer, spans: Iterable[Span]) -> None:
-        """Append text to an answer."""
-        answer.write(spans)
+    def write(self, answer: Answer, spans: Iterable[Span], tokens: int = 0) -> None:
+        """Append text to an answer, `tokens` in all."""
+        answer.write(spans, tokens)
         self._grown(answer)
 
     def finish(self, answer: Answer, figures: Figures, reason: FinishReason | None) -> None:
@@ -161,6 +165,19 @@ class Transcript(ScrollView, can_focus=False):
             if isinstance(item, Answer):
                 item.show_origins(by_origin)
         self._measure(0)
+
+    def show_thoughts(self, shown: bool) -> None:
+        """Open or fold the thoughts of all answers, and of those to come."""
+        self.thoughts_shown = shown
+        for item in self.items:
+            if isinstance(item, Answer):
+                item.show_thoughts(shown)
+        self._measure(0)
+
+    def _new_answer(self, spans: Iterable[Span] = ()) -> Answer:
+        answer = Answer(spans, by_origin=self.by_origin, thinking=self._thinking)
+        answer.show_thoughts(self.thoughts_shown)
+        return answer
 
     def last_answer(self) -> Answer | None:
         """The newest answer."""

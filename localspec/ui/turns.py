@@ -51,6 +51,7 @@ class Turns:
         self._known: set[int] = set()
         self._instead_of: str | None = None
         self._summing = False
+        self._tokens = 0
         self.editing: str | None = None
         self.notice = ""
 
@@ -185,11 +186,12 @@ class Turns:
             self._app.turn_ended()
             return
         answer, end = self._answer, self._end
-        kept = self._app.shelf.end(self._known, end.stats if end else None)
+        figures = figures_of(end.stats if end else None)
         if answer is not None:
-            self._app.transcript.finish(
-                answer, figures_of(end.stats if end else None), end.reason if end else None
-            )
+            figures.update(answer.thought.figures())
+        kept = self._app.shelf.end(self._known, figures)
+        if answer is not None:
+            self._app.transcript.finish(answer, figures, end.reason if end else None)
             if self._replaced is not None and not answer.text:
                 # As the session does: an answer that never began replaces nothing.
                 self._app.transcript.put_back(answer, self._replaced)
@@ -228,12 +230,14 @@ class Turns:
         for event in self._app.engine.outbox.collect():
             spans.extend(self._take(event))
         if self._answer is not None and spans:
-            self._app.transcript.write(self._answer, spans)
+            self._app.transcript.write(self._answer, spans, self._tokens)
+        self._tokens = 0
         self._pace.drawn()
 
     def _take(self, event: TurnEvent) -> tuple[Span, ...]:
         if isinstance(event, RoundText):
             self._app.dashboard.state.add_round(event.round)
+            self._tokens += len(event.round.tokens)
             return event.spans
         if isinstance(event, PromptProgress):
             self._app.show_prompt_progress(event)

@@ -19,6 +19,7 @@ from localspec.chat.events import (
 )
 from localspec.chat.figures import Figures
 from localspec.chat.settings import ChatSettings
+from localspec.chat.thinking import Thinking
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import (
     DeviceMemory,
@@ -95,6 +96,7 @@ class ScriptedSession:
     rounds_made: int = 0
     devices: tuple[DeviceMemory, ...] = ()
     left_out: int = 0
+    thinking: Thinking = Thinking()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         self._turn = 0

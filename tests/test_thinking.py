@@ -1,0 +1,111 @@
+"""Thoughts of reasoning models: told apart while they stream, folded, counted, kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.chat.thinking import Thinking, ThoughtSplitter, thinking_of
+from tests.support.chat_pilot import chatting
+from tests.support.scripted_session import Gate
+
+
+def run(body: Callable[[], Any]) -> None:
+    asyncio.run(body())
+
+
+def split(text: str, cuts: list[int], thinking: Thinking) -> tuple[str, str]:
+    splitter = ThoughtSplitter(thinking)
+    places = sorted({min(cut, len(text)) for cut in cuts})
+    pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+    found = [pair for piece in pieces for pair in splitter.feed(piece)]
+    thought = "".join(piece for inside, piece in found if inside)
+    return thought, "".join(piece for inside, piece in found if not inside) + splitter.flush()
+
+
+@pytest.mark.parametrize(
+    ("text", "at_once", "thought", "answer"),
+    [
+        ("<think>why</think>because", False, "why", "because"),
+        ("\n<think>\nwhy\n</think>\n\nbecause", False, "\nwhy\n", "\n\n\nbecause"),
+        ("why</think>because", True, "why", "because"),
+        ("no thoughts, <think>, none</think>", False, "", "no thoughts, <think>, none</think>"),
+        ("<think>a</think>b <think> c", False, "a", "b <think> c"),
+        ("<think>a</think><think>b</think>c", False, "ab", "c"),
+        ("<think>never ends </thin", False, "never ends ", "</thin"),
+        ("<thin", False, "", "<thin"),
+        ("", False, "", ""),
+    ],
+)
+@given(cuts=st.lists(st.integers(0, 40), max_size=6))
+def test_thoughts_are_found_however_the_text_is_cut(
+    cuts: list[int], text: str, at_once: bool, thought: str, answer: str
+) -> None:
+    assert split(text, cuts, Thinking(at_once=at_once)) == (thought, answer)
+
+
+def test_the_marks_are_those_of_the_template() -> None:
+    assert thinking_of(None) == Thinking()
+    assert thinking_of("{{ '[THINK]' }} {{ '[/THINK]' }}") == Thinking("[THINK]", "[/THINK]")
+    deep = thinking_of("… '<think>\\n' … '</think>'", "<|user|>x<|assistant|><think>\n")
+    assert deep == Thinking(at_once=True)
+
+
+ANSWER = "<think>First I wonder, then I know.</think>\n\nIt is **blue**."
+
+
+def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path: Path) -> None:
+    archive = tmp_path / "c.db"
+
+    async def body() -> None:
+        async with chatting(answers=[ANSWER], gate=Gate(is_open=False), archive=archive) as chat:
+            await chat.send("why?")
+            chat.session.gate.allow(2)
+            await chat.until(lambda: "▸ thinking …" in chat.transcript())
+            assert "tokens" in chat.transcript()
+            assert "wonder" not in chat.transcript()
+            await chat.pilot.press("f11")
+            await chat.until(lambda: "▾ thinking …" in chat.transcript())
+            assert "┊ First" in chat.transcript()
+            chat.session.gate.open()
+            await chat.until(chat.ready)
+            assert "It is blue." in chat.transcript()
+            assert "think>" not in chat.transcript()
+            rows = chat.screen().split("\n")
+            row = next(y for y, line in enumerate(rows) if "▾ thought" in line)
+            await chat.pilot.click(offset=(rows[row].index("▾"), row))
+            await chat.until(lambda: "▸ thought" in chat.transcript())
+            assert "wonder" not in chat.transcript()
+            await chat.pilot.press("f6")
+            assert chat.app.clipboard == "It is **blue**."
+            await chat.pilot.press("f3")
+            assert "<think>First I wonder" in chat.transcript()
+            await chat.pilot.press("f3")
+            head = next(line for line in chat.transcript().split("\n") if "▸ thought" in line)
+            conversation = chat.app.shelf.record.header.id
+        async with chatting(archive=archive, resume=conversation) as chat:
+            await chat.until(lambda: "▌ why?" in chat.transcript())
+            assert head in chat.transcript()
+            assert "wonder" not in chat.transcript()
+            # The session knows the whole text: what of it the model sees again is the template's.
+            assert chat.session.messages[-1].content == ANSWER
+
+    run(body)
+
+
+def test_an_answer_that_begins_inside_a_thought(tmp_path: Path) -> None:
+    async def body() -> None:
+        answer = ANSWER.removeprefix("<think>")
+        async with chatting(answers=[answer], thinking=Thinking(at_once=True)) as chat:
+            await chat.ask("why?")
+            assert "▸ thought" in chat.transcript()
+            assert "wonder" not in chat.transcript()
+            assert "It is blue." in chat.transcript()
+
+    run(body)
