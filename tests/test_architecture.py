@@ -16,12 +16,13 @@ PACKAGE = Path(__file__).parent.parent / "localspec"
 MAY_IMPORT = {
     "errors": set(),
     "machine": set(),
+    "doctor": {"engine", "machine"},
     "engine": set(),
     "pairs": {"machine"},
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "pairs"},
     "ui": {"chat", "engine", "pairs"},
-    "cli": {"ui", "bench", "chat", "engine", "machine", "pairs"},
+    "cli": {"ui", "bench", "chat", "doctor", "engine", "machine", "pairs"},
     "__main__": {"cli"},
     "__init__": set(),
 }

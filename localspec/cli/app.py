@@ -26,6 +26,7 @@ COMMANDS = {
     "show": ("localspec.cli.show", "Show a pair's vocabulary check, memory, licence and speed."),
     "tune": ("localspec.cli.tune", "Measure this machine, and the draft length that follows."),
     "bench": ("localspec.cli.bench", "Measure speculation off against on."),
+    "doctor": ("localspec.cli.doctor", "Look at this machine, and say what would help."),
     "rm": ("localspec.cli.rm", "Remove a pair and what only it uses."),
 }
 

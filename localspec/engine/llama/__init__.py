@@ -2,7 +2,12 @@
 
 from localspec.engine.llama.build import build, machine
 from localspec.engine.llama.context import MAX_BATCH_OUTPUTS, Context, ContextOptions
-from localspec.engine.llama.devices import default_threads, devices
+from localspec.engine.llama.devices import (
+    backends,
+    default_threads,
+    devices,
+    repacking_works,
+)
 from localspec.engine.llama.model import Model
 
 __all__ = [
@@ -10,8 +15,10 @@ __all__ = [
     "Context",
     "ContextOptions",
     "Model",
+    "backends",
     "build",
     "default_threads",
     "devices",
     "machine",
+    "repacking_works",
 ]

@@ -32,6 +32,12 @@ def _ggml() -> Any:
     ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
+    ggml.ggml_backend_reg_count.restype = ctypes.c_size_t
+    ggml.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
+    ggml.ggml_backend_reg_get.restype = ctypes.c_void_p
+    ggml.backend_name = base.ggml_backend_reg_name
+    ggml.backend_name.argtypes = [ctypes.c_void_p]
+    ggml.backend_name.restype = ctypes.c_char_p
     ggml.device_type = base.ggml_backend_dev_type
     ggml.device_type.argtypes = [ctypes.c_void_p]
     ggml.device_name = base.ggml_backend_dev_name
@@ -62,6 +68,13 @@ def _accelerators() -> tuple[tuple[int, str, str, bool], ...]:
         for handle in handles
         if ggml.device_type(handle) in (_GPU, _INTEGRATED_GPU)
     )
+
+
+def backends() -> tuple[str, ...]:
+    """The backends compiled into this build of llama.cpp, such as ``CPU`` and ``CUDA``."""
+    ggml = _ggml()
+    handles = (ggml.ggml_backend_reg_get(i) for i in range(ggml.ggml_backend_reg_count()))
+    return tuple(ggml.backend_name(handle).decode("utf-8", "replace") for handle in handles)
 
 
 def repacking_works() -> bool:

@@ -1,0 +1,69 @@
+"""`localspec doctor`: what this machine has, what is slow, and the command that helps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from localspec.doctor.facts import Facts
+    from localspec.doctor.findings import Finding
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(as_json: bool) -> None:
+    """Look at llama.cpp's build, devices, memory and speed, and say what would help.
+
+    Takes a few seconds, reads nothing of yours and sends nothing: what it prints can be shown to
+    others.
+    """
+    from localspec.doctor.facts import look  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.doctor.findings import findings  # noqa: PLC0415
+
+    facts = look()
+    found = findings(facts)
+    if as_json:
+        listed = [asdict(finding) | {"level": finding.level.value} for finding in found]
+        click.echo(json.dumps({"facts": asdict(facts), "findings": listed}, indent=2))
+        return
+    for line in [*_fact_lines(facts), "", *_finding_lines(found)]:
+        click.echo(line)
+
+
+def _fact_lines(facts: Facts) -> list[str]:
+    from localspec.pairs import units  # noqa: PLC0415
+
+    devices = [
+        f"device      {device.label}: {device.name},"
+        f" {units.size(device.free)} free of {units.size(device.total)}"
+        for device in facts.devices
+    ]
+    return [
+        f"versions    localspec {facts.localspec}, llama-cpp-python {facts.llama_cpp},"
+        f" Python {facts.python}",
+        f"backends    {', '.join(facts.backends)}",
+        f"processor   {facts.processor}, {facts.cores} cores, {facts.logical} threads;"
+        f" localspec uses {facts.threads}",
+        f"built for   {', '.join(facts.built_for) or 'no instruction set that it names'}",
+        f"memory      {units.size(facts.memory_free)} free of {units.size(facts.memory_total)},"
+        f" read at {facts.bandwidth / 1e9:.0f} GB/s"
+        f" ({facts.bandwidth_one / 1e9:.0f} by one thread)",
+        *(devices or ["device      no accelerator"]),
+        f"so          a model of 5 GB on the CPU writes at most"
+        f" {facts.bandwidth / 5e9:.1f} tokens/s without drafting",
+    ]
+
+
+def _finding_lines(found: list[Finding]) -> list[str]:
+    if not found:
+        return ["Nothing stands in the way."]
+    lines = []
+    for finding in found:
+        lines.append(f"{finding.level.value}: {finding.what}")
+        if finding.remedy:
+            lines.append(f"    {finding.remedy}")
+    return lines

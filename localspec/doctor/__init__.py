@@ -1,0 +1,1 @@
+"""What llama.cpp finds on this machine, what slows it down, and the command that helps."""
