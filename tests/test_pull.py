@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from localspec.errors import (
     Cancelled,
     DownloadCorrupt,
     HubUnavailable,
+    LocalspecError,
     NotEnoughDisk,
     NotOnHub,
 )
@@ -26,7 +28,7 @@ from localspec.pairs.download import FileProgress
 from localspec.pairs.hub import RemoteFile
 from localspec.pairs.patience import Patience
 from tests.support import ggufs
-from tests.support.hub_server import Repo, wait_for
+from tests.support.hub_server import CERTIFICATE, Repo, wait_for
 from tests.support.hub_world import World, world
 
 QUICK = Patience(pauses=(0.0, 0.0, 0.0))
@@ -409,6 +411,26 @@ def test_progress_adds_up(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     assert {one.file.name for one in seen} == {"big-Q4_K_M.gguf", "small-Q8_0.gguf"}
 
 
+def test_over_tls_it_is_read_in_pauses_and_certificates_count(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    target, _ = pair
+    hub_world.server.use_tls()
+    fault = hub_world.server.fault("/cdn/ann/Big-GGUF", hold_after=900_000, whole=True)
+    # Longer than one of the short waits, so that a record is read in several.
+    releaser = threading.Timer(3 * hub._STEP_S, fault.release.set)
+    threading.Thread(target=lambda: fault.reached.wait(30) and releaser.start()).start()
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
+    done = hub_world.run_outside(*arguments, SSL_CERT_FILE=str(CERTIFICATE))
+    assert done.code == 0, done.err
+    assert sha256(catalogue.resolve("big").target) == target.sha256("big-Q4_K_M.gguf")
+    assert [seen.range for seen in hub_world.server.bodies() if seen.sent > 500_000] == [""]
+    refused = hub_world.run_outside("pull", "ann/Small-GGUF", "--draft", "none")
+    assert refused.code == 1
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.err
+    assert "Traceback" not in refused.err
+
+
 # --- wrong bytes, full disks, hostile names ---------------------------------------------------
 
 
@@ -579,3 +601,53 @@ def test_a_target_without_a_draft_is_told_which_would_fit(
     assert lines["ann/Small-GGUF:small-Q8_0.gguf@" + pair[1].commit].startswith("  fits")
     odd = next(line for name, line in lines.items() if name.startswith("ann/Odd"))
     assert "token 5 is 'odd', in the target 'word5'" in odd
+
+
+def test_a_model_that_is_its_own_draft_is_fetched_and_counted_once(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    plan = pull.plan("ann/Big-GGUF", "ann/Big-GGUF", "twice", QUICK)
+    seen: list[pull.PullProgress] = []
+    pull.execute(plan, QUICK, seen.append)
+    size = pair[0].size("big-Q4_K_M.gguf")
+    assert (seen[-1].done, seen[-1].total) == (size, size)
+    assert hub_world.run("rm", "twice").code == 0
+    assert hub_world.blobs("ann/Big-GGUF") == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "soon", "HF_* environment variables"),
+        ("HF_TOKEN", "hf_\xe4", "characters that no token has"),
+        ("HF_HOME", "/dev/null/home", "the access token cannot be looked for"),
+        ("HF_ENDPOINT", "not an address", "cannot be used"),
+        ("HF_ENDPOINT", "ftp://127.0.0.1", "cannot be used"),
+    ],
+)
+def test_variables_that_make_no_sense_are_explained(
+    hub_world: World, pair: tuple[Repo, Repo], variable: str, value: str, said: str
+) -> None:
+    done = hub_world.run_outside("pull", "ann/Big-GGUF", "--draft", "none", **{variable: value})
+    assert done.code in (1, 2)
+    assert said in done.err
+    assert "fault" not in done.err
+    assert len(done.err.splitlines()) <= 3
+
+
+def test_records_that_may_not_be_read_are_explained(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(self: Path, pattern: str) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "glob", closed)
+    with pytest.raises(LocalspecError, match="cannot be read: Permission denied"):
+        installed.all_pairs()
+
+
+def test_free_space_is_known_where_nothing_is_yet(tmp_path: Path) -> None:
+    known = shutil.disk_usage(tmp_path).total
+    assert 0 < hub.free_bytes(tmp_path / "a" / "b") <= known
+    (tmp_path / "file").touch()
+    assert 0 < hub.free_bytes(tmp_path / "file" / "x") <= known

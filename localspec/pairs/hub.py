@@ -24,6 +24,7 @@ from localspec.errors import (
     HubOffline,
     HubUnavailable,
     NotOnHub,
+    UsageError,
 )
 from localspec.pairs import references, units
 from localspec.pairs.patience import Interrupted, Patience, Unreachable, retried
@@ -91,16 +92,53 @@ class Body:
 
 def cache_folder() -> Path:
     """Give the Hub cache's folder, as ``HF_HUB_CACHE`` and ``HF_HOME`` and the defaults say."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
+    return Path(_constants().HF_HUB_CACHE)
 
 
 def endpoint() -> str:
     """Give the Hub's address, as ``HF_ENDPOINT`` says."""
-    from huggingface_hub import constants
+    return str(_constants().ENDPOINT)
 
-    return constants.ENDPOINT
+
+def _constants() -> Any:
+    """Give the library's settings; it reads the environment when it is loaded first.
+
+    Raises:
+        UsageError: one of the HF_* variables makes no sense.
+    """
+    try:
+        from huggingface_hub import constants
+    except ValueError as error:
+        raise UsageError(
+            f"one of the HF_* environment variables cannot be used: {_short(error)}",
+            "Correct it, or unset it.",
+        ) from None
+    return constants
+
+
+def _headers() -> dict[str, str]:
+    """Give what every request says about us, the access token among it.
+
+    Raises:
+        AccessDenied, HubError: the token cannot be one, or cannot be read.
+    """
+    _constants()
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    try:
+        headers: dict[str, str] = build_hf_headers(library_name="localspec")
+        for value in headers.values():
+            value.encode("ascii")
+    except UnicodeEncodeError:
+        raise AccessDenied(
+            "the access token has characters that no token has", f"Check the token: {_LOGIN}."
+        ) from None
+    except OSError as error:
+        raise HubError(
+            f"the access token cannot be looked for: {error}",
+            "Check the permissions of HF_HOME, or set HF_HOME to another folder.",
+        ) from None
+    return headers
 
 
 def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
@@ -110,6 +148,7 @@ def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
         HubError: it is not there, not ours to see, or the Hub cannot be asked.
         Cancelled: the user wants to stop.
     """
+    _headers()  # what is wrong with the token is said before anybody is asked
     from huggingface_hub import HfApi
 
     def ask() -> Any:
@@ -203,13 +242,12 @@ def open_body(
     """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        build_hf_headers,
         get_session,
         hf_raise_for_status,
     )
 
     url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=endpoint())
-    headers = build_hf_headers(library_name="localspec")
+    headers = _headers()
     headers["Accept-Encoding"] = "identity"
     if start or stop is not None:
         headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
@@ -310,9 +348,7 @@ def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> 
 
 
 def _timeout() -> float:
-    from huggingface_hub import constants
-
-    return float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
+    return float(_constants().HF_HUB_DOWNLOAD_TIMEOUT)
 
 
 # --- errors ---------------------------------------------------------------------------------
@@ -551,6 +587,7 @@ def is_full(error: OSError) -> bool:
 
 def free_bytes(folder: Path) -> int:
     """Give the free space in bytes where `folder` is, or where it would be made."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    for place in (folder, *folder.parents):
+        with contextlib.suppress(OSError):  # not there yet, or in a folder that is closed to us
+            return shutil.disk_usage(place).free
+    return 0

@@ -121,9 +121,13 @@ def find(name: str) -> InstalledPair | None:
 
 
 def all_pairs() -> list[InstalledPair]:
-    """List the installed pairs by name; damaged records are left out."""
+    """List the installed pairs by name; damaged records are left out.
+
+    Raises:
+        LocalspecError: their folder may not be read.
+    """
     found = []
-    for path in sorted(folder().glob("*.json")):
+    for path in _record_paths():
         with contextlib.suppress(LocalspecError):
             pair = find(path.stem)
             if pair is not None:
@@ -180,8 +184,18 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
+def _record_paths() -> list[Path]:
+    try:
+        return sorted(folder().glob("*.json"))
+    except OSError as error:
+        raise LocalspecError(
+            f"the records of pairs in {folder()} cannot be read: {error.strerror}",
+            "Check the folder's permissions, or set LOCALSPEC_DATA to another.",
+        ) from None
+
+
 def _records() -> Iterator[tuple[str, bool]]:
-    for path in sorted(folder().glob("*.json")):
+    for path in _record_paths():
         try:
             yield path.stem, find(path.stem) is None
         except LocalspecError:

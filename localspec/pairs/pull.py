@@ -120,7 +120,8 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
     require_room(plan)
     pair = plan.report
     models = [pair.target] if pair.draft is None else [pair.target, pair.draft]
-    wanted = [(file, model.revision) for model in models for file in model.files]
+    # Once each: a model may be its own draft.
+    wanted = list(dict.fromkeys((file, model.revision) for model in models for file in model.files))
     meter = _Meter([file for file, _ in wanted], report)
     for file, revision in wanted:
         download.fetch(file, revision, patience, meter.tell)
