@@ -176,6 +176,58 @@ def test_ids_that_the_target_lacks_are_never_drafted(accept: Accept) -> None:
     assert sum(done.accepted for done in rounds) > 0
 
 
+class EverySecond:
+    """A grammar: every second token is one of the last two ids, which the draft lacks."""
+
+    def __init__(self, length: int = 0) -> None:
+        self._length = length
+
+    def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return (ids >= VOCAB - 2) == bool(self._length % 2)
+
+    def after(self, token: int) -> EverySecond:
+        return EverySecond(self._length + 1)
+
+
+def smaller_draft() -> Engine:
+    """A draft that lacks the target's last two ids."""
+    script = random_script(VOCAB, 9)
+    target = StubContext(script, StubModel(VOCAB))
+    draft = StubContext(lambda tokens: script(tokens)[:-2], StubModel(VOCAB - 2))
+    return Engine(target, ModelDrafter(draft, VOCAB))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_ids_that_the_draft_lacks_end_drafting_and_nothing_else(
+    accept: Accept, temperature: float
+) -> None:
+    sampling = SamplingParams(temperature=temperature, seed=1)
+    tokens, rounds = run(smaller_draft(), 3, sampling=sampling, accept=accept)
+    assert len(tokens) == 60
+    assert any(token >= VOCAB - 2 for token in tokens)
+    assert any(done.drafted for done in rounds)
+    if accept is Accept.COUPLED or temperature == 0:
+        assert tokens == run(smaller_draft(), 0, sampling=sampling, accept=accept)[0]
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_grammar_that_leaves_the_draft_nothing_to_say(accept: Accept, temperature: float) -> None:
+    engine = smaller_draft()
+    cancel = Cancel()
+    list(engine.prefill(PROMPT, cancel))
+    settings = GenerateSettings(
+        sampling=SamplingParams(temperature=temperature, seed=1),
+        accept=accept,
+        n_predict=20,
+        constraint=EverySecond(),
+    )
+    rounds = list(engine.generate(PROMPT, settings, FixedGamma(3), cancel))
+    tokens = [token for done in rounds for token in done.tokens]
+    assert [token >= VOCAB - 2 for token in tokens] == [False, True] * 10
+
+
 def test_a_consumer_may_stop_between_rounds() -> None:
     engine = pair()
     cancel = Cancel()

@@ -47,6 +47,13 @@ def logits(*values: float) -> np.ndarray:
         ("logit_bias", {3: math.nan}),
         ("logit_bias", {3: math.inf}),
         ("logit_bias", {-1: 1.0}),
+        # Beyond 32-bit floats, where they would mean something else.
+        ("temperature", 1e300),
+        ("min_p", 1e-300),
+        ("presence_penalty", -1e300),
+        ("frequency_penalty", 1e39),
+        ("logit_bias", {3: 1e300}),
+        ("logit_bias", {3: -1e300}),
     ],
 )
 def test_impossible_settings_are_refused_by_name(setting: str, value: object) -> None:
@@ -93,6 +100,30 @@ def test_overflow_by_a_low_temperature_is_refused() -> None:
     params = SamplingParams(temperature=1e-6)
     with np.errstate(over="ignore"), pytest.raises(SamplingError, match="temperature"):
         Sampler(params).row(logits(1e35, 0), [])
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"temperature": 1e6},
+        {"min_p": 1e-30},
+        {"presence_penalty": 1e6, "frequency_penalty": -1e6},
+        {"repeat_penalty": 1e-6},
+        {"repeat_penalty": 1e6},
+        {"logit_bias": {3: 1e6, 4: -1e6, 5: -math.inf}},
+        {"top_p": 1e-300},
+        {"typical_p": 1e-300},
+    ],
+)
+@pytest.mark.parametrize("others", [{}, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}])
+def test_settings_at_their_limits_make_a_distribution(
+    extreme: dict[str, object], others: dict[str, object]
+) -> None:
+    x = np.random.default_rng(5).normal(size=300).astype(np.float32)
+    x[200:] = -np.inf
+    dist = Sampler(SamplingParams(**{**others, **extreme})).row(x, [3, 3, 7])  # type: ignore[arg-type]
+    assert dist.probs.sum() == pytest.approx(1)
+    assert (dist.probs > 0).all()
 
 
 def test_greedy_is_the_first_of_the_most_probable() -> None:

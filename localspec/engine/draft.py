@@ -19,6 +19,7 @@ from localspec.engine.llama import Context
 from localspec.engine.noise import Noise
 from localspec.engine.sampling import Dist, Sampler
 from localspec.engine.verify import Draft
+from localspec.errors import NothingLeft
 
 Logits: TypeAlias = NDArray[np.float32]
 
@@ -235,17 +236,24 @@ class ModelDrafter:
         return len(tokens) - len(self.context.tokens)
 
     def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
-        """Draft while the plan goes on; fewer after an end of generation or in a full context."""
+        """Draft while the plan goes on.
+
+        Fewer after an end of generation, in a full context, and where no id that the draft has may
+        follow; none once the text holds an id that only the target has.
+        """
         limit = min(plan.limit, self.context.n_ctx - len(tokens) + 1)
         self.catch_up = CatchUp(0, len(self.context.tokens))
         self.views, self.confidences = [], []
-        if limit < 1:
+        if limit < 1 or max(tokens[len(self.context.tokens) :]) >= self.context.model.n_vocab:
             return Draft(())
         logits = self._read(tokens)
         drafted: list[int] = []
         rows: list[Dist | None] = []
         while True:
-            view = self._look(logits[0, : self._n_vocab], tokens, drafted)
+            try:
+                view = self._look(logits[0, : self._n_vocab], tokens, drafted)
+            except NothingLeft:  # the target may have an id for it
+                break
             confidence = view.confidence() if plan.learns else 0.0
             self.views.append(view)
             self.confidences.append(confidence)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from localspec.engine.grammar import Constraint, Course
-from localspec.errors import SamplingError
+from localspec.errors import NothingLeft, SamplingError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,8 +103,9 @@ class SamplingParams:
             if not holds(value):
                 raise _bad(name, value, wanted)
         for token, bias in self.logit_bias.items():
-            if token < 0 or math.isnan(bias) or bias == math.inf:
-                raise _bad("logit_bias", f"{token}:{bias}", "token ids with finite numbers or -inf")
+            if token < 0 or not (abs(bias) <= _MOST or bias == -math.inf):
+                wanted = "token ids with -inf or a number up to 1000000 either way"
+                raise _bad("logit_bias", f"{token}:{bias}", wanted)
 
     @property
     def greedy(self) -> bool:
@@ -119,17 +120,28 @@ class SamplingParams:
         )
 
 
+_MOST = 1e6  # settings end where 32-bit floats would turn them into something else
+
 _LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "temperature": (
-        lambda x: x == 0 or 1e-6 <= x < math.inf,
-        "0 (greedy) or a number from 0.000001 up",
+        lambda x: x == 0 or 1e-6 <= x <= _MOST,
+        "0 (greedy) or a number from 0.000001 to 1000000",
     ),
     "top_p": (lambda x: 0 < x <= 1, "a number above 0, up to 1 (off)"),
-    "min_p": (lambda x: 0 <= x <= 1, "a number from 0 (off) to 1"),
+    "min_p": (lambda x: x == 0 or 1e-30 <= x <= 1, "0 (off) or a number from 1e-30 to 1"),
     "typical_p": (lambda x: 0 < x <= 1, "a number above 0, up to 1 (off)"),
-    "repeat_penalty": (lambda x: 1e-6 <= x <= 1e6, "a number above 0; 1 is off"),
-    "presence_penalty": (math.isfinite, "a finite number; 0 is off"),
-    "frequency_penalty": (math.isfinite, "a finite number; 0 is off"),
+    "repeat_penalty": (
+        lambda x: 1e-6 <= x <= _MOST,
+        "a number from 0.000001 to 1000000; 1 is off",
+    ),
+    "presence_penalty": (
+        lambda x: abs(x) <= _MOST,
+        "a number from -1000000 to 1000000; 0 is off",
+    ),
+    "frequency_penalty": (
+        lambda x: abs(x) <= _MOST,
+        "a number from -1000000 to 1000000; 0 is off",
+    ),
     "repeat_last_n": (lambda x: x >= 0, "0 (off) or a number of tokens"),
     "seed": (lambda x: x is None or x >= 0, "0 or a positive whole number"),
 }
@@ -172,7 +184,7 @@ class Sampler:
             constraint: what may come next, in its state after `history`.
 
         Raises:
-            SamplingError: NaN or plus infinity among the logits, or no token left.
+            SamplingError: NaN or plus infinity among the logits, or no token left (`NothingLeft`).
         """
         x = self._adjusted(logits, history)
         if constraint is not None:
@@ -353,7 +365,7 @@ def _check_largest(largest: float) -> None:
     if math.isfinite(largest):
         return
     if largest == -math.inf:
-        raise SamplingError(
+        raise NothingLeft(
             "no token is left to choose from", "Loosen the grammar or the logit bias."
         )
     raise SamplingError(f"the model's logits contain {largest}", "Check the model file.")
