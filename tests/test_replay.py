@@ -121,7 +121,20 @@ def _edit(change: Callable[[dict[str, Any]], None], line: int) -> Callable[[list
         _edit(lambda d: d.update(drafted=[(t + 1) % VOCAB for t in d["drafted"]]), 3),
         _edit(lambda d: d["p"].pop("0"), 3),
         _edit(lambda d: d.pop("q"), 3),
+        _edit(lambda d: d["p"]["0"][0].pop(), 3),
+        _edit(lambda d: d["p"]["0"][1].__setitem__(0, 0.5), 3),
+        _edit(lambda d: d.update(p=[]), 3),
+        _edit(lambda d: d["q"].pop(), 3),
+        _edit(lambda d: d["q"][0][0].__setitem__(0, 10**30), 3),
+        _edit(lambda d: d.update(draws=[str(u) for u in d["draws"]]), 3),
+        _edit(lambda d: d.update(position=str(d["position"])), 3),
         _edit(lambda d: d.update(version=99), 0),
+        _edit(lambda d: d.update(rule="tokem"), 0),
+        _edit(lambda d: d.update(rule="lossy"), 0),
+        _edit(lambda d: d.update(prompt=[]), 0),
+        _edit(lambda d: d.update(seed="8"), 0),
+        _edit(lambda d: d.update(sampling=[]), 0),
+        _edit(lambda d: d["sampling"].update(top_q=1), 0),
         _edit(lambda d: d.update(format="something else"), 0),
         lambda lines: lines.pop(2),
         lambda lines: lines.clear(),
@@ -137,6 +150,27 @@ def test_a_damaged_trace_is_told(damage: Callable[[list[str]], None]) -> None:
     damage(lines)
     with pytest.raises(LocalspecError, match="cannot be replayed"):
         rederive(read_trace(lines))
+
+
+def test_a_trace_with_one_character_changed_is_derived_or_refused() -> None:
+    """Whatever the change: no other exception, and no other tokens unnoticed."""
+    tokens, lines = record(
+        stubs(), PROMPT, n_predict=8, accept=Accept.BLOCK, sampling=SamplingParams(seed=2)
+    )
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(600):
+        number = int(rng.integers(len(lines)))
+        line, at = lines[number], int(rng.integers(len(lines[number])))
+        changed = line[:at] + str(rng.choice([*'0179.-e,:[]{}"a ', ""])) + line[at + 1 :]
+        try:
+            trace = read_trace([*lines[:number], changed, *lines[number + 1 :]])
+            derived = rederive(trace)
+        except LocalspecError:
+            refused += 1
+        else:
+            assert derived == tokens
+    assert 300 < refused < 600
 
 
 def test_recording_changes_nothing() -> None:

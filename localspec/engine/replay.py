@@ -25,6 +25,9 @@ from localspec.errors import LocalspecError
 FORMAT = "localspec-trace"
 VERSION = 1
 
+_DAMAGE = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
+"""What reading a document that is not what it should be can end in."""
+
 
 class _Taped(StreamNoise):
     """A stream whose uniform numbers are noted down."""
@@ -172,8 +175,8 @@ def read_trace(lines: Iterable[str]) -> Trace:
         if head["format"] != FORMAT or head["version"] != VERSION:
             raise _damaged(f"version {head['version']} of {head['format']}")
         return _trace(head, rounds)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise _damaged(str(error)) from error
+    except _DAMAGE as error:
+        raise _damaged(f"{type(error).__name__}: {error}") from error
 
 
 def rederive(trace: Trace) -> list[int]:
@@ -289,21 +292,38 @@ def _plain(dist: Dist) -> list[list[Any]]:
 
 
 def _dist(plain: Sequence[Sequence[Any]]) -> Dist:
-    ids, probs = plain
-    return Dist(np.array(ids, np.int64), np.array(probs, np.float64))
+    ids, probs = np.array(_whole(*plain[0]), np.int64), np.array(plain[1], np.float64)
+    if ids.shape != probs.shape or not (probs > 0).all() or abs(probs.sum() - 1) > 1e-9:
+        raise _damaged("a row is no distribution")
+    return Dist(ids, probs)
+
+
+def _whole(*numbers: Any) -> tuple[int, ...]:
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise _damaged("a token or a count is no whole number")
+    return numbers
+
+
+def _draws(numbers: Sequence[Any]) -> Sequence[float]:
+    if not all(type(number) is float and 0 <= number < 1 for number in numbers):
+        raise _damaged("a drawn number is none from 0 to 1")
+    return numbers
 
 
 def _trace(head: dict[str, Any], rounds: Iterable[dict[str, Any]]) -> Trace:
     settings = head["sampling"]
+    rule_named(head["rule"], head["lenience"])
+    if not head["prompt"]:
+        raise _damaged("the prompt is empty")
     bias = {id_: float(bias) for id_, bias in settings.pop("logit_bias")}
     return Trace(
         about=head["about"],
-        prompt=tuple(head["prompt"]),
+        prompt=_whole(*head["prompt"]),
         sampling=SamplingParams(**settings, logit_bias=bias),
         rule=head["rule"],
         lenience=head["lenience"],
         coupled=head["coupled"],
-        seed=head["seed"],
+        seed=_whole(head["seed"])[0],
         rounds=tuple(_rounds(rounds)),
     )
 
@@ -312,13 +332,15 @@ def _rounds(rounds: Iterable[dict[str, Any]]) -> Iterator[TracedRound]:
     for plain in rounds:
         q = plain["q"]
         rows = None if q is None else tuple(_dist(row) for row in q)
+        if rows is not None and len(rows) != len(plain["drafted"]):
+            raise _damaged("not every drafted token has its row of q")
         yield TracedRound(
-            position=plain["position"],
-            last=plain["last"],
-            draft=Draft(tuple(plain["drafted"]), rows),
+            position=_whole(plain["position"])[0],
+            last=_whole(plain["last"])[0],
+            draft=Draft(_whole(*plain["drafted"]), rows),
             p={int(i): _dist(row) for i, row in plain["p"].items()},
-            draws=plain["draws"],
-            verdict=Verdict(plain["accepted"], plain["token"]),
+            draws=_draws(plain["draws"]),
+            verdict=Verdict(*_whole(plain["accepted"], plain["token"])),
         )
 
 
