@@ -1,0 +1,128 @@
+"""Long runs stay flat, and a running decode stops at once."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from time import perf_counter
+
+import pytest
+
+from benchmarks.soak import BUCKET, Sample, assess, soak
+from localspec.cli.loading import load_session
+from localspec.cli.options import Options
+from localspec.engine.cancel import Cancel
+from localspec.engine.draft import ModelDrafter
+from localspec.engine.gamma import FixedGamma
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import FinishReason
+from localspec.errors import Cancelled
+
+AT_ONCE = 0.2
+GREEDY = GenerateSettings(sampling=SamplingParams(temperature=0), n_predict=40)
+LONG = [*range(300, 1280)]
+
+
+def samples(growth: int, slowdown: float) -> list[Sample]:
+    """An hour whose memory grows by `growth` bytes and whose speed falls by `slowdown`."""
+    return [
+        Sample(
+            seconds=36.0 * i,
+            context=BUCKET * (i % 4),
+            resident=10**8 + growth * i // 99,
+            speed=(50 - 5 * (i % 4)) * (1 - slowdown * i / 99),
+        )
+        for i in range(100)
+    ]
+
+
+def test_a_steady_run_is_seen_to_be_steady() -> None:
+    report = assess(samples(0, 0.0))
+    assert report.growth == 0
+    assert report.speed_ratio == pytest.approx(1.0)
+    assert report.minutes == pytest.approx(59.4)
+
+
+def test_what_grows_and_slows_down_is_seen() -> None:
+    report = assess(samples(50_000_000, 0.5))
+    assert 35_000_000 < report.growth < 50_000_000
+    assert report.speed_ratio is not None
+    assert 0.55 < report.speed_ratio < 0.75
+
+
+@pytest.mark.slow
+def test_half_a_minute_of_chat_leaves_memory_flat() -> None:
+    options = Options(threads=1, gamma=3, n_predict=120)
+    with closing(
+        load_session(options, progress=lambda _step, _share: None, cancel=Cancel())
+    ) as session:
+        report = assess(list(soak(session, 30)))
+    assert report.answers > 10
+    assert report.growth < 4_000_000
+    assert report.speed_ratio is None or report.speed_ratio > 0.5
+
+
+def stopped_after(cancel: Cancel, seconds: float) -> list[float]:
+    """Set `cancel` in so many seconds; the list then holds when that was."""
+    moments: list[float] = []
+
+    def stop() -> None:
+        moments.append(perf_counter())
+        cancel.set()
+
+    threading.Timer(seconds, stop).start()
+    return moments
+
+
+def prefill_until_stopped(context: Context, cancel: Cancel) -> None:
+    """Read a long prompt, again from the start should it end before it is stopped."""
+    while True:
+        context.clear()
+        list(Engine(context).prefill(LONG, cancel))
+
+
+@pytest.mark.parametrize("after", [0.02, 0.1])
+def test_a_prefill_stops_at_once_and_the_engine_goes_on(target_model: Model, after: float) -> None:
+    options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
+    with Context(target_model, options) as used, Context(target_model, options) as fresh:
+        cancel = Cancel()
+        moments = stopped_after(cancel, after)
+        with pytest.raises(Cancelled):
+            prefill_until_stopped(used, cancel)
+        assert perf_counter() - moments[0] < AT_ONCE
+        texts = []
+        for context in (used, fresh):
+            list(Engine(context).prefill(LONG, Cancel()))
+            rounds = Engine(context).generate(LONG, GREEDY, FixedGamma(0), Cancel())
+            texts.append([token for done in rounds for token in done.tokens])
+        assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("after", [0.05, 0.3])
+def test_decoding_stops_at_once_and_the_engine_goes_on(
+    target_model: Model, draft_context: Context, after: float
+) -> None:
+    options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
+    prompt = LONG[:40]
+    with Context(target_model, options) as target:
+        engine = Engine(target, ModelDrafter(draft_context, target_model.n_vocab))
+
+        def text(cancel: Cancel) -> tuple[list[int], FinishReason | None]:
+            try:
+                list(engine.prefill(prompt, cancel))
+            except Cancelled:
+                return [], FinishReason.CANCELLED
+            rounds = list(engine.generate(prompt, GREEDY, FixedGamma(4), cancel))
+            return [token for done in rounds for token in done.tokens], rounds[-1].finish
+
+        want, _ = text(Cancel())
+        cancel = Cancel()
+        moments = stopped_after(cancel, after)
+        finish: FinishReason | None = None
+        while finish is not FinishReason.CANCELLED:
+            got, finish = text(cancel)
+            assert got == want[: len(got)]
+        assert perf_counter() - moments[0] < AT_ONCE
+        assert text(Cancel())[0] == want
