@@ -247,6 +247,24 @@ def test_good_grammars_pass_the_check() -> None:
         ('{"type": "object", "required": ["a"]}', "required"),
         ('{"type": "string", "pattern": "^a$", "maxLength": 3}', "maxLength"),
         ('{"anyOf": [{"type": "string"}], "type": "string"}', "type"),
+        ('{"type": "string", "format": "email"}', "format"),
+        ('{"type": "array", "items": {}, "minItems": 3, "maxItems": 2}', "maxItems"),
+        ('{"type": "string", "minLength": 3, "maxLength": 2}', "maxLength"),
+        ("[" * 100_000, "not JSON"),
+        # What the converter would write into a JSON string as it stands.
+        (r'{"type": "string", "pattern": "^a|b$"}', "pattern"),
+        (r'{"type": "string", "pattern": "^(a)|(b)$"}', "pattern"),
+        (r'{"type": "string", "pattern": "^\"$"}', "pattern"),
+        (r'{"type": "string", "pattern": "^\\\\$"}', "pattern"),
+        (r'{"type": "string", "pattern": "^\\n$"}', "pattern"),
+        (r'{"type": "string", "pattern": "^[^a]$"}', "pattern"),
+        (r'{"type": "string", "pattern": "^[ -~]$"}', "pattern"),
+        (r'{"type": "string", "pattern": "^[A-z]$"}', "pattern"),
+        (r'{"const": "a\nb"}', "const"),
+        (r'{"enum": ["a", {"b": "\\"}]}', "enum"),
+        (r'{"const": "🐶"}', "const"),
+        (r'{"const": 1e999}', "JSON compliant"),
+        (r'{"properties": {"a\tb": {"type": "null"}}}', "properties"),
         ('{"$defs": {"x": {"uniqueItems": true}}, "$ref": "#/$defs/x"}', "uniqueItems"),
     ],
 )
@@ -267,6 +285,41 @@ def test_strings_hold_no_control_characters(target_model: Model) -> None:
     assert len(inside) > 100
     # Behind the closing quote a line may end.
     assert not any(byte < 32 for piece in inside for byte in piece.partition(b'"')[0])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "others"),
+    [
+        ("^.{2}$", ['"ab"', '" é"'], ['"a"', '"""', '"\\a"', '"a\t"', '"a\n"']),
+        ("^[a-c_.,]+x?$", ['"a_.x"'], ['"ax"x', '"d"', '""']),
+        (r"^\(a\|b\)$", ['"(a|b)"'], ['"a"']),
+        ("^(ab|c)[0-9]*$", ['"ab12"', '"c"'], ['"ab|c"', '"b1"']),
+    ],
+)
+def test_what_a_pattern_lets_through_is_json(
+    target_model: Model, pattern: str, fits: list[str], others: list[str]
+) -> None:
+    start = LlamaGrammar.parse(
+        target_model, schema_to_gbnf(json.dumps({"type": "string", "pattern": pattern}))
+    )
+
+    def conforms(text: str) -> bool:
+        state = start
+        for token in target_model.tokenize(text, add_special=False, parse_special=False):
+            if not state.allowed(np.array([token]))[0]:
+                return False
+            state = state.after(token)
+        return bool(state.allowed(np.array(sorted(target_model.end_tokens))).any())
+
+    assert all(map(conforms, fits))
+    assert all(isinstance(json.loads(text), str) for text in fits)
+    assert not any(map(conforms, others))
+
+
+def test_constants_that_are_not_ascii(target_model: Model) -> None:
+    gbnf = schema_to_gbnf('{"enum": ["é한"]}')
+    state = LlamaGrammar.parse(target_model, gbnf)
+    walk(state, target_model.tokenize('"é한"', add_special=False, parse_special=False))
 
 
 @pytest.mark.parametrize(

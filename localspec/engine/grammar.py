@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec.errors import UsageError
@@ -71,6 +74,14 @@ _READ = {
     "string": frozenset({"pattern", "format", "minLength", "maxLength"}),
 }
 _ALONE = ("$ref", "oneOf", "anyOf", "allOf")
+_FORMATS = re.compile(r"date|time|date-time|uuid[1-5]?")
+_BOUNDS = (("minItems", "maxItems"), ("minLength", "maxLength"))
+# The converter copies a pattern into a JSON string as it stands. These are the patterns that can
+# put neither a quote nor a backslash nor a control character there; what is in [] comes one by one.
+_CLASS = r"\[(?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[^]\[^\\\"\x00-\x1f\x7f-])+\]"
+_PATTERN = re.compile(
+    rf"\^(?:{_CLASS}|\\[].^$|()\[{{}}*+?]|[^][\\\"$^\x00-\x1f\x7f])*\$", re.DOTALL
+)
 
 
 def require_enforceable(schema: Mapping[str, Any]) -> None:
@@ -98,6 +109,7 @@ def _ignored(schema: Mapping[str, Any]) -> Iterator[str]:
     kind = schema.get("type")
     if isinstance(kind, list) or "const" in schema or "enum" in schema:
         yield from given - {"type", "const", "enum"}
+        yield from (name for name in ("const", "enum") if _escaped(schema.get(name)))
         return
     yield from given - {"type"} - _READ.get(_kind(schema), frozenset())
     yield from _ignored_together(schema)
@@ -115,6 +127,13 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 def _ignored_together(schema: Mapping[str, Any]) -> Iterator[str]:
     """Keywords that the converter reads, but not in this company."""
+    if _escaped(list(schema.get("properties", ()))):
+        yield "properties"
+    if "pattern" in schema and not _writable(schema["pattern"]):
+        yield "pattern"
+    if "format" in schema and not _FORMATS.fullmatch(schema["format"]):
+        yield "format"
+    yield from (most for least, most in _BOUNDS if schema.get(least, 0) > schema.get(most, inf))
     if set(schema.get("required", ())) - set(schema.get("properties", ())):
         yield "required"
     if not isinstance(schema.get("items"), dict) or "prefixItems" in schema:
@@ -123,6 +142,27 @@ def _ignored_together(schema: Mapping[str, Any]) -> Iterator[str]:
         yield "prefixItems"
     if "pattern" in schema or "format" in schema or schema.get("type") != "string":
         yield from {"minLength", "maxLength"} & set(schema)
+
+
+def _escaped(value: object) -> bool:
+    """Whether `value` in JSON has escapes, which the converter takes for those of a grammar.
+
+    It writes what is not ASCII as escapes that mean the same there, but for pairs of surrogates.
+    """
+    plain = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return "\\" in plain or any(ord(char) > 0xFFFF for char in plain)
+
+
+def _writable(pattern: str) -> bool:
+    """Whether all that matches `pattern` can stand in a JSON string, alternatives in brackets."""
+    if not _PATTERN.fullmatch(pattern):
+        return False
+    depth = 0
+    for part in re.findall(rf"{_CLASS}|\\.|[(|)]", pattern):
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if part == "|" and depth == 0:
+            return False
+    return True
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -178,7 +178,7 @@ def schema_to_gbnf(schema: str) -> str:
     """
     try:
         parsed = json.loads(schema)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"the JSON schema is not JSON: {error}", "Check the schema.") from error
     if not isinstance(parsed, dict):
         raise UsageError("the JSON schema is not a JSON object", "Check the schema.")
@@ -192,7 +192,8 @@ def schema_to_gbnf(schema: str) -> str:
             f"this JSON schema cannot become a grammar: {error}",
             "Use JSON Schema without remote references; see llama.cpp's grammars/README.md.",
         ) from error
-    # The converter lets control characters into strings, where JSON forbids them.
+    # The converter lets control characters into strings, and quotes where a pattern has a dot.
+    gbnf = gbnf.replace(r"dot ::= [^\x0A\x0D]", r'dot ::= [^"\\\x7F\x00-\x1F]')
     return gbnf.replace(r'char ::= [^"\\] |', r'char ::= [^"\\\x7F\x00-\x1F] |')
 
 
