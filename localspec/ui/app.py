@@ -17,6 +17,7 @@ from textual.widgets import Static
 
 from localspec.errors import LocalspecError, UsageError
 from localspec.ui import commands, numbers
+from localspec.ui.compare_screen import CompareScreen, Side, answer_twice, question
 from localspec.ui.dashboard import Dashboard
 from localspec.ui.engine_thread import EngineThread
 from localspec.ui.growing import legend
@@ -351,6 +352,18 @@ class ChatApp(App[None]):
         """List the stored conversations; the one that is chosen is opened."""
         screen = HistoryScreen(self.shelf, self.shelf.record.header.id)
         self.push_screen(screen, lambda chosen: self.shelf.open(chosen) if chosen else None)
+
+    def compare(self) -> None:
+        """Answer the current prompt twice, without and with speculation, side by side."""
+        if self.session is None or not self.turns.free():
+            return
+        text, before = question(self.session, commands.message_text(self.prompt.text))
+        sides = Side(speculation=False), Side(speculation=True)
+        if self.turns.change_long(
+            "compare",
+            lambda session, cancel: answer_twice(session, text, before, sides, cancel),
+        ):
+            self.push_screen(CompareScreen(text, sides, self.engine.stop))
 
     def edit_earlier(self) -> None:
         """Put the last question into the input to be sent in another form; then the one before."""

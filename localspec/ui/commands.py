@@ -204,6 +204,11 @@ def _import(app: ChatApp, argument: str) -> None:
     app.shelf.import_file(user_path(argument))
 
 
+def _compare(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    _session(app)
+    app.compare()
+
+
 def _title(app: ChatApp, argument: str) -> None:
     title = one_line(argument, 100)
     if not app.shelf.record.messages():
@@ -268,6 +273,10 @@ COMMANDS = (
     Command(
         "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
         _pairs, "f12", "F12", "Pairs",
+    ),
+    Command(
+        "twice", "", "answer the prompt without and with speculation, side by side",
+        _compare, "ctrl+b", "Ctrl+B",
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma),

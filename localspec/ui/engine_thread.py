@@ -123,6 +123,11 @@ class EngineThread:
         """Run `job` on the session between turns; `ChangeDone` reports it under `label`."""
         self.submit(lambda session: self._report_change(label, job, session))
 
+    def change_long(self, label: str, job: Callable[[ChatSession, Cancel], None]) -> None:
+        """The same for a job that takes long: `stop` sets its flag."""
+        cancel = self._turn_cancel = Cancel()
+        self.change(label, lambda session: job(session, cancel))
+
     def submit(self, job: Job) -> None:
         """Run `job` on the session between turns, unreported; it must not raise.
 

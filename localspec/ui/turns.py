@@ -11,10 +11,14 @@ from localspec.ui.pace import Pace
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.timer import Timer
 
     from localspec.chat.events import Span, TurnEvent
+    from localspec.engine.cancel import Cancel
     from localspec.ui.app import ChatApp
+    from localspec.ui.contract import ChatSession
     from localspec.ui.engine_thread import Job
     from localspec.ui.items import Answer
 
@@ -146,6 +150,14 @@ class Turns:
         if self.free():
             self.phase = Phase.CHANGING
             self._app.engine.change(label, job)
+
+    def change_long(self, label: str, job: Callable[[ChatSession, Cancel], None]) -> bool:
+        """The same for a job that takes long and can be stopped; whether it has begun."""
+        if not self.free():
+            return False
+        self.phase = Phase.CHANGING
+        self._app.engine.change_long(label, job)
+        return True
 
     def changed(self) -> None:
         """The change has been made, or refused."""

@@ -1,0 +1,195 @@
+"""One prompt answered twice, without and with speculation, side by side with both speeds.
+
+One after the other: at the same time they would take each other's speed. Both use the caches that
+the conversation has anyway, so that nothing is needed beyond what was planned for when it was
+loaded. The conversation stays what it was.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from localspec.chat.conversation import Role
+from localspec.chat.events import RoundText, TurnEnd
+from localspec.errors import UsageError
+from localspec.ui.safe_text import one_line, safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from localspec.chat.conversation import Message
+    from localspec.engine.cancel import Cancel
+    from localspec.engine.stats import GenerationStats
+    from localspec.ui.contract import ChatSession
+
+_EVERY_S = 0.125
+_SEED_BITS = 32
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the two answers: the engine's thread writes it, the screen reads it.
+
+    Attributes:
+        speculation: whether it is drafted.
+        text: as far as it is written.
+        stats: its figures, once it has ended.
+    """
+
+    speculation: bool
+    text: str = ""
+    stats: GenerationStats | None = None
+
+
+def question(session: ChatSession, typed: str) -> tuple[str, Sequence[Message]]:
+    """What to answer, and what was said before it: what is typed, else the last question.
+
+    Raises:
+        UsageError: there is neither, or nothing can be drafted.
+    """
+    if session.speculation_note:
+        raise UsageError(f"there is nothing to compare: {session.speculation_note}")
+    messages = list(session.messages)
+    if typed.strip():
+        return typed, messages
+    users = [i for i, message in enumerate(messages) if message.role is Role.USER]
+    if not users:
+        raise UsageError("there is no prompt to answer twice", "Type one first.")
+    return messages[users[-1]].content, messages[: users[-1]]
+
+
+def answer_twice(
+    session: ChatSession,
+    text: str,
+    before: Sequence[Message],
+    sides: Sequence[Side],
+    cancel: Cancel,
+) -> None:
+    """Answer `text` once for every side (engine's thread); messages and settings are put back."""
+    messages, settings = list(session.messages), session.settings
+    speculation = session.speculation
+    sampling = settings.sampling
+    if sampling.seed is None:  # both sides draw the same
+        sampling = replace(sampling, seed=secrets.randbits(_SEED_BITS))
+    try:
+        for side in sides:
+            session.open(before)
+            session.settings = replace(settings, sampling=sampling, repeatable=True)
+            session.speculation = side.speculation
+            for event in session.turn(text, cancel):
+                if isinstance(event, RoundText):
+                    side.text += event.text
+                elif isinstance(event, TurnEnd):
+                    side.stats = event.stats
+            if cancel.is_set():
+                return
+    finally:
+        session.open(messages)
+        session.settings = settings
+        session.speculation = speculation
+
+
+def heading(side: Side) -> Content:
+    """Which side it is, and how fast it was."""
+    name = "with speculation" if side.speculation else "without speculation"
+    if side.stats is None:
+        said = "writing …" if side.text else "waiting"
+    else:
+        speed = side.stats.tokens_per_second
+        said = f"{side.stats.generated_tokens:,} tokens"
+        said += "" if speed is None else f", {speed:.1f} tokens/s"
+        accepted = side.stats.acceptance_rate
+        said += "" if accepted is None else f", {100 * accepted:.0f} % accepted"
+    return Content.assemble((name, "bold"), ("  " + said, "$text-accent"))
+
+
+def in_common(one: Side, other: Side) -> int:
+    """Characters that both texts begin with."""
+    pairs = zip(one.text, other.text, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def body(side: Side, other: Side) -> Content:
+    """The text; what the other side does not say stands out, once there is something to compare."""
+    if not other.text:
+        return Content(safe(side.text))
+    common = in_common(side, other)
+    rest = "" if other.stats is None and common == len(other.text) else "bold $text-warning"
+    return Content.assemble(safe(side.text[:common]), (safe(side.text[common:]), rest))
+
+
+def verdict(off: Side, on: Side) -> str:
+    """Both speeds as a ratio, and whether the texts are the same."""
+    if off.stats is None or on.stats is None:
+        return "Esc stops and closes"
+    slow, fast = off.stats.tokens_per_second, on.stats.tokens_per_second
+    ratio = (
+        f"{fast / slow:.2f}x as fast with speculation, in this one answer; "
+        if slow and fast
+        else ""
+    )
+    if off.text == on.text:
+        return f"{ratio}the texts are the same"
+    common = in_common(off, on)
+    return f"{ratio}the texts part after {common:,} characters"
+
+
+class CompareScreen(ModalScreen[None]):
+    """Shows both sides while they are written; closes with Esc.
+
+    Args:
+        asked: the prompt.
+        sides: without and with speculation.
+        stop: asks the engine to end.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "leave", "Close")]
+
+    def __init__(self, asked: str, sides: tuple[Side, Side], stop: Callable[[], None]) -> None:
+        super().__init__()
+        self._asked = asked
+        self._sides = sides
+        self._stop = stop
+        self._heads = [Static("", markup=False, classes="side-head") for _ in sides]
+        self._texts = [Static("", markup=False) for _ in sides]
+        self._foot = Static("", markup=False, id="compare-foot")
+
+    def compose(self) -> ComposeResult:
+        """Two columns, what they come to below."""
+        with Vertical(id="compare") as box:
+            box.border_title = Content(one_line(self._asked, 60))
+            with Horizontal():
+                for head, text in zip(self._heads, self._texts, strict=True):
+                    with Vertical(classes="side"):
+                        yield head
+                        with VerticalScroll():
+                            yield text
+            yield self._foot
+
+    def on_mount(self) -> None:
+        """Draw now and then."""
+        self._draw()
+        self.set_interval(_EVERY_S, self._draw)
+
+    def _draw(self) -> None:
+        off, on = self._sides
+        for index, (side, other) in enumerate(((off, on), (on, off))):
+            self._heads[index].update(heading(side))
+            self._texts[index].update(body(side, other))
+        self._foot.update(verdict(off, on))
+
+    def action_leave(self) -> None:
+        """Stop what is still being written, and close."""
+        self._stop()
+        self.dismiss(None)

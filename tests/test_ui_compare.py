@@ -1,0 +1,156 @@
+"""One prompt answered twice: the screen with a scripted session, the answers with the demo pair."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from localspec.chat.conversation import Message, Role
+from localspec.cli.loading import load_session
+from localspec.cli.options import Options
+from localspec.engine.cancel import Cancel
+from localspec.engine.stats import GenerationStats
+from localspec.errors import UsageError
+from localspec.ui.compare_screen import (
+    CompareScreen,
+    Side,
+    answer_twice,
+    body,
+    heading,
+    question,
+    verdict,
+)
+from localspec.ui.turns import Phase
+from tests.support.chat_pilot import chatting
+from tests.support.scripted_session import Gate, ScriptedSession
+
+
+def run(body: Callable[[], Any]) -> None:
+    asyncio.run(body())
+
+
+def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> None:
+    async def body() -> None:
+        answers = ["First.", "The sky is blue.", "The sky is grey."]
+        async with chatting(size=(120, 30), answers=answers) as chat:
+            await chat.ask("Hello?")
+            before = list(chat.session.messages)
+            chat.app.prompt.insert("What is the sky?")
+            await chat.pilot.press("ctrl+b")
+            await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
+            shown = chat.screen()
+            for text in ("What is the sky?", "is blue.", "is grey.", "without speculation"):
+                assert text in shown
+            await chat.pilot.press("escape")
+            await chat.until(chat.ready)
+            assert chat.session.messages == before
+            assert chat.session.speculation
+            assert "is blue" not in chat.transcript()
+            assert chat.app.prompt.text == "What is the sky?"
+
+    run(body)
+
+
+def test_escape_stops_it_and_the_input_works_again() -> None:
+    async def body() -> None:
+        async with chatting(answers=["word " * 400], gate=Gate(is_open=False)) as chat:
+            chat.app.prompt.insert("Go on.")
+            await chat.pilot.press("ctrl+b")
+            chat.session.gate.allow(4)
+            await chat.until(lambda: chat.session.rounds_made == 4, "four rounds")
+            assert chat.app.turns.phase is Phase.CHANGING
+            await chat.pilot.press("escape")
+            await chat.until(chat.ready, "the end")
+            assert not isinstance(chat.app.screen, CompareScreen)
+            assert chat.session.messages == []
+
+    run(body)
+
+
+def test_without_a_prompt_or_a_draft_it_is_said() -> None:
+    async def body() -> None:
+        async with chatting() as chat:
+            await chat.pilot.press("ctrl+b")
+            await chat.until(lambda: "no prompt to answer twice" in chat.transcript())
+            assert not isinstance(chat.app.screen, CompareScreen)
+
+    run(body)
+    with pytest.raises(UsageError, match="no draft"):
+        question(ScriptedSession(speculation_note="there is no draft"), "Hello")
+
+
+def test_the_last_question_is_asked_again_where_nothing_is_typed() -> None:
+    said = [Message(Role.USER, "a"), Message(Role.ASSISTANT, "b"), Message(Role.USER, "c")]
+    session = ScriptedSession(messages=[*said, Message(Role.ASSISTANT, "d")])
+    assert question(session, " ") == ("c", said[:2])
+    assert question(session, "e") == ("e", session.messages)
+
+
+def test_what_only_one_side_says_stands_out_once_it_is_certain() -> None:
+    off, on = Side(speculation=False, text="one two three"), Side(speculation=True, text="one")
+    off.stats = GenerationStats()
+    assert not body(off, on).spans  # the other is still being written
+    on.stats = GenerationStats()
+    assert body(off, on).spans
+    assert body(off, on).plain == "one two three"
+    assert verdict(off, on) == "the texts part after 3 characters"
+    assert "waiting" in heading(Side(speculation=True)).plain
+
+
+def test_control_characters_do_not_reach_the_screen() -> None:
+    side = Side(speculation=False, text="\x1b[2Jhello")
+    assert "\x1b" not in body(side, Side(speculation=True, text="x")).plain
+
+
+def test_the_demo_pair_says_the_same_twice_and_goes_on_as_before() -> None:
+    options = Options(pair="demo", threads=1, ctx_size=256, gamma=3, n_predict=24)
+    session = load_session(options, progress=lambda *_: None, cancel=Cancel())
+    try:
+        list(session.turn("Hello!", Cancel()))
+        before, settings = list(session.messages), session.settings
+        sides = Side(speculation=False), Side(speculation=True)
+        answer_twice(session, "Tell me a story about a dog.", before, sides, Cancel())
+        off, on = sides
+        assert off.text == on.text != ""  # temperature 0.8: they drew the same
+        assert off.stats is not None
+        assert on.stats is not None
+        assert off.stats.drafted_tokens == 0
+        assert on.stats.drafted_tokens > 0
+        assert "the texts are the same" in verdict(off, on)
+        assert session.messages == before
+        assert session.settings == settings
+        assert session.speculation
+    finally:
+        session.close()
+
+
+def test_a_real_answer_that_is_stopped_leaves_the_session_usable() -> None:
+    options = Options(pair="demo", threads=1, ctx_size=256, gamma=3, n_predict=200)
+    session = load_session(options, progress=lambda *_: None, cancel=Cancel())
+    try:
+        cancel = Cancel()
+        stopping = StoppedSide(cancel)
+        sides = stopping, Side(speculation=True)
+        answer_twice(session, "Tell me a story about a dog.", [], sides, cancel)
+        assert stopping.text
+        assert not sides[1].text
+        assert session.messages == []
+        assert list(session.turn("Hello!", Cancel()))
+    finally:
+        session.close()
+
+
+class StoppedSide(Side):
+    """Wants to stop as soon as it has a word."""
+
+    def __init__(self, cancel: Cancel) -> None:
+        self._cancel = cancel
+        super().__init__(speculation=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "text" and value:
+            self._cancel.set()
