@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ except ImportError:  # Windows has neither limits nor peaks by this name
     resource = None
 
 _CGROUP = Path("/sys/fs/cgroup")
+_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+_UNLIMITED = 1 << 60  # version 1 writes a number where it means none
 
 
 @cache
@@ -40,16 +46,13 @@ def peak_resident() -> int:
 def total() -> int:
     """The machine's memory, or the container's where that is less."""
     machine = int(psutil.virtual_memory().total)
-    limit = _cgroup_number("memory.max")
-    return machine if limit is None else min(machine, limit)
+    return min([machine, *(group.limit for group in _groups())])
 
 
 def available() -> int:
     """What may still be allocated without swapping, by the machine's and the container's limit."""
     bounds = [int(psutil.virtual_memory().available)]
-    limit, used = _cgroup_number("memory.max"), _cgroup_number("memory.current")
-    if limit is not None and used is not None:
-        bounds.append(limit - used + _cgroup_cache())
+    bounds += [group.limit - group.used + group.cache for group in _groups()]
     room = address_space_left()
     if room is not None:
         bounds.append(room)
@@ -66,34 +69,62 @@ def address_space_left() -> int | None:
     return max(0, int(soft) - int(_process().memory_info().vms))
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A control group with a limit: bytes allowed, used, and of these given up on demand."""
+
+    limit: int
+    used: int
+    cache: int
+
+
+def _groups() -> list[_Group]:
+    """The control groups that bound this process: its own and those above it."""
+    found = []
+    for folder in _folders():
+        for limit_name, used_name, cache_name in _FILES:
+            limit, used = _number(folder / limit_name), _number(folder / used_name)
+            if limit is not None and used is not None and limit < _UNLIMITED:
+                found.append(_Group(limit, used, _file_cache(folder, cache_name)))
+    return found
+
+
 @cache
-def _cgroup() -> Path | None:
-    """This process's cgroup (version 2), if there is one with a memory controller."""
+def _folders() -> tuple[Path, ...]:
+    """The folders of this process's control groups, of version 2 or 1, up to the root."""
     try:
         lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
     except OSError:
-        return None
-    own = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), None)
-    if own is None:
-        return None
-    # Inside a container the path may be the host's: then the mounted root is ours.
-    candidates = (_CGROUP / own, _CGROUP)
-    return next((folder for folder in candidates if (folder / "memory.current").is_file()), None)
+        return ()
+    found: list[Path] = []
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, own = rest.partition(":")
+        if number == "0":
+            root = _CGROUP
+        elif "memory" in controllers.split(","):
+            root = _CGROUP / "memory"
+        else:
+            continue
+        # Inside a container the path may be the host's: then the mounted root is ours.
+        group = root / own.lstrip("/")
+        found += [group, *(above for above in group.parents if above.is_relative_to(root))]
+    limits = [limit for limit, _, _ in _FILES]
+    bounded = (folder for folder in found if any((folder / name).is_file() for name in limits))
+    return tuple(dict.fromkeys(bounded))
 
 
-def _cgroup_number(name: str) -> int | None:
-    folder = _cgroup()
+def _number(path: Path) -> int | None:
     try:
-        return int((folder / name).read_text("ascii")) if folder is not None else None
+        return int(path.read_text("ascii"))
     except (OSError, ValueError):  # absent, or "max"
         return None
 
 
-def _cgroup_cache() -> int:
+def _file_cache(folder: Path, name: str) -> int:
     """File pages that count as used but are given up on demand."""
-    folder = _cgroup()
     try:
-        lines = (folder / "memory.stat").read_text("ascii").splitlines() if folder else []
+        lines = (folder / "memory.stat").read_text("ascii").splitlines()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return sum(int(line.split()[1]) for line in lines if line.startswith(f"{name} "))

@@ -43,12 +43,28 @@ def test_a_container_limit_bounds_what_is_free(
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 100000\n")
-    monkeypatch.setattr(machine, "_cgroup", lambda: tmp_path)
+    monkeypatch.setattr(machine, "_folders", lambda: (tmp_path,))
     assert machine.total() == 1_000_000
     assert machine.available() == 700_000
     (tmp_path / "memory.max").write_text("max\n")
     assert machine.total() > 1_000_000
     assert machine.available() > 1_000_000
+
+
+def test_the_strictest_of_nested_containers_of_both_versions_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, above = tmp_path / "own", tmp_path / "above"
+    for folder, limit, used in ((own, 3_000_000, 100_000), (above, 2_000_000, 1_500_000)):
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        (folder / "memory.usage_in_bytes").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text("total_inactive_file 50000\n")
+    monkeypatch.setattr(machine, "_folders", lambda: (own, above))
+    assert machine.total() == 2_000_000
+    assert machine.available() == 550_000
+    (above / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert machine.total() == 3_000_000
 
 
 def test_a_limit_on_the_address_space_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
+from localspec.chat.events import TurnEnd
+from localspec.chat.session import Session
 from localspec.cli.app import cli
+from localspec.cli.loading import load_session
+from localspec.cli.options import Options, shared_options
+from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.errors import OutOfMemory
+from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs import gguf
 from localspec.pairs.memory import fit
 from localspec.pairs.memory.need import Facts, Setup, facts, need
@@ -157,8 +165,8 @@ def test_a_refusal_names_a_context_that_fits() -> None:
     free = Free(ram=8 * GB, address_space=8 * GB)
     with pytest.raises(OutOfMemory) as refused:
         chosen(free, Wishes(n_ctx=32768))
-    assert refused.value.remedy == "With --ctx-size 8192 they would fit."
-    assert chosen(free, Wishes(n_ctx=8192)).target.n_ctx == 8192
+    assert refused.value.remedy.startswith("With --ctx-size 16384 they would fit; with --draft")
+    assert chosen(free, Wishes(n_ctx=16384)).target.n_ctx == 16384
 
 
 def test_a_refusal_names_the_draft_where_that_is_what_does_not_fit() -> None:
@@ -258,3 +266,77 @@ def test_show_says_why_a_pair_would_not_be_loaded(
     said = capsys.readouterr().out
     assert "plan        the models need about" in said
     assert "free are 1 MB" in said
+
+
+# --- options ----------------------------------------------------------------------------------
+
+
+def loaded(**options: Any) -> Session:
+    how = Options(threads=1, gamma=2, n_predict=4, temp=0, **options)
+    return load_session(how, progress=lambda _step, _share: None, cancel=Cancel())
+
+
+def answer(session: Session) -> str:
+    *_, end = session.turn("Say something.", Cancel())
+    assert isinstance(end, TurnEnd)
+    return end.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mmap": False},
+        {"flash_attn": "on"},
+        {"flash_attn": "off"},
+        {"threads_batch": 2, "draft_threads": 1},
+        {"device": (), "draft_device": ()},
+        {"n_gpu_layers": -1, "draft_n_gpu_layers": 0},
+    ],
+)
+def test_where_and_how_a_model_runs_does_not_change_what_it_says(options: dict[str, Any]) -> None:
+    with closing(loaded()) as plain, closing(loaded(**options)) as placed:
+        assert answer(placed) == answer(plain)
+
+
+def test_cache_types_are_those_asked_for() -> None:
+    with closing(loaded()) as full, closing(loaded(cache_type_k="q8_0")) as small:
+        used = small.pair.target.cache_bytes / full.pair.target.cache_bytes
+        assert used == pytest.approx((34 / 32 + 2) / 4, rel=0.01)
+        assert small.pair.load_settings["cache_type_v"] == "f16"
+        assert answer(small)
+
+
+def test_devices_that_are_not_there_are_named() -> None:
+    with pytest.raises(UsageError, match="sees no device CUDA7"):
+        loaded(device=("CUDA7",))
+
+
+def test_quantised_values_need_flash_attention() -> None:
+    with pytest.raises(UsageError, match="only with flash attention"):
+        loaded(cache_type_v="q8_0", flash_attn="off")
+
+
+def test_the_command_line_takes_llama_cpps_names() -> None:
+    seen: list[Options] = []
+
+    def take(options: Options) -> None:
+        seen.append(options)
+
+    command = click.command()(shared_options(take))
+    words = "-ngl all -ngld 3 -dev CUDA0,CUDA1 -devd none -tb 4 -td 2 -fa on -ctk q8_0 -ctv q4_0"
+    command.main([*words.split(), "--mlock", "--no-mmap"], standalone_mode=False)
+    assert seen[0] == Options(
+        n_gpu_layers=-1,
+        draft_n_gpu_layers=3,
+        device=("CUDA0", "CUDA1"),
+        draft_device=(),
+        threads_batch=4,
+        draft_threads=2,
+        flash_attn="on",
+        cache_type_k="q8_0",
+        cache_type_v="q4_0",
+        mlock=True,
+        mmap=False,
+    )
+    with pytest.raises(click.BadParameter, match="auto or all"):
+        command.main(["-ngl", "many"], standalone_mode=False)

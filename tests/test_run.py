@@ -531,3 +531,17 @@ def test_a_limit_on_the_address_space_is_a_message() -> None:
     fitted = finished(process("-p", "hi", "-n", "2", "-c", "300000", preexec_fn=limited))
     assert fitted.code == 0
     assert "a cache in q8_0 instead of f16" in fitted.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("megabytes", [200, 240, 280, 320, 360, 400, 600, 900])
+def test_under_any_limit_there_is_an_answer_or_a_reason(megabytes: int) -> None:
+    limit = megabytes << 20
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    done = finished(process("-p", "hi", "-n", "2", "-c", "4096", "-t", "1", preexec_fn=limited))
+    assert done.code in (0, 1)
+    assert done.code == 0 or "memory" in done.err
+    assert "Traceback" not in done.err

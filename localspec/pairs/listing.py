@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from localspec.errors import LocalspecError
 from localspec.pairs import catalogue, curated, gguf, installed
 from localspec.pairs.curated import CuratedPair
 from localspec.pairs.installed import DEMO, InstalledPair
@@ -76,7 +78,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> Row:
         kind=entry.kind if entry else "own",
         memory_gb=entry.memory_gb if entry else 0,
         n_bytes=n_bytes,
-        fit=fit.against_this_machine(fit.unread_bytes(n_bytes)),
+        fit=fit.against_this_machine(_needed(pair, n_bytes)),
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
         target=pair.target.reference or pair.target.paths[0],
@@ -84,6 +86,17 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> Row:
         notes=entry.notes if entry else "",
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),
     )
+
+
+def _needed(pair: InstalledPair, n_bytes: int) -> int:
+    """Bytes by the headers, or by the sizes where the files are gone or damaged."""
+    try:
+        models = [gguf.read_model(Path(model.paths[0])) for model in pair.models]
+    except LocalspecError:
+        return fit.unread_bytes(n_bytes)
+    target, *drafts = models
+    more = sum(model.tensor_bytes - model.header.tensor_bytes for model in models)
+    return fit.needed_bytes(target.header, drafts[0].header if drafts else None, more_bytes=more)
 
 
 def _available(entry: CuratedPair) -> Row:

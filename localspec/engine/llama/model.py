@@ -14,7 +14,13 @@ from llama_cpp import llama_cpp as lib
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.devices import device_list, repacking_works
 from localspec.engine.llama.log import LogSection, start_backend
-from localspec.errors import Cancelled, ModelFileError, ModelLoadError, UnsupportedModel
+from localspec.errors import (
+    Cancelled,
+    ModelFileError,
+    ModelLoadError,
+    OutOfMemory,
+    UnsupportedModel,
+)
 
 ALL_LAYERS = -1
 
@@ -234,6 +240,11 @@ def _load_failure(path: Path, section: LogSection, cancel: Cancel | None) -> Exc
     if cancel is not None and cancel.is_set():
         return Cancelled()
     reason = section.reason() or "llama.cpp gives no reason"
+    if "alloc" in reason:
+        return OutOfMemory(
+            f"no memory for {path.name} ({reason})",
+            "Close other programs, lower --n-gpu-layers, or choose a smaller pair.",
+        )
     return ModelLoadError(
         f"llama.cpp cannot load {path.name}: {reason}",
         "Check that the download is complete and that llama-cpp-python knows this architecture.",

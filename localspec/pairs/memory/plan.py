@@ -233,11 +233,14 @@ class _Planner:
         return f"Lower --ctx-size, choose a smaller pair, or close other programs{raised}."
 
     def largest(self) -> int:
-        """The largest of the contexts usually tried that fits, not beyond the wish; else 0."""
-        most = self.wishes.n_ctx or 1 << 31
-        free_choice = replace(self, wishes=replace(self.wishes, n_ctx=None))
-        sizes = (c for c in free_choice.candidates() if c.n_ctx <= most)
-        return max((c.n_ctx for c in sizes if _fits(self.placed(c))), default=0)
+        """The largest of the halvings of the context wished for that fits, else 0."""
+        n = self.wishes.n_ctx or usual_context(self.target)
+        while n >= LEAST_CTX:
+            tried = replace(self, wishes=replace(self.wishes, n_ctx=n))
+            if any(_fits(self.placed(candidate)) for candidate in tried.candidates()):
+                return n
+            n //= 2
+        return 0
 
     def given_up(self, chosen: MemoryPlan, best: MemoryPlan) -> Iterator[str]:
         """What is smaller than usual."""
