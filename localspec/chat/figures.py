@@ -16,6 +16,8 @@ class Figures:
         gamma_note: where gamma comes from, in words for a person.
         speed_now: tokens per second over about the last second.
         speed_average: tokens per second of this turn after its first token.
+        plain_speed: tokens per second that this pair makes here without a draft, as measured.
+        lossy: "lossy" and the lenience where drafting changes what the target would say, else "".
         acceptance_rate: accepted over drafted tokens, this turn.
         tokens_per_round: emitted tokens per verify pass, this turn.
         drafted, accepted, recovered, bonus: token counts, this turn.
@@ -34,6 +36,8 @@ class Figures:
     gamma_note: str = ""
     speed_now: float | None = None
     speed_average: float | None = None
+    plain_speed: float | None = None
+    lossy: str = ""
     acceptance_rate: float | None = None
     tokens_per_round: float | None = None
     drafted: int = 0
@@ -50,3 +54,11 @@ class Figures:
     draft_read: int = 0
     context_used: int = 0
     context_size: int = 0
+
+    @property
+    def speedup(self) -> float | None:
+        """This turn's speed against plain decoding; None while nothing was drafted."""
+        speed = self.speed_average or self.speed_now
+        if not self.drafted or not speed or not self.plain_speed:
+            return None
+        return speed / self.plain_speed

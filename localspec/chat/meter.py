@@ -11,6 +11,28 @@ from localspec.chat.figures import Figures
 from localspec.engine.stats import GenerationStats, Prefill, Round
 
 _WINDOW_S = 1.0
+_ENOUGH = 8  # tokens of plain rounds that make a speed
+
+
+class PlainSpeed:
+    """What this pair makes without a draft, from rounds in which nothing was drafted."""
+
+    def __init__(self) -> None:
+        self._tokens = 0
+        self._seconds = 0.0
+
+    def add(self, done: Round) -> None:
+        """Count a round."""
+        if done.drafted == 0:
+            self._tokens += done.emitted
+            self._seconds += done.total_s + done.between_s
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None until enough was decoded without a draft."""
+        if self._tokens < _ENOUGH or self._seconds <= 0:
+            return None
+        return self._tokens / self._seconds
 
 
 class Meter:
@@ -19,13 +41,22 @@ class Meter:
     Args:
         context_size: tokens that the context holds.
         clock: a monotonic clock in seconds.
+        lenience: of a lossy rule, None for a lossless one.
 
     Attributes:
         stats: the sums; the engine's thread alone writes them.
+        plain_speed: tokens per second without a draft, None while that is not known.
     """
 
-    def __init__(self, context_size: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.stats = GenerationStats()
+    def __init__(
+        self,
+        context_size: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        lenience: float | None = None,
+    ) -> None:
+        self.stats = GenerationStats(lenience=lenience)
+        self.plain_speed: float | None = None
         self._context_size = context_size
         self._clock = clock
         self._lock = threading.Lock()
@@ -62,6 +93,8 @@ class Meter:
                 gamma_note=note,
                 speed_now=self._speed_now(),
                 speed_average=stats.tokens_per_second,
+                plain_speed=self.plain_speed,
+                lossy="" if stats.lenience is None else f"lossy {stats.lenience:g}",
                 acceptance_rate=stats.acceptance_rate,
                 tokens_per_round=stats.mean_tokens_per_round,
                 drafted=stats.drafted_tokens,

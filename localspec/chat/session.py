@@ -12,7 +12,7 @@ from localspec.chat.answer import Answer
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.events import PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
-from localspec.chat.meter import Meter
+from localspec.chat.meter import Meter, PlainSpeed
 from localspec.chat.pair import LoadedPair
 from localspec.chat.settings import ChatSettings
 from localspec.chat.switch import Switch
@@ -78,6 +78,7 @@ class Session:
         self._meter = Meter(pair.target.n_ctx)
         self._window = Window(pair.target.n_ctx)
         self._speculation = engine.drafter is not None and settings.draft_length > 0
+        self._plain = PlainSpeed()
         self._busy = threading.Lock()
         self._closed = False
         self._grammar: tuple[str, LlamaGrammar] | None = None
@@ -299,7 +300,7 @@ class Session:
         prompt = self._window.fit(asked, lambda messages: self._prompt(messages, settings))
         if self._window.left_out > left_out:
             yield TurnsLeftOut(self._window.left_out)
-        self._meter = Meter(self.pair.target.n_ctx)
+        self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
         piece = self.pair.target.model.piece
         answer = Answer(piece, (*settings.stop, *self._template.stops))
         before, self.messages[:] = list(self.messages), asked
@@ -318,7 +319,14 @@ class Session:
             else:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
                 self.messages.append(message)
+        self._meter.plain_speed = self._plain_speed(len(prompt) + len(answer.tokens))
         yield TurnEnd(answer.text, reason, self._meter.stats)
+
+    def _plain_speed(self, context: int) -> float | None:
+        """Tokens per second without a draft, from the measured costs or from plain rounds."""
+        if isinstance(self._auto, AutoGamma):
+            return 1 / self._auto.costs.target.at(context).seconds(1)
+        return self._plain.tokens_per_second
 
     def _prompt(self, messages: Sequence[Message], settings: ChatSettings) -> list[int]:
         """The ids that the models read, beginning with those that are in the caches."""
@@ -334,6 +342,7 @@ class Session:
         if prefill is None:
             return FinishReason.CANCELLED
         self._meter.prefilled(prefill)
+        self._meter.plain_speed = self._plain_speed(len(prompt))
         how = GenerateSettings(
             sampling=settings.sampling,
             accept=settings.rule,
@@ -349,6 +358,7 @@ class Session:
             for done in rounds:
                 event = answer.add(done)
                 self._meter.add(event.round)
+                self._plain.add(event.round)
                 yield event
                 if event.round.finish is not None:
                     return event.round.finish

@@ -110,8 +110,10 @@ class GenerationStats:
     `time_to_first_token_s` runs from the start of the prefill to the end of the first round
     that emitted something; loading is left out. `draft_prefill` and `draft_cached` are those of
     the first round that asked the draft: the prompt, and the token or two generated before it.
+    `lenience` is that of a lossy rule, None for a lossless one.
     """
 
+    lenience: float | None = None
     prompt_tokens: int = 0
     prefill_cached: int = 0
     prefill_decoded: int = 0

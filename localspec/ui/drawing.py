@@ -66,10 +66,12 @@ def split_bar(first: float, second: float, width: int, styles: tuple[str, str]) 
     return styled(("█" * cells, styles[0]), ("░" * (width - cells), styles[1]))
 
 
-def sparkline(values: Sequence[float], width: int, style: str = "$primary") -> Content:
-    """The last `width` values as columns, newest on the right, scaled to the largest."""
+def sparkline(
+    values: Sequence[float], width: int, style: str = "$primary", top: float | None = None
+) -> Content:
+    """The last `width` values as columns, newest on the right, scaled to `top` or the largest."""
     shown = list(values)[-width:]
-    top = max(shown, default=0.0)
+    top = max(shown, default=0.0) if top is None else top
     if top <= 0:
         return styled((_LEVELS[0] * width, "$foreground 35%"))
     last = len(_LEVELS) - 1

@@ -302,6 +302,7 @@ def figures_of(stats: GenerationStats | None) -> dict[str, float]:
         "generated_tokens": stats.generated_tokens,
         "tokens_per_second": stats.tokens_per_second,
         "acceptance_rate": stats.acceptance_rate,
+        "lossy": stats.lenience if stats.drafted_tokens else None,
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -317,6 +318,8 @@ def footnote(figures: Figures, reason: FinishReason | None, *, empty: bool) -> s
         parts.append(f"{numbers.speed(known['tokens_per_second'])} tokens/s")
     if "acceptance_rate" in known:
         parts.append(f"{numbers.percent(known['acceptance_rate'])} accepted")
+    if "lossy" in known:
+        parts.append(f"lossy {known['lossy']:g}")
     ending = _ENDINGS[reason] if reason is not None else "broken off"
     if empty:
         ending = ending or "an empty answer"

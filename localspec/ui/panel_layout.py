@@ -11,6 +11,7 @@ from textual.content import Content
 
 from localspec.chat.figures import Figures
 from localspec.ui import drawing, numbers
+from localspec.ui.panel_memory import machine_lines, memory_lines
 from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _LABEL = "$foreground 65%"
 _HEAD = "bold $text-primary"
 _SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
+_LATELY = 16  # rounds of one column in the course of the acceptance
 _TALLEST_COLUMNS = 6
 
 
@@ -30,6 +32,7 @@ class PanelState:
     memory: MemoryUse | None = None
     note: str = ""
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
+    acceptances: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
     rounds: deque[drawing.Outcome] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
 
     def take(self, figures: Figures) -> None:
@@ -37,6 +40,11 @@ class PanelState:
         self.figures = figures
         if figures.generating and figures.speed_now is not None:
             self.speeds.append(figures.speed_now)
+            lately = list(self.rounds)[-_LATELY:]
+            accepted = sum(done.accepted for done in lately)
+            drafted = accepted + sum(done.rejected for done in lately)
+            if drafted:
+                self.acceptances.append(accepted / drafted)
 
     def add_round(self, done: Round) -> None:
         """Remember how a round went."""
@@ -45,6 +53,7 @@ class PanelState:
     def clear(self) -> None:
         """Forget the past (a new conversation)."""
         self.speeds.clear()
+        self.acceptances.clear()
         self.rounds.clear()
 
 
@@ -65,7 +74,10 @@ def big_speed(state: PanelState) -> tuple[str, str]:
     now = state.figures
     speed = now.speed_now if now.generating else now.speed_average
     figure = "0" if speed is None else f"{speed:.1f}" if speed < 100 else f"{speed:.0f}"
-    return figure, "now" if now.generating else "last answer"
+    meaning = "now" if now.generating else "last answer"
+    if now.lossy and now.drafted:
+        meaning = f"{meaning.partition(' ')[0]}, {now.lossy}"
+    return figure, meaning
 
 
 def compact_lines(state: PanelState, width: int) -> list[Content]:
@@ -74,9 +86,10 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
         return []
     now = state.figures
     bar_width = 10 if width >= 76 else 5
+    unit = f"tokens/s, {now.lossy}" if now.lossy and now.drafted else "tokens/s"
     first = _join(
         [
-            _figure(numbers.speed(now.speed_now or now.speed_average), "tokens/s"),
+            _figure(numbers.speed(now.speed_now or now.speed_average), unit),
             drawing.sparkline(state.speeds, bar_width),
             _figure(numbers.percent(now.acceptance_rate), "accepted"),
             drawing.bar(now.acceptance_rate, bar_width),
@@ -87,6 +100,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     )
     second = _join(
         [
+            *([_figure(_times(now.speedup), "plain")] if now.speedup else []),
             _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
             _figure(numbers.count(now.drafted), "drafted"),
             _figure(numbers.count(now.accepted), "accepted"),
@@ -108,10 +122,11 @@ def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
         (2, _round_lines(state, width, _TALLEST_COLUMNS)),
         (1, _context_lines(state, width)),
         (3, _time_lines(state, width)),
-        (1, _memory_lines(state, width)),
+        (1, memory_lines(state.memory, width)),
+        (4, machine_lines(state.memory, width)),
     ]
     gaps = True
-    for least in (4, 3, 2):
+    for least in (5, 4, 3, 2):
         kept = [lines for rank, lines in wanted if rank < least and lines]
         for gaps in (True, False):
             if sum(map(len, kept)) + gaps * (len(kept) - 1) <= height:
@@ -134,10 +149,28 @@ def _speed_lines(state: PanelState, width: int) -> list[Content]:
         ("average ", _LABEL), (numbers.speed(now.speed_average), "bold"), (" tokens/s", _LABEL)
     )
     first = drawing.styled(("first ", _LABEL), (numbers.seconds(now.time_to_first_token_s), "bold"))
-    return [
+    lines = [
         drawing.two_sides(average, first, width),
         drawing.sparkline(state.speeds, width),
     ]
+    if now.plain_speed is not None:
+        plain = drawing.styled(
+            ("plain ", _LABEL), (numbers.speed(now.plain_speed), "bold"), (" tokens/s", _LABEL)
+        )
+        lines.append(drawing.two_sides(plain, _speedup(now), width))
+    return lines
+
+
+def _speedup(now: Figures) -> Content:
+    """Whether drafting paid, in a figure and in a word."""
+    if now.speedup is None:
+        return Content("")
+    word, style = ("faster", "$text-success") if now.speedup >= 1 else ("slower", "$text-warning")
+    return drawing.styled((_times(now.speedup), f"bold {style}"), (f" {word}", _LABEL))
+
+
+def _times(ratio: float | None) -> str:
+    return f"{numbers.ratio(ratio)}×"
 
 
 def _speculation_lines(state: PanelState, width: int) -> list[Content]:
@@ -153,6 +186,7 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     )
     lines += [
         Content.assemble(rate, drawing.bar(now.acceptance_rate, width - rate.cell_length)),
+        *_course(state, width),
         _pair(("gamma", str(now.gamma)), ("per round", numbers.ratio(now.tokens_per_round)), half),
         _pair(
             ("drafted", numbers.count(now.drafted)),
@@ -166,6 +200,15 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
         ),
     ]
     return lines
+
+
+def _course(state: PanelState, width: int) -> list[Content]:
+    """The acceptance over time; a full column is everything accepted."""
+    if len(state.acceptances) < 2:
+        return []
+    label = drawing.styled(("over time ", _LABEL))
+    course = drawing.sparkline(state.acceptances, width - label.cell_length, "$success", top=1.0)
+    return [Content.assemble(label, course)]
 
 
 def _round_lines(state: PanelState, width: int, height: int) -> list[Content]:
@@ -228,41 +271,6 @@ def _known(whose: str, cached: int, read: int, width: int) -> Content:
     return drawing.two_sides(
         drawing.styled((whose, _LABEL)), drawing.styled((figures, "bold")), width
     )
-
-
-def _memory_lines(state: PanelState, width: int) -> list[Content]:
-    use = state.memory
-    if use is None:
-        return []
-    parts = [
-        ("target weights", use.target_weights, "█", "$primary"),
-        ("draft weights", use.draft_weights, "▓", "$success"),
-        ("caches", use.target_cache + use.draft_cache, "▒", "$warning"),
-        ("buffers", use.buffers, "░", "$accent"),
-    ]
-    lines = [
-        drawing.two_sides(
-            _head("Memory"), drawing.styled((numbers.size(use.process), "bold")), width
-        ),
-        drawing.stacked_bar([(amount, mark, style) for _, amount, mark, style in parts], width),
-    ]
-    for label, amount, mark, style in parts:
-        lines.append(_amount(mark, style, label, numbers.size(amount), width))
-    used = use.machine_total - use.machine_available
-    lines.append(
-        _amount(
-            " ", "", "machine", f"{numbers.size(used)} of {numbers.size(use.machine_total)}", width
-        )
-    )
-    for device in use.devices:
-        taken = f"{numbers.size(device.total - device.free)} of {numbers.size(device.total)}"
-        lines.append(_amount(" ", "", one_line(device.name, 14), taken, width))
-    return lines
-
-
-def _amount(mark: str, style: str, label: str, value: str, width: int) -> Content:
-    left = drawing.styled((f"{mark} ", style), (label, _LABEL))
-    return drawing.two_sides(left, drawing.styled((value, "bold")), width)
 
 
 def _head(text: str) -> Content:

@@ -1,0 +1,108 @@
+"""What the panel says: whether drafting pays, how the acceptance went, where the memory is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from textual.content import Content
+
+from localspec.chat.figures import Figures
+from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
+from localspec.engine.stats import DeviceMemory, GenerationStats, Round
+from localspec.ui.items import figures_of, footnote
+from localspec.ui.panel_layout import PanelState, big_speed, compact_lines, full_lines
+from localspec.ui.panel_memory import machine_lines
+from tests.fakes import ended, fake_session, rounds_of
+from tests.support.scripted_session import ScriptedSession
+
+DRAFTED = Figures(
+    generating=True, speculation=True, gamma=3, drafted=30, accepted=20, acceptance_rate=2 / 3,
+    speed_now=50.0, speed_average=60.0, plain_speed=40.0,
+)  # fmt: skip
+
+
+def text(lines: list[Content]) -> str:
+    return "\n".join(line.plain for line in lines)
+
+
+def done(accepted: int, drafted: int) -> Round:
+    tokens = tuple(range(accepted + 1))
+    return Round(tokens, drafted, drafted, accepted, 0.01, 0.02, 0.03)
+
+
+def shown(figures: Figures) -> tuple[str, str]:
+    """The full column and the two lines, as they read without colour."""
+    state = PanelState(figures=figures)
+    return text(full_lines(state, 36, 40)), text(compact_lines(state, 90))
+
+
+def test_the_speed_up_is_against_plain_decoding_here() -> None:
+    full, compact = shown(DRAFTED)
+    assert "plain 40.0 tokens/s" in full
+    assert "1.50× faster" in full
+    assert "1.50× plain" in compact
+    assert "0.75× slower" in shown(replace(DRAFTED, speed_average=30.0))[0]
+    plain = replace(DRAFTED, drafted=0)
+    assert "×" not in "".join(shown(plain))
+    assert "plain" not in "".join(shown(replace(DRAFTED, plain_speed=None)))
+
+
+def test_a_lossy_speed_is_called_lossy_in_every_form() -> None:
+    lossy = replace(DRAFTED, lossy="lossy 0.5")
+    assert "lossy 0.5" in shown(lossy)[1]
+    assert big_speed(PanelState(figures=lossy))[1] == "now, lossy 0.5"
+    assert big_speed(PanelState(figures=replace(lossy, generating=False)))[1] == "last, lossy 0.5"
+    assert "lossy" not in "".join(shown(DRAFTED))
+    stats = GenerationStats(lenience=0.5)
+    stats.add(done(3, 3))
+    assert "lossy 0.5" in footnote(figures_of(stats), None, empty=False)
+    without = GenerationStats(lenience=0.5)
+    without.add(done(0, 0))
+    assert "lossy" not in footnote(figures_of(without), None, empty=False)
+
+
+def test_the_acceptance_has_a_course_whose_full_height_is_everything() -> None:
+    state = PanelState()
+    for accepted in (4, 4, 0, 0):
+        for _ in range(16):
+            state.add_round(done(accepted, 4))
+        state.take(DRAFTED)
+    course = next(line.plain for line in full_lines(state, 36, 40) if "over time" in line.plain)
+    assert course.endswith("██▁▁")
+    state.clear()
+    assert "over time" not in text(full_lines(state, 36, 40))
+
+
+def test_memory_is_drawn_for_the_machine_and_for_devices_with_memory_of_their_own() -> None:
+    use = ScriptedSession().memory()
+    own = DeviceMemory("A card", free=30, total=40, label="CUDA0")
+    shared = DeviceMemory("A chip", free=30, total=40, integrated=True, label="MTL0")
+    use = replace(use, process=25, machine_total=100, machine_available=50, devices=(own, shared))
+    lines = [line.plain for line in machine_lines(use, 29)]
+    assert lines[0] == "memory   " + "█" * 5 + "▒" * 5 + "─" * 10
+    assert lines[1] == "CUDA0    " + "▒" * 5 + "─" * 15
+    assert lines[2].split() == ["█", "localspec", "▒", "in", "use", "─", "free"]
+    assert len(lines) == 3
+    assert machine_lines(None, 29) == []
+
+
+def test_the_least_important_is_left_out_first() -> None:
+    state = PanelState(figures=DRAFTED, memory=ScriptedSession().memory())
+    forms = [text(full_lines(state, 36, height)) for height in range(60, 0, -1)]
+    assert "─ free" in forms[0]
+    first_without = next(form for form in forms if "─ free" not in form)
+    assert "target weights" in first_without
+    assert "Speculation" in forms[-12]
+
+
+def test_plain_rounds_tell_the_plain_speed_where_nothing_was_measured() -> None:
+    plain = [*rounds_of(b"hello, world"), ended()]
+    session, _ = fake_session(plain, plain, settings=ChatSettings(gamma=0, lenience=0.5))
+    list(session.turn("hi", Cancel()))
+    seconds = sum(one.total_s + one.between_s for one in plain)
+    tokens = sum(one.emitted for one in plain)
+    assert session.figures().plain_speed == pytest.approx(tokens / seconds)
+    assert session.figures().speedup is None  # nothing was drafted
+    assert session.figures().lossy == "lossy 0.5"
