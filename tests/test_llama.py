@@ -10,7 +10,7 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama import Context, ContextOptions, Model, default_threads
+from localspec.engine.llama import Context, ContextOptions, Model, cores, default_threads
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.devices import repacking_works
 from localspec.errors import Cancelled, EngineError, ModelFileError, ModelLoadError
@@ -168,6 +168,36 @@ def test_memory_is_reported(target_context: Context) -> None:
 
 def test_default_threads_are_at_least_one() -> None:
     assert default_threads() >= 1
+
+
+def cpus(root: Path, siblings: dict[int, str], capacity: dict[int, int] | None = None) -> Path:
+    """A machine's folder of processors."""
+    for cpu, cores in siblings.items():
+        folder = root / "system" / "cpu" / f"cpu{cpu}"
+        (folder / "topology").mkdir(parents=True)
+        (folder / "topology" / "thread_siblings_list").write_text(f"{cores}\n")
+        if capacity:
+            (folder / "cpu_capacity").write_text(f"{capacity[cpu]}\n")
+    return root
+
+
+def test_efficiency_cores_are_left_out(tmp_path: Path) -> None:
+    # Two performance cores with two threads each, four efficiency cores.
+    root = cpus(tmp_path, {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3", 4: "4", 5: "5", 6: "6", 7: "7"})
+    assert cores._fast_on_linux(root, None) is None
+    (root / "cpu_core").mkdir()
+    (root / "cpu_core" / "cpus").write_text("0-3\n")
+    assert cores._fast_on_linux(root, None) == 2
+    assert cores._fast_on_linux(root, {2, 3, 4, 5}) == 1
+    assert cores._fast_on_linux(root, {4, 5}) is None
+
+
+def test_cores_of_little_capacity_are_left_out(tmp_path: Path) -> None:
+    each = {cpu: str(cpu) for cpu in range(6)}
+    root = cpus(tmp_path / "big", each, {0: 400, 1: 400, 2: 400, 3: 400, 4: 1024, 5: 1000})
+    assert cores._fast_on_linux(root, None) == 2
+    alike = cpus(tmp_path / "alike", each, dict.fromkeys(range(6), 1024))
+    assert cores._fast_on_linux(alike, None) is None
 
 
 def test_common_prefix() -> None:

@@ -2,9 +2,9 @@
 
 from localspec.engine.llama.build import build, machine
 from localspec.engine.llama.context import MAX_BATCH_OUTPUTS, Context, ContextOptions
+from localspec.engine.llama.cores import default_threads
 from localspec.engine.llama.devices import (
     backends,
-    default_threads,
     devices,
     repacking_works,
 )

@@ -1,4 +1,4 @@
-"""The machine as llama.cpp sees it: accelerators and their memory, and how many threads to use."""
+"""The machine as llama.cpp sees it: accelerators and their memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
-import psutil
 from llama_cpp import llama_cpp as lib
 from llama_cpp._ctypes_extensions import load_shared_library
 
@@ -112,14 +111,3 @@ def device_list(names: Sequence[str]) -> Any:
             "Run `localspec doctor`, or leave --device out.",
         )
     return (ctypes.c_void_p * (len(names) + 1))(*(known[name] for name in names), None)
-
-
-def default_threads() -> int:
-    """Physical cores that this process may use, at least 1.
-
-    A second thread on a core adds nothing to a decode that waits for memory, and costs when
-    the operating system parks it.
-    """
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    return max(1, min(physical, allowed or physical))

@@ -170,7 +170,9 @@ def need(model: Facts, setup: Setup) -> Need:
         weights_device,
         sum(caches[:first]) + states - device_state,
         sum(caches[first:]) + device_state,
-        output + (min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute),
+        output
+        + _copy(model)
+        + (min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute),
         compute if on_device else 0,
     )
 
@@ -260,10 +262,15 @@ def _row_bytes(elements: int, kind: str) -> int:
 
 
 def _state_bytes(model: Facts, setup: Setup) -> int:
-    """The states, llama.cpp's snapshots of them, or our own copy."""
+    """The states, and llama.cpp's snapshots of them."""
     elements, layers = model.state
     copies = 1 + (setup.snapshots if model.architecture in _WITH_SNAPSHOTS else 0)
     return elements * layers * _F32 * copies
+
+
+def _copy(model: Facts) -> int:
+    """Our own copy of a state, to go back to."""
+    return model.state[0] * model.state[1] * _F32
 
 
 def _compute(model: Facts, setup: Setup) -> int:
