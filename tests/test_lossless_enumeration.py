@@ -21,11 +21,11 @@ from localspec.engine.acceptance import Accept
 from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import FixedGamma, GammaPolicy, Situation, StoppingPlan
+from localspec.engine.gamma import FixedGamma, GammaPolicy, Plan, Situation, StoppingPlan
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
-from localspec.engine.stats import Round
+from localspec.engine.stats import FinishReason, Round
 from localspec.engine.verify import Draft, Rule, Verdict, block_rule, match_rule, token_rule
 
 from .support.stub_context import StubContext, StubModel
@@ -584,12 +584,24 @@ class Stopping:
         return ""
 
 
-def engine_round(world: World, accept: Accept, policy: GammaPolicy, noise: Noise) -> Tokens:
-    """What the first speculative round of the production engine emits."""
-    target, draft = (
-        StubContext(lambda tokens, logits=logits: logits[tokens[len(PROMPT) :]], StubModel(V))
-        for logits in (world.target, world.draft)
-    )
+END = 0  # where the world has an end of generation
+
+
+def engine_round(
+    world: World, accept: Accept, policy: GammaPolicy, *, ends: bool = False, extra: int = 0
+) -> Tokens:
+    """What the first speculative round of the production engine emits.
+
+    The draft may have `extra` ids that the target lacks, and likes them.
+    """
+    ending = frozenset({END}) if ends else frozenset()
+
+    def drafts(tokens: Tokens) -> np.ndarray:
+        known = world.draft.get(tokens[len(PROMPT) :], np.zeros(V))
+        return np.r_[known, np.ones(extra)].astype(np.float32)
+
+    target = StubContext(lambda tokens: world.target[tokens[len(PROMPT) :]], StubModel(V, ending))
+    draft = StubContext(drafts, StubModel(V + extra, ending))
     for context in (target, draft):
         context.cancel = None
     engine = Engine(target, ModelDrafter(draft, V))  # type: ignore[arg-type]
@@ -599,11 +611,18 @@ def engine_round(world: World, accept: Accept, policy: GammaPolicy, noise: Noise
     )
     generation = engine._begin(list(PROMPT), settings, Cancel())
     generation.first = False
-    return engine._round(generation, policy).tokens
+    done = engine._round(generation, policy)
+    return (*done.tokens, END) if done.finish is FinishReason.STOP else done.tokens
 
 
 def engine_distance(
-    world: World, accept: Accept, policy: GammaPolicy, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    accept: Accept,
+    policy: GammaPolicy,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    ends: bool = False,
+    extra: int = 0,
 ) -> tuple[float, set[int]]:
     """The distance to the target's distribution, and how many tokens the rounds emitted."""
     kind = CoupledBranching if accept is Accept.COUPLED else Branching
@@ -613,7 +632,7 @@ def engine_distance(
     def program(noise: Noise) -> Tokens:
         monkeypatch.setattr(acceptance, "StreamNoise", lambda _seed: noise)
         monkeypatch.setattr(acceptance, "CounterNoise", lambda _seed: noise)
-        emitted = engine_round(world, accept, policy, noise)
+        emitted = engine_round(world, accept, policy, ends=ends, extra=extra)
         lengths.add(len(emitted))
         while isinstance(noise, CoupledBranching) and len(emitted) <= world.gamma:
             emitted = (*emitted, noise.pick(world.p(emitted), len(PROMPT) + len(emitted)))
@@ -641,6 +660,44 @@ def test_the_engines_round_is_lossless(
     off, lengths = engine_distance(CHAINS[chain], accept, POLICIES[policy], monkeypatch)
     assert off < EXACT
     assert len(lengths) > 1 or policy == "stopping and cutting"
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize(("ends", "extra"), [(True, 0), (False, 2), (True, 1)])
+def test_ends_and_ids_that_the_target_lacks_are_lossless(
+    ends: bool, extra: int, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for policy in (FixedGamma(3), POLICIES["stopping late"]):
+        off, lengths = engine_distance(
+            CHAINS["unsure"], accept, policy, monkeypatch, ends=ends, extra=extra
+        )
+        assert off < EXACT
+        assert len(lengths) > 1
+
+
+class CutAt(ModelDrafter):
+    """Samples, then cuts the draft before the token that it should not have been."""
+
+    cut: Callable[[int], bool]
+
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+        self._n_vocab = self.context.model.n_vocab
+        draft = super().propose(tokens, plan)
+        kept = next((i for i, x in enumerate(draft.tokens) if self.cut(x)), len(draft.tokens))
+        return Draft(draft.tokens[:kept], draft.q and draft.q[:kept])
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize(("ends", "extra"), [(True, 0), (False, 2)])
+def test_cutting_before_an_end_or_an_unknown_id_is_caught(
+    ends: bool, extra: int, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CutAt, "cut", lambda _, x: x == END if ends else x >= V, raising=False)
+    monkeypatch.setitem(globals(), "ModelDrafter", CutAt)
+    off, _ = engine_distance(
+        CHAINS["unsure"], accept, FixedGamma(3), monkeypatch, ends=ends, extra=extra
+    )
+    assert off > CAUGHT
 
 
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])

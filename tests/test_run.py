@@ -183,6 +183,16 @@ def test_the_text_streams_and_figures_go_to_stderr(run: Run) -> None:
     assert "20 tokens" in done.err
 
 
+@pytest.mark.parametrize("gamma", ["3", "auto"])
+def test_lossy_stands_beside_the_speed(run: Run, gamma: str) -> None:
+    how = ("-n", "20", "--gamma", gamma, "--seed", "1")
+    lossy = run("demo", "-p", STORY, *how, "--lossy", "0.5", "--stats").err
+    assert "tokens/s (lossy 0.5)" in lossy
+    assert "lossy" not in run("demo", "-p", STORY, *how, "--stats").err
+    document = run("demo", "-p", STORY, *how, "--lossy", "0.5", "--json").document
+    assert document["settings"]["lossy"] == 0.5
+
+
 def test_the_answer_ends_by_itself_or_at_a_stop_string(run: Run) -> None:
     long = run("demo", "-p", STORY, "--temp", "0", "-n", "60", "--json").document
     stop = long["text"].split()[6]
