@@ -26,6 +26,7 @@ GOOD = Facts(
     processor="a processor",
     cores=8,
     logical=16,
+    allowed=16,
     threads=8,
     load=0.3,
     features=("avx2", "fma"),
@@ -75,7 +76,7 @@ def test_a_good_machine_has_no_findings() -> None:
         ({"swap_used": 3 * 10**9, "memory_free": 10**9}, "3.0 GB are swapped out", "smaller pair"),
         ({"address_space": 4 * 10**9}, "leaves 4.0 GB", "ulimit -v unlimited"),
         ({"load": 12.0}, "12.0 of 16 threads busy", "Close them"),
-        ({"threads": 2}, "may use 2 of 8 cores", ""),
+        ({"allowed": 2}, "may use 2 of 16 processors", ""),
         ({"power_profile": "low-power"}, "low-power", "powerprofilesctl set performance"),
         (
             {"power_profile": "low-power", "system": "darwin"},
@@ -96,7 +97,7 @@ def test_what_is_wrong_is_said_with_what_helps(
 
 
 def test_what_slows_down_comes_first() -> None:
-    bad = replace(GOOD, amx_left_out=True, threads=2, cards=("nvidia",), load=12.0)
+    bad = replace(GOOD, amx_left_out=True, allowed=2, cards=("nvidia",), load=12.0)
     levels = [finding.level for finding in findings(bad)]
     assert levels == [Level.SLOW, Level.SLOW, Level.NOTE, Level.NOTE]
 

@@ -172,10 +172,10 @@ def test_default_threads_are_at_least_one() -> None:
 
 def cpus(root: Path, siblings: dict[int, str], capacity: dict[int, int] | None = None) -> Path:
     """A machine's folder of processors."""
-    for cpu, cores in siblings.items():
+    for cpu, same_core in siblings.items():
         folder = root / "system" / "cpu" / f"cpu{cpu}"
         (folder / "topology").mkdir(parents=True)
-        (folder / "topology" / "thread_siblings_list").write_text(f"{cores}\n")
+        (folder / "topology" / "thread_siblings_list").write_text(f"{same_core}\n")
         if capacity:
             (folder / "cpu_capacity").write_text(f"{capacity[cpu]}\n")
     return root

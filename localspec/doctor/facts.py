@@ -32,6 +32,7 @@ class Facts:
         translated: whether Python runs under Rosetta.
         processor: its name.
         cores, logical: physical cores, and what the system runs at once.
+        allowed: of these, what this process may use.
         threads: what localspec uses unless told otherwise.
         load: how many programs want a core, None where the system does not say.
         features: instruction sets that the processor has; those that llama.cpp was built for.
@@ -56,6 +57,7 @@ class Facts:
     processor: str
     cores: int
     logical: int
+    allowed: int
     threads: int
     load: float | None
     features: tuple[str, ...]
@@ -95,6 +97,7 @@ def look() -> Facts:
         processor=_processor(),
         cores=psutil.cpu_count(logical=False) or 1,
         logical=psutil.cpu_count() or 1,
+        allowed=_allowed(),
         threads=threads,
         load=load,
         features=_features(),
@@ -172,6 +175,13 @@ def _cards() -> tuple[str, ...]:
     if sys.platform == "darwin" and platform.machine() == "arm64":
         found.add("apple")
     return tuple(sorted(found - {""}))
+
+
+def _allowed() -> int:
+    """Logical processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return psutil.cpu_count() or 1
 
 
 def _load() -> float | None:

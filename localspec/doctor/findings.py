@@ -131,10 +131,10 @@ def _busy(facts: Facts) -> Iterator[Finding]:
             f"other programs keep {facts.load:.1f} of {facts.logical} threads busy",
             "Close them while you chat.",
         )
-    if facts.threads < facts.cores:
+    if facts.allowed < facts.logical:
         yield Finding(
             Level.NOTE,
-            f"this process may use {facts.threads} of {facts.cores} cores",
+            f"this process may use {facts.allowed} of {facts.logical} processors",
         )
 
 

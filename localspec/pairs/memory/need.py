@@ -165,14 +165,13 @@ def need(model: Facts, setup: Setup) -> Need:
     device_state = round(states * part)
     compute, output = _compute(model, setup), model.vocab * USUAL_OUTPUTS * _F32
     inputs = _padded(setup.n_ctx) * setup.n_batch * _F16 * model.masks
+    host_compute = min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute
     return Need(
         weights_host,
         weights_device,
         sum(caches[:first]) + states - device_state,
         sum(caches[first:]) + device_state,
-        output
-        + _copy(model)
-        + (min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute),
+        output + _copy(model) + host_compute,
         compute if on_device else 0,
     )
 
