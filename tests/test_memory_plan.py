@@ -223,6 +223,17 @@ def test_an_accelerator_that_shares_the_memory_adds_none() -> None:
     assert found.target.n_ctx < DEFAULT_CTX
 
 
+def test_snapshots_are_given_up_before_context() -> None:
+    recurrent = replace(model(), architecture="qwen35", state=(2_000_000, 24))
+    wishes = Wishes(snapshots=8)
+    full = plan(recurrent, SMALL, Free(ram=100 * GB), wishes)
+    assert (full.target.snapshots, full.gave_up) == (8, ())
+    less = plan(recurrent, SMALL, Free(ram=full.host), wishes)
+    assert (less.target.n_ctx, less.target.snapshots) == (DEFAULT_CTX, 0)
+    assert "snapshots" in less.gave_up[0]
+    assert full.host - less.host == 8 * 24 * 2_000_000 * 4
+
+
 def test_a_draft_as_large_as_the_target_is_said_to_cost_too_much() -> None:
     found = chosen(Free(ram=64 * GB), draft=model())
     assert any("hardly bring" in line for line in found.advice)

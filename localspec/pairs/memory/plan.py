@@ -149,6 +149,10 @@ class _Planner:
 
     def plan(self) -> MemoryPlan:
         tried = [self.placed(candidate) for candidate in self.candidates()]
+        if self.wishes.snapshots and not _fits(tried[0]):
+            # Without snapshots a rejection costs reading again, and nothing else.
+            bare = replace(self, wishes=replace(self.wishes, snapshots=0))
+            tried = [tried[0], *(bare.placed(candidate) for candidate in self.candidates())]
         chosen = next((each for each in tried if _fits(each)), None)
         if chosen is None and self.free.address_space is None:
             chosen = next((each for each in tried if _caches_fit(each)), None)
@@ -248,6 +252,8 @@ class _Planner:
             yield f"{chosen.target.n_ctx:,} instead of {best.target.n_ctx:,} tokens of context"
         if chosen.target.cache_k != best.target.cache_k:
             yield f"a cache in {chosen.target.cache_k} instead of {best.target.cache_k}"
+        if self.target.state[1] and chosen.target.snapshots < best.target.snapshots:
+            yield "snapshots of the recurrent state: after a rejection more is read again"
         if not self.free.device:
             return
         layers = chosen.target.gpu_layers
