@@ -11,6 +11,8 @@ from localspec.engine.cost import Curve, Points
 from localspec.engine.gamma import LONGEST, gamma_for
 from localspec.engine.llama import default_threads
 from localspec.engine.profile import Profile, ProfileStore, of_file
+from localspec.pairs.memory.need import Setup
+from localspec.pairs.memory.plan import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
@@ -57,14 +59,19 @@ def choices(target: Points, draft: Points) -> tuple[Choice, ...]:
     return tuple(Choice(each, *gamma_for(each, times, step)) for each in ACCEPTANCES)
 
 
-def expected(target: Path, draft: Path | None) -> Expected | None:
-    """What is known about a pair on this machine; None where a model was not measured yet."""
+def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | None:
+    """What is known about a pair on this machine, loaded as `plan` says.
+
+    None where a model was not measured yet.
+    """
     store = profile_store()
-    own = _profile(store, target, draft=False)
+    own = _profile(store, target, plan.target, draft=False)
     if own is None:
         return None
     points = _shortest(own)
-    found = None if draft is None else _profile(store, draft, draft=True)
+    found = None
+    if draft is not None and plan.draft is not None:
+        found = _profile(store, draft, plan.draft, draft=True)
     if draft is not None and found is None:
         return None
     steps = None if found is None else _shortest(found)
@@ -78,11 +85,11 @@ def expected(target: Path, draft: Path | None) -> Expected | None:
     )
 
 
-def _profile(store: ProfileStore, path: Path, *, draft: bool) -> Profile | None:
+def _profile(store: ProfileStore, path: Path, setup: Setup, *, draft: bool) -> Profile | None:
     """The profile that loading `path` would use: with the threads that it would get."""
     found = {
         one.identity["threads"]: one
-        for one in store.matching({**of_file(path, draft=draft), "n_gpu_layers": -1})
+        for one in store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
     }
     tuned = found.get(ANY_THREADS)
     threads = (tuned and tuned.threads) or default_threads()

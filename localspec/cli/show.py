@@ -47,10 +47,15 @@ def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -
 
 def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | None]:
     """What was measured of a pair that is on this disk, as lines and as data."""
-    if found.missing or (found.vocabulary is not None and not found.vocabulary.compatible):
+    plan = found.outlook.plan
+    if (
+        plan is None
+        or found.missing
+        or (found.vocabulary is not None and not found.vocabulary.compatible)
+    ):
         return [], None
     from localspec.cli import expected  # noqa: PLC0415 - it needs llama.cpp
 
     draft = found.draft.paths[0] if found.draft is not None else None
-    known = expected.expected(found.target.paths[0], draft)
+    known = expected.expected(found.target.paths[0], draft, plan)
     return expected.lines(known, tune), expected.data(known)
