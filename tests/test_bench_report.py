@@ -342,7 +342,7 @@ def documents(factor: float, **changes: Any) -> tuple[dict[str, Any], dict[str, 
         return json.loads(json.dumps(document(report(arm("on", GOOD), runs=tuple(speeds)))))
 
     new = made(30.0 * factor)
-    new["environment"].update(changes)
+    new["environment"]["loaded_with"].update(changes)
     return made(30.0), new
 
 

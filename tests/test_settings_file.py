@@ -127,7 +127,7 @@ def test_every_option_of_every_command_has_a_setting() -> None:
         known = {str(parameter.name) for parameter in settings_of(command).values()}
         options = {str(p.name) for p in command.params if isinstance(p, click.Option)}
         # A question to answer and the other name of PAIR are no settings.
-        assert options - known <= {"prompt", "target", "outputs", "help"}, name
+        assert options - known <= {"prompt", "target", "outputs", "compare", "help"}, name
 
 
 def test_keys_and_looks_are_checked(tmp_path: Path) -> None:

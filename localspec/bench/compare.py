@@ -80,7 +80,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
     """
     try:
         before, after = _speeds(old), _speeds(new)
-        different = (*_different(old, new, "environment"), *_different(old, new, "settings"))
+        different = _different(old, new)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LocalspecError(
             "a report is damaged", "Write it anew with `bench --output FILE.json`."
@@ -129,15 +129,19 @@ def _changes(arm: str, before: dict[str, Speeds], after: dict[str, Speeds]) -> l
     ]
 
 
-def _different(
-    old: Mapping[str, Any], new: Mapping[str, Any], part: str
-) -> list[tuple[str, str, str]]:
-    before, after = old[part], new[part]
-    return [
+def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    """What was not the same in machine, models, versions and settings."""
+    before, after = _circumstances(old), _circumstances(new)
+    return tuple(
         (name, _shown(name, before.get(name)), _shown(name, after.get(name)))
         for name in dict.fromkeys([*before, *after])
         if before.get(name) != after.get(name)
-    ]
+    )
+
+
+def _circumstances(document: Mapping[str, Any]) -> dict[str, Any]:
+    where = document["environment"]
+    return {**where, "loaded_with": None, **where["loaded_with"], **document["settings"]}
 
 
 def _shown(name: str, value: Any) -> str:

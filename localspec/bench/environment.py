@@ -28,9 +28,7 @@ def environment(sessions: list[Session]) -> dict[str, Any]:
         "pair": units.plain(first.name),
         "target": _model(first.target),
         "drafts": [_model(draft) for draft in drafts],
-        **{name: first.load_settings.get(name) for name in ("ctx_size", "threads")},
-        "draft_threads": first.load_settings.get("draft_threads"),
-        "n_gpu_layers": first.load_settings.get("n_gpu_layers"),
+        "loaded_with": dict(first.load_settings),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv as writer
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,8 +129,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("machine", str(where["machine"])),
         ("system", f"{where['system']}, Python {where['python']}, localspec {where['localspec']}"),
         ("llama-cpp-python", str(where["llama_cpp_python"]).strip()),
-        ("loaded with", _loaded(where)),
-        ("asked", ", ".join(f"{name} {_value(value)}" for name, value in asked.items())),
+        ("loaded with", _listed(where["loaded_with"])),
+        ("asked", _listed(asked)),
         ("peak memory", f"{report.peak_memory_bytes / 1e6:,.0f} MB"),
     ]
     return lines
@@ -141,9 +141,8 @@ def _model(model: dict[str, Any]) -> str:
     return f"{model['name']}, {model['file_bytes']:,} bytes, {digest}"
 
 
-def _loaded(where: Any) -> str:
-    names = ("ctx_size", "threads", "draft_threads", "n_gpu_layers")
-    return ", ".join(f"{name} {where[name]}" for name in names)
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in values.items())
 
 
 def _value(value: object) -> str:

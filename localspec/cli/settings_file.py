@@ -34,7 +34,7 @@ LARGEST = 1 << 20
 _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
 # What the command line gives and a file cannot: it would stand for a question, or act each time.
-_NEVER = {"help", "target", "prompt", "output"}
+_NEVER = {"help", "target", "prompt", "output", "compare"}
 _PAIR_FOR = {"chat", "run"}
 _KEY = re.compile(r"((ctrl|shift|alt|super|meta)\+)*([a-z0-9]|[a-z][a-z0-9_]*[a-z0-9])")
 _SAMPLING = {

@@ -21,10 +21,7 @@ ENVIRONMENT = {
     "pair": "big",
     "target": {"name": "Big 8B", "file_bytes": 5_000_000_000, "sha256": "ab" * 32},
     "drafts": [{"name": "Small 1B", "file_bytes": 500_000_000, "sha256": "cd" * 32}],
-    "ctx_size": 4096,
-    "threads": 8,
-    "draft_threads": 8,
-    "n_gpu_layers": -1,
+    "loaded_with": {"ctx_size": 4096, "threads": 8, "draft_threads": 8, "n_gpu_layers": -1},
 }
 
 
