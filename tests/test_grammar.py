@@ -213,6 +213,7 @@ def test_the_chain_is_llama_cpps_with_the_grammar_first(target_model: Model) -> 
         ('root ::= root "a"', "recursion"),
         ('root ::= "a\0"', "zero byte"),
         ('root ::= "a"{100000}', "repetitions"),
+        ("root ::= " + "(" * 50_000 + '"a"' + ")" * 50_000, "deep"),
     ],
 )
 def test_a_bad_grammar_is_refused_with_its_reason(

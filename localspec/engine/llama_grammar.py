@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = b"root"
 _MANY = 512  # from here on it pays to look at first bytes before asking llama.cpp
+_DEEPEST = 1000  # llama.cpp's parser calls itself for every bracket, and would end the process
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
@@ -205,6 +207,8 @@ def _encoded(gbnf: str) -> bytes:
     raw = gbnf.encode("utf-8", "replace")
     if not raw.strip() or b"\0" in raw:
         raise _refusal("it is empty" if not raw.strip() else "it contains a zero byte")
+    if max(accumulate((byte == ord("(")) - (byte == ord(")")) for byte in raw)) > _DEEPEST:
+        raise _refusal(f"its brackets are more than {_DEEPEST} deep")
     return raw
 
 
