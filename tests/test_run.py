@@ -191,6 +191,7 @@ def test_lossy_stands_beside_the_speed(run: Run, gamma: str) -> None:
     assert "lossy" not in run("demo", "-p", STORY, *how, "--stats").err
     document = run("demo", "-p", STORY, *how, "--lossy", "0.5", "--json").document
     assert document["settings"]["lossy"] == 0.5
+    assert document["settings"]["accept"] == "lossy"
 
 
 def test_the_answer_ends_by_itself_or_at_a_stop_string(run: Run) -> None:

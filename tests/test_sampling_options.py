@@ -39,7 +39,7 @@ def test_every_option_reaches_the_chain() -> None:
         parse(
             *("--typical-p", "0.9", "--repeat-penalty", "1.1", "--presence-penalty", "0.2"),
             *("--frequency-penalty", "0.3", "--repeat-last-n", "7", "-l", "5+1.5", "-l", "6-inf"),
-            *("--accept", "coupled", "--lossy", "0.5", "--grammar", 'root ::= "a"'),
+            *("--accept", "coupled", "--grammar", 'root ::= "a"'),
         )
     )
     assert settings.sampling == SamplingParams(
@@ -51,8 +51,13 @@ def test_every_option_reaches_the_chain() -> None:
         logit_bias={5: 1.5, 6: -math.inf},
     )
     assert settings.accept is Accept.COUPLED
-    assert settings.lenience == 0.5
     assert settings.grammar == 'root ::= "a"'
+
+
+def test_a_lossy_rule_takes_no_other_beside_it() -> None:
+    assert chat_settings(parse("--lossy", "0.5")).lenience == 0.5
+    with pytest.raises(UsageError, match="rule of its own"):
+        chat_settings(parse("--lossy", "0.5", "--accept", "match"))
 
 
 def test_the_defaults_are_the_chains() -> None:

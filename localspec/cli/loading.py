@@ -54,6 +54,8 @@ def chat_settings(options: Options) -> ChatSettings:
         )
     except SamplingError as error:
         raise UsageError(error.message, error.remedy) from None
+    if options.lossy is not None and options.accept is not None:
+        raise UsageError("--lossy is a rule of its own: --accept has no say", "Leave one out.")
     return ChatSettings(
         system_prompt=options.system_prompt,
         sampling=sampling,

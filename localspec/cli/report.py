@@ -67,7 +67,7 @@ def settings(session: Session) -> dict[str, Any]:
         **sampling,
         # JSON has no infinity.
         "logit_bias": {str(token): str(bias) for token, bias in chosen.sampling.logit_bias.items()},
-        "accept": chosen.rule.value,
+        "accept": chosen.rule.value if chosen.lenience is None else "lossy",
         "lossy": chosen.lenience,
         "grammar": chosen.grammar or None,
         "gamma": chosen.gamma,

@@ -133,7 +133,7 @@ def welcome(session: ChatSession) -> list[Content]:
     """The pair, what the two models do, and the first keys to know."""
     draft = session.draft_name
     how = (
-        "The draft guesses, the target checks; the text is the target's own."
+        "The draft guesses, the target checks and decides."
         if draft
         else "No draft is loaded: every token is the target's own work."
     )
