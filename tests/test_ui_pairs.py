@@ -201,6 +201,8 @@ def test_quitting_in_the_middle_of_a_pull_ends_its_thread(hub_world: World, targ
             await chat.until(lambda: "Enter fetches" in chat.screen())
             await chat.pilot.press("enter")
             await chat.until(fault.reached.is_set)
+            await chat.pilot.press("escape")
+            await chat.until(lambda: chat.app.focused is chat.app.prompt)
             await chat.pilot.press("ctrl+q")
         fault.release.set()
         wait_for(lambda: not [t for t in threading.enumerate() if t.name == "pairs"])
@@ -280,8 +282,11 @@ def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[int, i
             assert any(list(curated.pairs())[-1] in line for line in lines)
             assert any("Esc close" in line for line in lines)
             assert any("available" in line for line in lines)
+            await chat.pilot.press("f12")
+            await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end")
+            await browse(chat, "demo")
             await chat.pilot.press("escape")
-            assert chat.app.focused is chat.app.prompt
+            await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end again")
 
     run(body)
 

@@ -55,9 +55,8 @@ class Pairs:
     # What the user asks for
 
     def show(self) -> None:
-        """Open the screen, or close it."""
-        if self._screen is not None and self._screen.is_current:
-            self._screen.dismiss()
+        """Open the screen; it closes itself."""
+        if self._screen is not None:
             return
         self._screen = PairsScreen(self)
         self._app.push_screen(self._screen)
@@ -219,7 +218,7 @@ class Pairs:
     def _ended(self, text: str, remedy: str = "", *, failed: bool = False) -> None:
         """Say how the work ended, where the user is now."""
         state = self.state
-        if self._screen is None and state.work is Work.PULLING:
+        if self._screen is None and state.work in (Work.PULLING, Work.REMOVING):
             self._app.transcript.say(f"{state.name}: {text}", remedy, error=failed)
         state.end((f"{'✗ ' if failed else ''}{text}", remedy))
 

@@ -33,7 +33,7 @@ class PairsScreen(ModalScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("escape,q", "back", "Close"),
+        ("escape,q,f12", "back", "Close"),
         ("x,delete", "remove", "Remove"),
         ("c", "cancel", "Cancel"),
         ("r", "refresh", "Look again"),
