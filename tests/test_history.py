@@ -216,6 +216,7 @@ def test_two_programs_continue_one_conversation_and_both_branches_stay(
     one.flush()
     record = other.load("q")
     one.turn("from one", "1")
+    one.flush()
     other.record = record
     other.turn("from the other", "2")
     assert said(one.record) == ["q", "a", "from one", "1"]

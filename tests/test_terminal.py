@@ -116,7 +116,7 @@ def test_another_pair_takes_over_the_conversation(
     chat = terminal("demo", "--temp", "0", "--n-predict", "8", "--gamma", "3", "--threads", "1")
     chat.sees("ready")
     chat.child.send("Tell me a story.\r")
-    chat.until(lambda: "ready" in chat.text() and "tokens/s" in chat.text(), "an answer")
+    chat.until(lambda: "ready" in chat.text() and "8 tokens" in chat.text(), "an answer")
     chat.child.send("/pairs ./none.gguf\r")
     chat.sees("none.gguf does not exist")
     chat.child.send(f"/pairs {demo_target}\r")

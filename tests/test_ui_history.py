@@ -338,3 +338,29 @@ def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -> None
         assert best < 1.0
 
     run(body)
+
+
+def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path) -> None:
+    conversation = long_conversation(archive, 130)
+
+    async def body() -> None:
+        async with chatting(archive=archive, resume=conversation) as chat:
+            transcript = chat.app.transcript
+            await chat.until(lambda: "90 earlier messages" in chat.transcript())
+            assert "89 A paragraph" not in chat.transcript()
+            transcript.scroll_to(y=3, animate=False, immediate=True)
+            await chat.until(lambda: transcript.scroll_offset.y == 3)
+            await chat.pilot.press("pageup")
+            await chat.until(lambda: "50 earlier messages" in chat.transcript())
+            await chat.until(lambda: "90 earlier" not in chat.transcript())
+            assert transcript.scroll_offset.y > 20  # the reader is left where they were
+            # An earlier message that is not shown yet can be edited all the same.
+            for _ in range(65):
+                chat.app.turns.edit_earlier()
+            assert chat.app.prompt.text.startswith("0 A **paragraph**")
+            assert "earlier messages" not in chat.transcript()
+            await chat.pilot.press("enter")
+            await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+            assert "‹ 2/2 ›" in chat.transcript()
+
+    run(body)

@@ -16,13 +16,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.ui import commands, numbers
+from localspec.ui import attach, commands, numbers
 from localspec.ui.compare_screen import CompareScreen, Side, answer_twice, question
+from localspec.ui.completion import Completion
 from localspec.ui.dashboard import Dashboard
 from localspec.ui.engine_thread import EngineThread
 from localspec.ui.growing import legend
 from localspec.ui.help_screen import HelpScreen
-from localspec.ui.history_screen import HistoryScreen
 from localspec.ui.key_line import KeyLine
 from localspec.ui.looks import Looks
 from localspec.ui.messages import (
@@ -123,7 +123,8 @@ class ChatApp(App[None]):
         self.load_error: Exception | None = None
         self._troubles: list[Exception] = [UsageError(one) for one in self._looks.problems]
         self.transcript = Transcript(id="transcript")
-        self.prompt = Prompt(self._accepts, id="prompt")
+        self._completion = Completion(self.commands, id="completion")
+        self.prompt = Prompt(self._accepts, self._completion.next, id="prompt")
         self._status = StatusLine(id="status")
         self._title = Static("", markup=False, id="title")
         self._interrupted_at = float("-inf")
@@ -136,6 +137,7 @@ class ChatApp(App[None]):
                 yield self.transcript
                 yield self.dashboard.compact
                 yield self._status
+                yield self._completion
                 yield self.prompt
             yield self.dashboard.full
         yield KeyLine(self.commands, id="keys")
@@ -264,6 +266,11 @@ class ChatApp(App[None]):
         """Whether `text` may be sent now; a turn is reserved for it, the gate closes at once."""
         if commands.parse(text) is not None:
             return True
+        try:
+            attach.expand(text)
+        except LocalspecError as error:
+            self.transcript.say(*in_words(error), error=True)
+            return False
         if self.turns.reserve():
             return True
         self.say_briefly(REASONS[self.turns.phase])
@@ -274,7 +281,14 @@ class ChatApp(App[None]):
         if (slash := commands.parse(message.text)) is not None:
             self._run_command(*slash)
         else:
-            self.turns.ask(commands.message_text(message.text))
+            self.turns.ask(attach.expand(commands.message_text(message.text)))
+
+    @on(Prompt.Changed)
+    def _typed(self) -> None:
+        text = self.prompt.text
+        at_end = self.prompt.cursor_location == self.prompt.document.end
+        self._completion.look(text if at_end else "")
+        self.shelf.draft(text)
 
     @on(Prompt.PasteRefused)
     def _paste_refused(self, message: Prompt.PasteRefused) -> None:
@@ -286,10 +300,7 @@ class ChatApp(App[None]):
 
     @on(Prompt.ScrollWanted)
     def _scroll(self, message: Prompt.ScrollWanted) -> None:
-        if message.pages < 0:
-            self.transcript.scroll_page_up(animate=False)
-        else:
-            self.transcript.scroll_page_down(animate=False)
+        self.transcript.page(message.pages)
 
     def action_stop(self) -> None:
         """Stop the answer, or the loading; leave an edited question as it was."""
@@ -308,7 +319,7 @@ class ChatApp(App[None]):
         """Ctrl+C: copy a selection, else stop the answer; pressed twice, quit."""
         selected = self.screen.get_selected_text() or self.prompt.selected_text
         if selected:
-            self._copy(selected, "the selection")
+            self.copy_text(selected, "the selection")
             self.screen.clear_selection()
             return
         now = time.monotonic()
@@ -348,11 +359,6 @@ class ChatApp(App[None]):
         else:
             self.push_screen(HelpScreen(self.commands))
 
-    def show_history(self) -> None:
-        """List the stored conversations; the one that is chosen is opened."""
-        screen = HistoryScreen(self.shelf, self.shelf.record.header.id)
-        self.push_screen(screen, lambda chosen: self.shelf.open(chosen) if chosen else None)
-
     def compare(self) -> None:
         """Answer the current prompt twice, without and with speculation, side by side."""
         if self.session is None or not self.turns.free():
@@ -364,18 +370,6 @@ class ChatApp(App[None]):
             lambda session, cancel: answer_twice(session, text, before, sides, cancel),
         ):
             self.push_screen(CompareScreen(text, sides, self.engine.stop))
-
-    def edit_earlier(self) -> None:
-        """Put the last question into the input to be sent in another form; then the one before."""
-        if not self.turns.free():
-            return
-        node = self.shelf.question_before(self.turns.editing)
-        if node is None:
-            self.say_briefly("there is no earlier message")
-            return
-        self.turns.edit(node.id)
-        self.prompt.show(node.message.content)
-        self.transcript.show(node.id)
 
     def switch_pair(self, name: str) -> None:
         """Load another pair in place of this one; the conversation stays."""
@@ -393,19 +387,6 @@ class ChatApp(App[None]):
         """Quit; a running answer is stopped, the thread ends by itself."""
         self.engine.shut_down()
         self.exit()
-
-    def toggle_origins(self) -> None:
-        """Show who proposed what, or Markdown again."""
-        self.transcript.show_origins(not self.transcript.by_origin)
-        self.show_phase()
-
-    def copy_answer(self) -> None:
-        """Copy the last answer."""
-        answer = self.transcript.last_answer()
-        if answer is not None and answer.text:
-            self._copy(answer.said, "the last answer")
-        else:
-            self.say_briefly("there is no answer yet")
 
     def give_back(self, text: str) -> None:
         """Return a text to the input unless something else was typed meanwhile."""
@@ -467,6 +448,7 @@ class ChatApp(App[None]):
             ]
         self._title.update(Content.assemble(*pieces), layout=False)
 
-    def _copy(self, text: str, what: str) -> None:
+    def copy_text(self, text: str, what: str) -> None:
+        """Put a text into the clipboard."""
         self.copy_to_clipboard(text)
         self.say_briefly(f"copied {what}: {len(text):,} characters")

@@ -10,7 +10,9 @@ from localspec.chat.history import exchange
 from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import UsageError
 from localspec.pairs.folders import user_path
+from localspec.ui import attach, copying, parameters
 from localspec.ui.contract import ChatSession
+from localspec.ui.history_screen import HistoryScreen
 from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -99,7 +101,8 @@ def _speculation(app: ChatApp, argument: str) -> None:
 
 
 def _origin(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    app.toggle_origins()
+    app.transcript.show_origins(not app.transcript.by_origin)
+    app.show_phase()
 
 
 def _panel(app: ChatApp, argument: str) -> None:
@@ -111,8 +114,29 @@ def _regenerate(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     app.turns.regenerate()
 
 
-def _copy(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    app.copy_answer()
+def _copy(app: ChatApp, argument: str) -> None:
+    try:
+        text, name = copying.wanted(app.transcript.items, argument.lower())
+    except UsageError as error:
+        app.say_briefly(error.message)
+    else:
+        app.copy_text(text, name)
+
+
+def _read(app: ChatApp, argument: str) -> None:
+    if not argument:
+        raise UsageError("/read needs a file", "Name a text file, or write @FILE in a message.")
+    app.prompt.insert(attach.attached(user_path(argument)) + "\n\n")
+
+
+def _set(app: ChatApp, argument: str) -> None:
+    session = _session(app)
+    name, _, value = argument.partition(" ")
+    if value.strip():
+        session.settings = parameters.changed(session.settings, name, value.strip())
+    elif name:
+        raise UsageError(f"/set {name} needs a value", f"Say /set {name} NUMBER.")
+    app.transcript.say(f"for the answers to come: {parameters.shown(session.settings)}")
 
 
 def _pairs(app: ChatApp, argument: str) -> None:
@@ -172,12 +196,13 @@ def _temperature(app: ChatApp, argument: str) -> None:
 
 
 def _history(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    app.show_history()
+    screen = HistoryScreen(app.shelf, app.shelf.record.header.id)
+    app.push_screen(screen, lambda chosen: app.shelf.open(chosen) if chosen else None)
 
 
 def _edit(app: ChatApp, argument: str) -> None:  # noqa: ARG001
     _session(app)
-    app.edit_earlier()
+    app.turns.edit_earlier()
 
 
 def _earlier(app: ChatApp, argument: str) -> None:  # noqa: ARG001
@@ -269,7 +294,11 @@ COMMANDS = (
     Command(
         "later", "", "go on to a later version", _later, "f10,alt+right", "F10, Alt+Right",
     ),
-    Command("copy", "", "copy the last answer to the clipboard", _copy, "f6", "F6", "Copy"),
+    Command(
+        "copy", "[N|code [N]]", "copy the last answer, an earlier one, or a block of code",
+        _copy, "f6", "F6", "Copy",
+    ),
+    Command("read", "FILE", "put a text file into the message; @FILE in a message does too", _read),
     Command(
         "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
         _pairs, "f12", "F12", "Pairs",
@@ -280,6 +309,7 @@ COMMANDS = (
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma),
+    Command("set", "[NAME NUMBER]", "show or set any parameter of this conversation", _set),
     Command("temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature),
     Command(
         "thoughts", "", "open or fold what a reasoning model thinks before it answers",

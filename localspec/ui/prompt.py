@@ -35,6 +35,11 @@ class History:
         self._position = len(self._sent)
         self._unsent = ""
 
+    def begin(self, texts: list[str]) -> None:
+        """Remember what was sent in earlier runs, the oldest first."""
+        self._sent[:0] = texts
+        self._position = len(self._sent)
+
     def older(self, current: str) -> str | None:
         """The entry before the present one; None at the oldest."""
         if self._position == 0:
@@ -58,6 +63,7 @@ class Prompt(TextArea):
 
     Args:
         accepts: asked on Enter, before anything else can happen: may this text be sent now?
+        complete: asked on Tab: the whole text as it may go on, None where nothing is known.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -84,14 +90,27 @@ class Prompt(TextArea):
 
         pages: int
 
-    def __init__(self, accepts: Callable[[str], bool], *, id: str | None = None) -> None:  # noqa: A002
+    def __init__(
+        self,
+        accepts: Callable[[str], bool],
+        complete: Callable[[], str | None],
+        *,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
         super().__init__(id=id, show_line_numbers=False, tab_behavior="focus", compact=True)
         self.highlight_cursor_line = False
         self.sent = History()
         self._accepts = accepts
+        self._complete = complete
 
     async def on_key(self, event: events.Key) -> None:
-        """Send on Enter before the text area would break the line."""
+        """Send on Enter before the text area would break the line; complete on Tab."""
+        if event.key == "tab":
+            event.stop()
+            event.prevent_default()
+            completed = self._complete()
+            if completed is not None:
+                self.show(completed)
         if event.key == "enter":
             event.stop()
             event.prevent_default()

@@ -20,6 +20,8 @@ from localspec.ui.wording import in_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from textual.timer import Timer
+
     from localspec.chat.events import TurnEvent
     from localspec.chat.history.store import Store
     from localspec.chat.history.tree import Node
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _PATIENCE_S = 5.0
+_DRAFT_S = 1.0
+_QUESTIONS = 200
 
 
 @dataclass
@@ -55,6 +59,9 @@ class Shelf:
         )
         self.record = Record(self._keeper)
         self._resume = resume
+        self._begun = False
+        self._draft_timer: Timer | None = None
+        self._draft: tuple[str, str] | None = None
 
     def start(self) -> None:
         """Open the store, in its own thread."""
@@ -63,6 +70,7 @@ class Shelf:
 
     def shut_down(self) -> bool:
         """Write what is left; whether that came to an end in time."""
+        self._save_draft()
         return self._keeper is None or self._keeper.close(_PATIENCE_S)
 
     def loaded(self) -> None:
@@ -70,9 +78,45 @@ class Shelf:
         session = self._app.session
         if session is not None:
             self.record.pair = PairReference(session.pair_name, *session.pair_reference)
+        if not self._begun:
+            self._begun = True
+            self._work(self._begin())
+
+    # What is typed
+
+    def draft(self, text: str) -> None:
+        """The input holds `text` now: kept within a second, unless it edits an earlier message."""
+        if self._keeper is None or self._app.turns.editing is not None:
+            return
+        self._draft = (self._draft_key(), text)
+        if self._draft_timer is None:
+            self._draft_timer = self._app.set_timer(_DRAFT_S, self._save_draft)
+
+    def _save_draft(self) -> None:
+        draft, self._draft, self._draft_timer = self._draft, None, None
+        if draft is not None and self._keeper is not None:
+            self._keeper.write(lambda store: store.save_draft(*draft))
+
+    def _draft_key(self) -> str:
+        return self.record.header.id if self.record.tree.nodes else ""
+
+    async def _begin(self) -> None:
+        """What earlier runs have left: a conversation, questions to walk through, a draft."""
+        if self._keeper is None:
+            return
         if self._resume is not None:
-            self.open(self._resume)
-            self._resume = None
+            await self._open(self._resume)
+        try:
+            self._app.prompt.sent.begin(await self.ask(lambda store: store.questions(_QUESTIONS)))
+            if self._resume is None:
+                await self._restore_draft()
+        except ConversationError:
+            return  # the keeper has told what is wrong
+
+    async def _restore_draft(self) -> None:
+        key = self._draft_key()
+        text = await self.ask(lambda store: store.draft(key)) if self._keeper is not None else ""
+        self._app.give_back(text)
 
     # A turn
 
@@ -185,7 +229,9 @@ class Shelf:
             self._app.transcript.say(*in_words(error), error=True)
 
     async def _open(self, conversation: str) -> None:
+        self._save_draft()
         self._show(await self.ask(lambda store: store.load(conversation)))
+        await self._restore_draft()
 
     async def _export(self, form: str, path: Path | None, conversation: str | None) -> None:
         if conversation is None:

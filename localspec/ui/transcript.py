@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from localspec.engine.stats import FinishReason
     from localspec.ui.contract import ChatSession
 
-# Laying out thousands of messages takes a second: the oldest are not shown.
-LONGEST = 400
+# Laying out thousands of messages takes seconds: so many at a time, the others when they are
+# scrolled to.
+BATCH = 40
 _TOP = 1
 
 AnyItem = TypeVar("AnyItem", bound=Item)
@@ -50,6 +51,9 @@ class Transcript(ScrollView, can_focus=False):
         self.thoughts_shown = False
         self._thinking = Thinking()
         self.items: list[Item] = []
+        self._older: list[tuple[Message | None, tuple[Place, Figures] | None]] = []
+        self._above = 0  # how many items stand above the messages
+        self._more = 0  # whether one of the items below those says that there are older ones
         self._starts: list[int] = []
         self._margin = 2
         self._ground = Style()
@@ -66,35 +70,75 @@ class Transcript(ScrollView, can_focus=False):
         """
         self._thinking = session.thinking
         self.items = [Notice(notice) for notice in session.notices]
-        messages = session.messages[-LONGEST:]
-        known = nodes[-LONGEST:] if len(nodes) == len(session.messages) else ()
         if not session.messages:
             self.items.insert(0, Welcome(session))
-        elif len(messages) < len(session.messages):
-            hidden = len(session.messages) - len(messages)
-            self.items.append(Notice(f"{hidden:,} older messages are not shown"))
-        for message, node in zip_longest(messages, known):
+        known = nodes if len(nodes) == len(session.messages) else ()
+        self._older = list(zip_longest(session.messages, known, fillvalue=None))
+        self._above = len(self.items)
+        self._add_older()
+        self._measure(0)
+        self._to_end()
+
+    def _add_older(self) -> None:
+        """Put a batch of older messages above those that are shown."""
+        batch, self._older = self._older[-BATCH:], self._older[:-BATCH]
+        del self.items[self._above : self._above + self._more]
+        items: list[Item] = []
+        for message, node in batch:
             place, figures = node or (None, {})
+            if message is None:
+                continue
             if message.role == "user":
-                self.items.append(Question(message.content, place))
+                items.append(Question(message.content, place))
             elif message.role == "assistant":
                 answer = self._new_answer(_spans(message))
                 answer.place = place
                 answer.finish(figures, message.finish)
-                self.items.append(answer)
+                items.append(answer)
+        self._more = 1 if self._older else 0
+        if self._more:
+            items.insert(0, Notice(f"{len(self._older):,} earlier messages: scroll up"))
+        self.items[self._above : self._above] = items
+
+    def _show_older(self) -> None:
+        """Add older messages and stay where the reader is."""
+        if not self._older:
+            return
+        below = self.virtual_size.height - self.scroll_offset.y
+        self._add_older()
         self._measure(0)
-        self._to_end()
+        top = self.virtual_size.height - below
+        self.scroll_to(y=top, animate=False, immediate=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """At the top, older messages are added."""
+        super().watch_scroll_y(old_value, new_value)
+        if new_value <= 0 < old_value:
+            self.call_after_refresh(self._show_older)
+
+    def page(self, by: int) -> None:
+        """Scroll by pages, backwards if negative."""
+        if by < 0 and self.scroll_offset.y <= 0:
+            self._show_older()
+        (self.scroll_page_up if by < 0 else self.scroll_page_down)(animate=False)
 
     def ask(self, text: str, place: Place | None = None) -> Answer:
         """Show a question; the answer that is to come."""
-        self.items = [item for item in self.items if not isinstance(item, Welcome)][-LONGEST:]
+        self.items = [item for item in self.items if not isinstance(item, Welcome)]
+        self._above = min(self._above, len(self.items))
         self._measure(0)
         self._add(Question(text, place))
         return self._add(self._new_answer())
 
     def find(self, node: str) -> Item | None:
-        """What shows a node."""
-        return next((item for item in self.items if item.place and item.place.node == node), None)
+        """What shows a node; older messages are added until it is there."""
+        while True:
+            for item in self.items:
+                if item.place and item.place.node == node:
+                    return item
+            if not self._older:
+                return None
+            self._show_older()
 
     def cut(self, node: str) -> None:
         """Take a message and all that follows away."""

@@ -129,6 +129,18 @@ class Turns:
             self.notice = "there is no summary: the conversation is what it was"
         self._app.shelf.reopen()
 
+    def edit_earlier(self) -> None:
+        """Put the last question into the input to be sent in another form; then the one before."""
+        if not self.free():
+            return
+        node = self._app.shelf.question_before(self.editing)
+        if node is None:
+            self._app.say_briefly("there is no earlier message")
+            return
+        self.edit(node.id)
+        self._app.prompt.show(node.message.content)
+        self._app.transcript.show(node.id)
+
     def edit(self, node: str | None) -> None:
         """Let the next question be another version of `node`, or a new one."""
         self.editing = node

@@ -48,7 +48,10 @@ _FIRST: Migration = (
     )""",
 )
 
-MIGRATIONS: tuple[Migration, ...] = (_FIRST,)
+# What was typed and not sent, by conversation; "" stands for a new one.
+_DRAFTS: Migration = ("CREATE TABLE drafts (conversation TEXT PRIMARY KEY, content TEXT NOT NULL)",)
+
+MIGRATIONS: tuple[Migration, ...] = (_FIRST, _DRAFTS)
 """Migration n makes version n + 1 of version n. Never change one that has been released."""
 
 

@@ -133,7 +133,33 @@ class Store:
         """Bring back what was deleted."""
         self._db.execute("UPDATE conversations SET deleted = NULL WHERE id = ?", (conversation,))
 
+    def save_draft(self, conversation: str, text: str) -> None:
+        """Keep what was typed and not sent; an empty text forgets it."""
+        if text:
+            self._db.execute(
+                "INSERT OR REPLACE INTO drafts (conversation, content) VALUES (?, ?)",
+                (conversation, storable(text)),
+            )
+        else:
+            self._db.execute("DELETE FROM drafts WHERE conversation = ?", (conversation,))
+
     # Reading
+
+    def draft(self, conversation: str) -> str:
+        """What was typed and not sent."""
+        row = self._db.execute(
+            "SELECT content FROM drafts WHERE conversation = ?", (conversation,)
+        ).fetchone()
+        return str(row[0]) if row else ""
+
+    def questions(self, count: int) -> list[str]:
+        """The last questions of all conversations, the oldest first, none twice."""
+        rows = self._db.execute(
+            "SELECT content FROM messages WHERE role = 'user'"
+            " GROUP BY content ORDER BY max(number) DESC LIMIT ?",
+            (count,),
+        )
+        return [row[0] for row in rows][::-1]
 
     def listed(self, search: str = "") -> list[Listed]:
         """Conversations, the latest first: all, or those that contain every word of `search`.
@@ -263,7 +289,7 @@ class Store:
         old = "SELECT id FROM conversations WHERE deleted < ?"
         before = (time.time() - KEEP_DELETED_S,)
         with self._transaction():
-            for table in ("words", "messages"):
+            for table in ("words", "messages", "drafts"):
                 self._db.execute(f"DELETE FROM {table} WHERE conversation IN ({old})", before)  # noqa: S608
             self._db.execute("DELETE FROM conversations WHERE deleted < ?", before)
 

@@ -1,0 +1,62 @@
+"""Text files in a message: read, checked, and put in as a fenced block."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from localspec.errors import UsageError
+from localspec.pairs.folders import is_file, user_path
+
+LONGEST = 200_000
+_MENTION = re.compile(r"(?<!\S)@(\"[^\"\n]+\"|\S+)")
+
+
+def attached(path: Path) -> str:
+    """The text of a file under its name, between fences that do not occur in it.
+
+    Raises:
+        UsageError: it cannot be read, is no text, or is too long for any prompt.
+    """
+    try:
+        size = path.stat().st_size
+        if size > 4 * LONGEST:
+            raise UsageError(f"{path} is too long: {size:,} bytes", _SHORTER)
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is no UTF-8 text", "Attach text files only.") from None
+    if "\0" in text:
+        raise UsageError(f"{path} is no text", "Attach text files only.")
+    if len(text) > LONGEST:
+        raise UsageError(f"{path} is too long: {len(text):,} characters", _SHORTER)
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    ending = "" if text.endswith("\n") else "\n"
+    return f"{path}:\n{fence}{path.suffix[1:]}\n{text}{ending}{fence}"
+
+
+_SHORTER = "Attach a part of it that fits into the context."
+
+
+def expand(text: str) -> str:
+    """`text` with the files behind it that it mentions as ``@path``.
+
+    What names no file stays a word.
+
+    Raises:
+        UsageError: as `attached`.
+    """
+    found = (_named(match[1].strip('"')) for match in _MENTION.finditer(text))
+    paths = dict.fromkeys(path for path in found if path is not None)
+    return "\n\n".join([text, *map(attached, paths)])
+
+
+def _named(text: str) -> Path | None:
+    """The file that a word names, closing punctuation left aside; None for none."""
+    for name in (text, text.rstrip(".,;:!?)")):
+        if name and is_file(path := user_path(name)):
+            return path
+    return None

@@ -1,0 +1,186 @@
+"""Commands and the input: completion, files, copying, parameters, drafts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.chat.settings import ChatSettings
+from localspec.errors import SamplingError, UsageError
+from localspec.ui import attach, parameters
+from localspec.ui.commands import COMMANDS
+from localspec.ui.completion import candidates
+from localspec.ui.copying import code_blocks
+from tests.support.chat_pilot import Chat, chatting
+
+
+def run(body: Callable[[], Any]) -> None:
+    asyncio.run(body())
+
+
+def shown(text: str) -> list[str]:
+    return [one.shown for one in candidates(text, COMMANDS)]
+
+
+def test_commands_their_words_and_files_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "nested").mkdir()
+    (tmp_path / ".hidden").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert shown("/spec") == ["/speculation [on|off]"]
+    assert len(shown("/")) == len(COMMANDS)
+    assert shown("/speculation o") == ["on", "off"]
+    assert shown("/quit") == []
+    assert shown("//") == []
+    assert shown("hello /sp") == []
+    assert shown("look at @n") == ["nested" + os.sep, "notes.txt"]
+    assert shown("mail me@n") == []
+    assert shown(f"/read {tmp_path}{os.sep}no") == [str(tmp_path / "notes.txt")]
+    assert shown("/import .") == [".hidden"]
+    assert shown("@no-such-folder/") == []
+    assert [one.text for one in candidates("a @no", COMMANDS)] == ["a @notes.txt"]
+
+
+def test_tab_goes_through_what_may_follow() -> None:
+    async def body() -> None:
+        async with chatting() as chat:
+            await chat.pilot.press(*"/e")
+            await chat.until(lambda: "▸" not in chat.screen() and "/export" in chat.screen())
+            await chat.pilot.press("tab")
+            assert chat.app.prompt.text == "/edit"
+            await chat.pilot.press("tab")
+            assert chat.app.prompt.text == "/earlier"
+            await chat.until(lambda: "▸ /earlier" in chat.screen())
+            await chat.pilot.press("tab", "tab")
+            assert chat.app.prompt.text == "/edit"
+            chat.app.prompt.clear()
+            await chat.until(lambda: "/export" not in chat.screen())
+            await chat.pilot.press("tab", "h", "i")
+            assert chat.app.prompt.text == "hi"
+            assert chat.app.focused is chat.app.prompt
+
+    run(body)
+
+
+def test_files_join_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.py").write_text('print("```")\n')
+    (tmp_path / "two words.txt").write_text("second")
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\0\xff")
+
+    async def body() -> None:
+        async with chatting() as chat:
+            await chat.ask('Explain @code.py and @"two words.txt" to me@home, @nobody')
+            said = chat.session.messages[0].content
+            assert said.startswith('Explain @code.py and @"two words.txt" to me@home, @nobody\n\n')
+            assert 'code.py:\n````py\nprint("```")\n````' in said
+            assert "two words.txt:\n```txt\nsecond\n```" in said
+            await chat.send("What is @image.png?")
+            await chat.until(lambda: "image.png is no UTF-8 text" in chat.transcript())
+            assert chat.app.prompt.text == "What is @image.png?"
+            chat.app.prompt.clear()
+            await chat.send("/read nothing.txt")
+            await chat.until(lambda: "cannot read nothing.txt" in chat.transcript())
+            await chat.send("/read code.py")
+            await chat.until(lambda: "````py" in chat.app.prompt.text)
+            assert len(chat.session.messages) == 2
+
+    run(body)
+
+
+def test_files_that_no_prompt_can_hold_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    for size, kind in ((attach.LONGEST + 1, "characters"), (5 * attach.LONGEST, "bytes")):
+        file.write_text("x" * size)
+        with pytest.raises(UsageError, match=kind):
+            attach.attached(file)
+    file.write_bytes(b"a\0b")
+    with pytest.raises(UsageError, match="no text"):
+        attach.attached(file)
+    with pytest.raises(UsageError, match="cannot read"):
+        attach.attached(tmp_path)
+
+
+def test_answers_and_blocks_of_code_are_copied() -> None:
+    async def body() -> None:
+        code = "Look:\n\n```python\nx = 1\n\ny = 2\n```\n\nor\n\n~~~\nz\n~~~\n"
+        async with chatting(answers=["First.", code]) as chat:
+            await chat.ask("a")
+            await chat.ask("b")
+            for command, text in [
+                ("/copy code", "z"), ("/copy code 1", "x = 1\n\ny = 2"), ("/copy 2", "First."),
+                ("/copy", code),
+            ]:  # fmt: skip
+                await chat.send(command)
+                await chat.until(lambda text=text: chat.app.clipboard == text, command)
+            for command, told in [
+                ("/copy 3", "there are fewer"), ("/copy code 3", "has 2 blocks"),
+                ("/copy all", "is no number"),
+            ]:  # fmt: skip
+                await chat.send(command)
+                await chat.until(lambda told=told: told in chat.status(), command)
+
+    run(body)
+
+
+def test_code_blocks_of_all_kinds() -> None:
+    assert code_blocks("```\na\n```\ntext\n````md\n```\nb\n```\n````\n") == ["a", "```\nb\n```"]
+    assert code_blocks("```py\nnever closed") == ["never closed"]
+    assert code_blocks("no `code` here") == []
+
+
+def test_parameters_are_shown_changed_and_checked() -> None:
+    settings = ChatSettings()
+    settings = parameters.changed(settings, "top-k", "5")
+    settings = parameters.changed(settings, "min_p", "0.1")
+    settings = parameters.changed(settings, "seed", "7")
+    settings = parameters.changed(settings, "n-predict", "50")
+    assert (settings.sampling.top_k, settings.sampling.min_p) == (5, 0.1)
+    assert (settings.sampling.seed, settings.repeatable, settings.n_predict) == (7, True, 50)
+    assert not parameters.changed(settings, "seed", "none").repeatable
+    assert "top-k 5" in parameters.shown(settings)
+    assert "seed 7" in parameters.shown(settings)
+    for name, value in [("nonsense", "1"), ("top-k", "many"), ("top-k", "1.5")]:
+        with pytest.raises(UsageError):
+            parameters.changed(settings, name, value)
+    with pytest.raises(SamplingError):
+        parameters.changed(settings, "top-p", "7")
+
+
+def test_a_draft_and_what_was_sent_outlive_the_program(tmp_path: Path) -> None:
+    archive = tmp_path / "c.db"
+
+    async def typed(chat: Chat, text: str) -> None:
+        chat.app.prompt.insert(text)
+        await chat.until(lambda: (chat.app.shelf._draft or ("", ""))[1] == text)
+
+    async def body() -> None:
+        async with chatting(archive=archive) as chat:
+            await chat.ask("first")
+            await chat.send("/set top-k 5")
+            await chat.until(lambda: "top-k 5" in chat.transcript())
+            await chat.ask("second")
+            conversation = chat.app.shelf.record.header.id
+            await typed(chat, "half a th")
+        async with chatting(archive=archive) as chat:
+            await chat.until(lambda: chat.app.prompt.sent.older("") is not None, "what was sent")
+            await chat.pilot.press("up")
+            assert chat.app.prompt.text == "first"
+            chat.app.prompt.clear()
+            await typed(chat, "for a new one")
+        async with chatting(archive=archive, resume=conversation) as chat:
+            await chat.until(lambda: chat.app.prompt.text == "half a th", "the draft")
+            assert chat.session.settings.sampling.top_k == 5
+            await chat.pilot.press("enter")
+            await chat.until(lambda: len(chat.session.messages) == 6 and chat.ready())
+        async with chatting(archive=archive) as chat:
+            await chat.until(lambda: chat.app.prompt.text == "for a new one", "the other draft")
+
+    run(body)
