@@ -11,17 +11,21 @@ from typing import Any
 
 import pytest
 
+from localspec.bench import benchmark
 from localspec.bench.agreement import part
 from localspec.bench.benchmark import Request, arms_of, bench
 from localspec.bench.document import document
+from localspec.bench.picture import draw
 from localspec.bench.plan import OFF
 from localspec.bench.prompts import DEMO, Prompt, PromptSet, shipped
 from localspec.bench.report import INTERRUPTED, OUT_OF_TIME, Report
 from localspec.bench.runner import Runner, Step
+from localspec.bench.text import text
 from localspec.chat.session import Session
 from localspec.cli.loading import load_beside, load_session
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
+from localspec.engine.profile import Timing
 from localspec.errors import Cancelled
 from tests.support.gguf_models import write_random_llama
 
@@ -134,6 +138,32 @@ def test_stopping_keeps_what_is_done(session: Session) -> None:
     assert len(report.runs) == 4
     assert report.off.overall.tokens_per_second is not None
     assert any("interrupted" in line for line in report.verdict)
+
+
+def test_where_no_prompt_fits_that_is_all_there_is_to_report(session: Session) -> None:
+    long = Prompt("long-1", "sums", "one and two and three " * 200)
+    report = run(session, request(PromptSet("own", (long,))))
+    assert report.runs == ()
+    assert report.verdict[0].startswith("Nothing could be timed")
+    assert "Verdict" in text(report, colour=False)
+    assert draw(report).shapes
+
+
+def test_stopping_while_costs_are_measured_at_the_end_loses_nothing(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count()
+    measured = benchmark.measure
+
+    def stopped(*arguments: Any, **how: Any) -> Timing:
+        if next(calls) >= 2:
+            raise Cancelled
+        return measured(*arguments, **how)
+
+    monkeypatch.setattr(benchmark, "measure", stopped)
+    report = run(session, request(repeats=1))
+    assert len(report.runs) == 6
+    assert report.curve[0].seconds is not None
 
 
 def test_stopping_at_once_leaves_nothing_to_report(session: Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from localspec.engine.cost import Curve
 from localspec.engine.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import Round
+from localspec.errors import Cancelled
 from localspec.pairs import units
 
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
@@ -102,12 +104,13 @@ def bench(
     say("Warming up")
     runner.warm_up(_middling(request.prompts.prompts))
     say("Measuring what decodes cost")
-    points = _points(sessions[0])
+    points = _points(sessions[0], cancel)
     outcome = runner.run(request.prompts.prompts, request.repeats)
     if not outcome.runs:
         cancel.check()
     if not outcome.ended:
-        points = points.least(_points(sessions[0]))  # once more: a machine has better moments
+        with suppress(Cancelled):  # all is done but this
+            points = points.least(_points(sessions[0], cancel))  # a machine has better moments
     report = _report(sessions, arms, request, outcome, points=points, where=where)
     return replace(report, verdict=verdict(report))
 
@@ -160,15 +163,17 @@ def _lesser(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
     return {n: min(points[n] for points in (a, b) if n in points) for n in sorted({*a, *b})}
 
 
-def _points(session: Session) -> _Points:
+def _points(session: Session, cancel: Cancel) -> _Points:
     """Time both models behind what the warm-up left in their caches."""
     target, draft = session.pair.target, session.pair.draft
     if not target.can_truncate:
         return _Points({}, {})
+    target.watch(cancel)
     twice = (*TARGET_SIZES, *TARGET_SIZES)
     of_target = measure(target, twice, budget=_TARGET_BUDGET, passes=len(twice)).points
     if draft is None:
         return _Points(of_target, {})
+    draft.watch(cancel)
     of_draft = measure(draft, DRAFT_SIZES, budget=_DRAFT_BUDGET, one_row=True).points
     return _Points(of_target, of_draft)
 
@@ -233,11 +238,9 @@ def _sweep(
     telling = {arm.name for arm in first if arm.gamma != "auto"} or {arm.name for arm in first}
     drafting = _rounds(runs, telling)
     costs = _costs(points, _rounds(runs, {OFF}), drafting)
-    by_length = {arm.gamma: report for arm, report in zip(arms, reports, strict=True)}
+    names = {OFF, *(arm.name for arm in first)}
     by_length = {
-        gamma: report
-        for gamma, report in by_length.items()
-        if report.name in {OFF, *(arm.name for arm in first)}
+        arm.gamma: report for arm, report in zip(arms, reports, strict=True) if arm.name in names
     }
     return tuple(
         _sweep_point(expected, by_length.get(expected.gamma), runs)

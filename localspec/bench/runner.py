@@ -145,8 +145,11 @@ class Runner:
             if arm.session.figures().gamma_note.startswith("demonstration"):
                 outcome.demonstrating.add(arm.name)
         outcome.runs += found.values()
-        self._compare(found, repeat, outcome)
-        return True
+        try:
+            self._compare(found, repeat, outcome)
+        except Cancelled:
+            outcome.ended = INTERRUPTED
+        return not outcome.ended
 
     def _answer(
         self,
@@ -206,8 +209,8 @@ class Runner:
         for arm in self._arms:
             if arm.name == OFF:
                 continue
-            outcome.compared += 1
             other = found[arm.name]
             if plain.tokens != other.tokens:
                 greedy = self._settings.sampling.temperature <= 0
                 outcome.partings.append(part(plain, other, arm.session.pair.target, greedy=greedy))
+            outcome.compared += 1
