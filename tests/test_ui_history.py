@@ -364,3 +364,16 @@ def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path) -> N
             assert "‹ 2/2 ›" in chat.transcript()
 
     run(body)
+
+
+@pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
+def test_the_list_is_usable_at_every_size(archive: Path, size: tuple[int, int]) -> None:
+    async def body() -> None:
+        async with chatting(archive=archive, size=size) as chat:
+            await chat.ask("a question about rivers")
+            await history(chat)
+            await chat.until(lambda: "a question about rivers" in chat.screen())
+            assert "Enter open" in chat.screen()
+            assert "scripted · 2 messages" in chat.screen()
+
+    run(body)

@@ -20,10 +20,13 @@ from localspec.ui.safe_text import one_line
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from localspec.chat.history.records import Listed
+    from localspec.chat.history.store import Store
     from localspec.ui.shelf import Shelf
 
 _MUTED = "$foreground 65%"
@@ -135,6 +138,15 @@ class HistoryScreen(ModalScreen[str | None]):
         else:
             self._say("nothing found" if search.strip() else "no conversation is stored yet")
 
+    def _change(self, job: Callable[[Store], None]) -> None:
+        self.run_worker(self._changed(job), group="change")
+
+    async def _changed(self, job: Callable[[Store], None]) -> None:
+        try:
+            await self._shelf.ask(job)
+        except LocalspecError as error:
+            self._say(". ".join(in_words(error)))
+
     def _chosen(self) -> Listed | None:
         index = self._list.highlighted
         return self._found[index] if index is not None and index < len(self._found) else None
@@ -188,7 +200,7 @@ class HistoryScreen(ModalScreen[str | None]):
         if title and conversation is not None:
             if conversation == self._current:
                 self._shelf.record.rename(title)
-            self._shelf.ask(lambda store: store.rename(conversation, title))
+            self._change(lambda store: store.rename(conversation, title))
         self._stop_renaming()
 
     def _stop_renaming(self) -> None:
@@ -208,7 +220,7 @@ class HistoryScreen(ModalScreen[str | None]):
         if conversation == self._current:
             self._say("this conversation is open: begin another one first (/clear)")
             return
-        self._shelf.ask(lambda store: store.delete(conversation))
+        self._change(lambda store: store.delete(conversation))
         self._deleted.append(conversation)
         self._say(f"deleted “{one_line(chosen.header.title, 60)}”; Ctrl+Z brings it back")
         self._refresh(self._list.highlighted or 0)
@@ -217,7 +229,7 @@ class HistoryScreen(ModalScreen[str | None]):
         """Bring the last deleted one back."""
         if self._deleted:
             conversation = self._deleted.pop()
-            self._shelf.ask(lambda store: store.undelete(conversation))
+            self._change(lambda store: store.undelete(conversation))
             self._say("it is back")
             self._refresh(self._list.highlighted or 0)
         else:

@@ -46,7 +46,6 @@ class Record:
         self._begun: list[Node] = []
         self._answer: str | None = None
         self._leaf_before: str | None = None
-        self._shown: Tree
         self.fresh()
 
     @property
