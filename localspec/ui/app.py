@@ -11,9 +11,7 @@ from textual import on
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from localspec.errors import LocalspecError, UsageError
 from localspec.ui import attach, commands, numbers
@@ -39,6 +37,7 @@ from localspec.ui.prompt import Prompt
 from localspec.ui.safe_text import one_line
 from localspec.ui.shelf import Shelf, StoreTrouble
 from localspec.ui.status import StatusLine
+from localspec.ui.title import TitleLine
 from localspec.ui.transcript import Transcript
 from localspec.ui.turns import REASONS, Phase, Turns
 from localspec.ui.wording import in_words, switch_failure
@@ -126,7 +125,7 @@ class ChatApp(App[None]):
         self._completion = Completion(self.commands, id="completion")
         self.prompt = Prompt(self._accepts, self._completion.next, id="prompt")
         self._status = StatusLine(id="status")
-        self._title = Static("", markup=False, id="title")
+        self._title = TitleLine(id="title")
         self._interrupted_at = float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -149,7 +148,7 @@ class ChatApp(App[None]):
             self.theme = self._looks.theme
         self.dashboard.start()
         self.prompt.focus()
-        self._show_title()
+        self._title.show(None)
         self.show_phase()
         self.shelf.start()
         self.engine.start()
@@ -198,7 +197,7 @@ class ChatApp(App[None]):
         for trouble in self._troubles:
             self.transcript.say(*in_words(trouble), error=True)
         self._troubles.clear()
-        self._show_title()
+        self._title.show(session)
         self.show_phase()
         self.dashboard.refresh_everything()
         self.shelf.loaded()
@@ -406,17 +405,7 @@ class ChatApp(App[None]):
 
     def show_phase(self) -> None:
         """The status line for what is going on."""
-        hints = {
-            Phase.LOADING: ("loading …", "Esc cancels"),
-            Phase.READY: ("editing an earlier message", "Enter sends it again, Esc leaves it")
-            if self.turns.editing is not None
-            else ("ready", ""),
-            Phase.ANSWERING: ("answering …", "Esc stops"),
-            Phase.STOPPING: ("stopping …", ""),
-            Phase.CHANGING: ("one moment …", ""),
-            Phase.UNUSABLE: ("no model is loaded", "/pairs chooses one, Ctrl+Q quits"),
-        }
-        text, hint = hints[self.turns.phase]
+        text, hint = self.turns.shown()
         self._status.settle()
         self._status.lasting(text, hint=hint, tail=legend() if self.transcript.by_origin else None)
 
@@ -434,19 +423,6 @@ class ChatApp(App[None]):
     def on_resize(self) -> None:
         """Let the panel follow the terminal's size."""
         self.call_after_refresh(self.dashboard.place)
-
-    def _show_title(self) -> None:
-        session = self.session
-        pieces = [("localspec", "bold $text-primary")]
-        if session is not None:
-            models = session.target_name + (
-                f" + {session.draft_name}" if session.draft_name else ""
-            )
-            pieces += [
-                (f"  {one_line(session.pair_name, 40)}", "bold"),
-                (f"  {one_line(models, 100)}", "$foreground 65%"),
-            ]
-        self._title.update(Content.assemble(*pieces), layout=False)
 
     def copy_text(self, text: str, what: str) -> None:
         """Put a text into the clipboard."""

@@ -176,6 +176,12 @@ class Turns:
         self.phase = Phase.READY
         self.editing = None
 
+    def shown(self) -> tuple[str, str]:
+        """What is going on, for the status line, and which key matters."""
+        if self.phase is Phase.READY and self.editing is not None:
+            return "editing an earlier message", "Enter sends it again, Esc leaves it"
+        return _SHOWN[self.phase]
+
     def free(self) -> bool:
         """Whether the engine has nothing to do; says what it does otherwise."""
         if self.phase is not Phase.READY:
@@ -284,4 +290,13 @@ REASONS = {
     Phase.STOPPING: "the answer is being stopped",
     Phase.CHANGING: "one moment",
     Phase.UNUSABLE: "no model is loaded: /pairs chooses one",
+}
+
+_SHOWN = {
+    Phase.LOADING: ("loading …", "Esc cancels"),
+    Phase.READY: ("ready", ""),
+    Phase.ANSWERING: ("answering …", "Esc stops"),
+    Phase.STOPPING: ("stopping …", ""),
+    Phase.CHANGING: ("one moment …", ""),
+    Phase.UNUSABLE: ("no model is loaded", "/pairs chooses one, Ctrl+Q quits"),
 }
