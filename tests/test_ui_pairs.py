@@ -146,9 +146,9 @@ def test_a_pair_is_looked_at_pulled_used_and_the_conversation_stays(
             fault.release.set()
             await chat.until(lambda: f"{NAME} is installed" in chat.screen(), "the end")
             assert installed.find(NAME) is not None
-            await chat.until(lambda: "Enter use" in chat.screen(), "the list anew")
+            await chat.until(lambda: "X remove" in chat.screen(), "the list anew")
             await chat.pilot.press("enter")
-            await chat.until(lambda: chat.ready() and chat.app.session is rooms.sessions[-1], "use")
+            await chat.until(lambda: len(rooms.sessions) == 2 and chat.ready(), "use")
             assert rooms.log == ["load first", f"check {NAME}", "free first", f"load {NAME}"]
             assert rooms.sessions[1].messages[0].content == "Who are you?"
             assert "▌ Who are you?" in chat.transcript()
