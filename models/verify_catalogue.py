@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import HubOffline, LocalspecError
-from localspec.pairs import curated, fit, folders, sources, units, vocabulary
+from localspec.pairs import curated, folders, sources, units, vocabulary
 from localspec.pairs.curated import CuratedFile, CuratedPair
 from localspec.pairs.installed import write_atomically
+from localspec.pairs.memory import fit
 from localspec.pairs.patience import Patience
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import Source
@@ -46,7 +47,7 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
     """
     target, draft = (_look_at(side, patience) for side in (entry.target, entry.draft))
     vocabulary.check(target.header, draft.header)
-    needed = fit.estimate_bytes(
+    needed = fit.needed_bytes(
         target.header, draft.header, more_bytes=target.more_bytes + draft.more_bytes
     )
     remarks = []

@@ -56,6 +56,7 @@ class Transcript(ScrollView, can_focus=False):
         self._more = 0  # whether one of the items below those says that there are older ones
         self._starts: list[int] = []
         self._margin = 2
+        self._following = True  # whether the newest line is to be seen
         self._ground = Style()
         self.auto_links = False
 
@@ -111,8 +112,9 @@ class Transcript(ScrollView, can_focus=False):
         self.scroll_to(y=top, animate=False, immediate=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """At the top, older messages are added."""
+        """At the top, older messages are added; at the end, what comes is followed."""
         super().watch_scroll_y(old_value, new_value)
+        self._following = new_value >= self.max_scroll_y
         if new_value <= 0 < old_value:
             self.call_after_refresh(self._show_older)
 
@@ -284,10 +286,13 @@ class Transcript(ScrollView, can_focus=False):
     def on_resize(self, event: events.Resize) -> None:
         """Wrap everything anew."""
         self._margin = 2 if event.size.width >= 60 else 1
-        following = self.is_vertical_scroll_end or self.max_scroll_y == 0
         self._measure(0)
-        if following:
-            self.call_after_refresh(self._to_end)
+        self.call_after_refresh(self._follow)
+
+    def _follow(self) -> None:
+        """Stay at the end of what has a new size, unless the user has scrolled up meanwhile."""
+        if self._following:
+            self._to_end()
 
     def notify_style_update(self) -> None:
         """Another theme: what was drawn has the wrong colours."""
