@@ -16,7 +16,8 @@ import numpy as np
 from localspec.engine.acceptance import coupling, overlap
 from localspec.engine.cost import Costs
 from localspec.engine.draft import ArgmaxView
-from localspec.engine.gamma import AutoGamma, Situation
+from localspec.engine.gamma import AutoGamma
+from localspec.engine.plan import Situation
 from localspec.engine.sampling import Dist
 from localspec.engine.stats import Round
 

@@ -30,7 +30,7 @@ MAY_IMPORT = {
 # Inside the engine: leaves know only other leaves.
 LEAVES = {
     *("stats", "cancel", "grammar", "sampling", "noise", "verify"),
-    *("gamma", "cost", "calibration", "simulate"),
+    *("plan", "gamma", "cost", "calibration", "simulate"),
 }
 
 # Packages that only one room may import.

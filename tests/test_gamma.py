@@ -14,17 +14,10 @@ from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
 from localspec.engine.cost import Costs
 from localspec.engine.draft import ArgmaxView
-from localspec.engine.gamma import (
-    PLAIN,
-    AutoGamma,
-    FixedGamma,
-    FixedPlan,
-    Situation,
-    StoppingPlan,
-    gamma_for,
-)
+from localspec.engine.gamma import AutoGamma, FixedGamma, gamma_for
 from localspec.engine.generate import GenerateSettings
 from localspec.engine.noise import CounterNoise
+from localspec.engine.plan import PLAIN, FixedPlan, Situation, StoppingPlan
 from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.stats import Round
 

@@ -21,9 +21,10 @@ from localspec.engine.acceptance import Accept
 from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import FixedGamma, GammaPolicy, Plan, Situation, StoppingPlan
+from localspec.engine.gamma import FixedGamma, GammaPolicy
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.noise import CounterNoise, Noise
+from localspec.engine.plan import Plan, Situation, StoppingPlan
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
 from localspec.engine.stats import FinishReason, Round
 from localspec.engine.verify import Draft, Rule, Verdict, block_rule, match_rule, token_rule

@@ -14,10 +14,11 @@ import pytest
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import NOTHING_READ, Look, ModelDrafter
-from localspec.engine.gamma import FixedGamma, Plan
+from localspec.engine.gamma import FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.checkpoint import Rollback
+from localspec.engine.plan import Plan
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import Round
 from localspec.engine.verify import Draft

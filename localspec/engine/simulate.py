@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from localspec.engine.cost import Curve, Points
-from localspec.engine.gamma import LONGEST, PLAIN, FixedPlan, GammaPolicy, Plan, Situation
+from localspec.engine.gamma import LONGEST, GammaPolicy
+from localspec.engine.plan import PLAIN, FixedPlan, Plan, Situation
 from localspec.engine.stats import Round
 
 CURVES: Mapping[str, Points] = {
