@@ -246,8 +246,9 @@ def test_the_second_turn_reads_only_new_tokens_for_both_models(session: Session)
     # All but the last token of the first answer is cached; the prompt's last is in no prefill.
     assert second.stats.prefill_cached == before - 1
     assert second.stats.prefill_decoded == new
-    # The draft may lag by one token more; it also reads what the target said first.
-    assert before - 2 <= second.stats.draft_cached <= before
+    # After a draft accepted whole the draft lacks that draft's last token and the bonus, and one
+    # more where the last token allowed left no room to draft. It also reads what came first.
+    assert before - 3 <= second.stats.draft_cached <= before
     assert second.stats.draft_prefill <= new + 4
 
 
