@@ -136,15 +136,14 @@ def sized(small: Shape, parameters: float, step: int) -> Shape:
     for width in (small.width * 4**power for power in range(4)):
         if width % step:
             continue
-        wide = max(small.feed_forward, round(8 / 3 * width))
-        wide = -(-wide // step) * step
-        layer = small.grown(width, 1, wide).parameters - small.vocab * width
-        layers = round((parameters - small.vocab * width) / layer)
-        if layers < small.layers:
-            break
-        rest = parameters - small.vocab * width - layers * 4 * width * width
         least = -(-small.feed_forward // step) * step
-        wide = max(least, round(rest / layers / 3 / width / step) * step)
+        usual = small.grown(width, 1, max(least, round(8 / 3 * width)))
+        layer = usual.parameters - small.vocab * width
+        layers = max(small.layers, round((parameters - small.vocab * width) / layer))
+        rest = parameters - small.vocab * width - layers * 4 * width * width
+        wide = round(rest / layers / 3 / width / step) * step
+        if wide < least:
+            continue
         oddness = abs(math.log(layers / (width / 128)))
         if best is None or oddness < best[0]:
             best = (oddness, small.grown(width, layers, wide))
