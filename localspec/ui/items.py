@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -45,7 +46,7 @@ _ENDINGS = {
 }
 
 
-class Item:
+class Item(ABC):
     """Something in the conversation. Lines are kept until the width or the item changes.
 
     Attributes:
@@ -72,8 +73,9 @@ class Item:
         self._width = 0
         self.strips.clear()
 
+    @abstractmethod
     def _lay_out(self, width: int) -> list[Content]:
-        raise NotImplementedError
+        """All lines but the empty one below."""
 
 
 def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[Content]:
