@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
-from localspec.pairs import hub, units
+from localspec.pairs import hub, hub_settings, units
 from localspec.pairs.hub import RemoteFile
 from localspec.pairs.patience import Interrupted, Patience, Unreachable
 
@@ -117,7 +117,8 @@ def _disk_error(file: RemoteFile, error: OSError) -> HubError:
             "Make room, then run the same command again: it continues where it stopped.",
         )
     return HubError(
-        f"{file.name} cannot be written to {hub.cache_folder()}: {error.strerror or error}",
+        f"{file.name} cannot be written to {hub_settings.cache_folder()}:"
+        f" {error.strerror or error}",
         "Check the folder's permissions, or set HF_HOME to another.",
     )
 

@@ -1,4 +1,4 @@
-"""The only room that touches huggingface_hub; the library is loaded when it is needed.
+"""Repositories and their bytes. Nothing but the rooms `hub*` touches huggingface_hub.
 
 The library gives metadata, authorisation, the cache's layout and its locks. The bytes come
 through its HTTP session, but by our own Range requests: its own downloads start from zero in
@@ -18,27 +18,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import (
-    AccessDenied,
-    BadReference,
     HubError,
-    HubOffline,
     HubUnavailable,
     NotOnHub,
-    UsageError,
 )
 from localspec.pairs import references, units
-from localspec.pairs.patience import Interrupted, Patience, Unreachable, retried
+from localspec.pairs.hub_errors import CONTINUES, NO_HUB, only_hub_answers, translated
+from localspec.pairs.hub_settings import cache_folder, endpoint, headers, timeout_s
+from localspec.pairs.patience import Interrupted, Patience, retried
 from localspec.pairs.references import Reference
+from localspec.pairs.units import reason
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _STEP_S: Final = 0.25
 _READ_BYTES: Final = 1 << 19
-_CONTINUES: Final = "Run the same command again: it continues where it stopped."
-_LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,57 +86,6 @@ class Body:
     chunks: Iterator[bytes]
 
 
-def cache_folder() -> Path:
-    """Give the Hub cache's folder, as ``HF_HUB_CACHE`` and ``HF_HOME`` and the defaults say."""
-    return Path(_constants().HF_HUB_CACHE)
-
-
-def endpoint() -> str:
-    """Give the Hub's address, as ``HF_ENDPOINT`` says."""
-    return str(_constants().ENDPOINT)
-
-
-def _constants() -> Any:
-    """Give the library's settings; it reads the environment when it is loaded first.
-
-    Raises:
-        UsageError: one of the HF_* variables makes no sense.
-    """
-    try:
-        from huggingface_hub import constants
-    except ValueError as error:
-        raise UsageError(
-            f"one of the HF_* environment variables cannot be used: {_short(error)}",
-            "Correct it, or unset it.",
-        ) from None
-    return constants
-
-
-def _headers() -> dict[str, str]:
-    """Give what every request says about us, the access token among it.
-
-    Raises:
-        AccessDenied, HubError: the token cannot be one, or cannot be read.
-    """
-    _constants()
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-    try:
-        headers: dict[str, str] = build_hf_headers(library_name="localspec")
-        for value in headers.values():
-            value.encode("ascii")
-    except UnicodeEncodeError:
-        raise AccessDenied(
-            "the access token has characters that no token has", f"Check the token: {_LOGIN}."
-        ) from None
-    except OSError as error:
-        raise HubError(
-            f"the access token cannot be looked for: {error}",
-            "Check the permissions of HF_HOME, or set HF_HOME to another folder.",
-        ) from None
-    return headers
-
-
 def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
     """Ask the Hub about the repository of `reference`, at its revision.
 
@@ -148,27 +93,27 @@ def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
         HubError: it is not there, not ours to see, or the Hub cannot be asked.
         Cancelled: the user wants to stop.
     """
-    _headers()  # what is wrong with the token is said before anybody is asked
+    headers()  # what is wrong with the token is said before anybody is asked
     from huggingface_hub import HfApi
 
     def ask() -> Any:
-        with _translated(reference.repo, reference), _only_hub_answers():
+        with translated(reference.repo, reference), only_hub_answers():
             return HfApi(endpoint=endpoint()).model_info(
                 reference.repo,
                 revision=reference.revision or "main",
                 files_metadata=True,
-                timeout=_timeout(),
+                timeout=timeout_s(),
             )
 
     info = retried(ask, patience)
-    with _only_hub_answers():
+    with only_hub_answers():
         _check_moved(reference, info.id)
         return _describe(reference, info)
 
 
 def _describe(reference: Reference, info: Any) -> RemoteRepo:
     if not _COMMIT.fullmatch(info.sha or ""):
-        raise HubUnavailable(f"{endpoint()} gives no commit for {reference.repo}", _NO_HUB)
+        raise HubUnavailable(f"{endpoint()} gives no commit for {reference.repo}", NO_HUB)
     files = [_remote_file(reference.repo, info.sha, sibling) for sibling in info.siblings or []]
     return RemoteRepo(
         repo=reference.repo,
@@ -178,9 +123,6 @@ def _describe(reference: Reference, info: Any) -> RemoteRepo:
         licence=_licence(info),
         files={file.name: file for file in files if file is not None},
     )
-
-
-_NO_HUB: Final = "Check HF_ENDPOINT, and any proxy or firewall between here and the Hub."
 
 
 def _check_moved(reference: Reference, actual: str) -> None:
@@ -247,14 +189,14 @@ def open_body(
     )
 
     url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=endpoint())
-    headers = _headers()
-    headers["Accept-Encoding"] = "identity"
+    sent = headers()
+    sent["Accept-Encoding"] = "identity"
     if start or stop is not None:
-        headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+        sent["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
     with (
-        _translated(file.repo, Reference(file.repo, file.name)),
+        translated(file.repo, Reference(file.repo, file.name)),
         get_session().stream(
-            "GET", url, headers=headers, timeout=_timeout(), follow_redirects=True
+            "GET", url, headers=sent, timeout=timeout_s(), follow_redirects=True
         ) as response,
     ):
         hf_raise_for_status(response)
@@ -294,12 +236,12 @@ def _chunks(response: Any, patience: Patience) -> Iterator[bytes]:
         if left <= 0:
             return
         chunk = _read_on(stream, min(left, _READ_BYTES), patience)
-    raise Interrupted("the connection broke off", _CONTINUES)
+    raise Interrupted("the connection broke off", CONTINUES)
 
 
 def _read_on(stream: Any, size: int, patience: Patience) -> bytes:
     """Read at most `size` bytes, waiting in short steps so that a wish to stop is heard."""
-    deadline = time.monotonic() + _timeout()
+    deadline = time.monotonic() + timeout_s()
     while True:
         patience.check()
         step = max(0.01, min(_STEP_S, deadline - time.monotonic()))
@@ -307,12 +249,12 @@ def _read_on(stream: Any, size: int, patience: Patience) -> bytes:
             data: bytes = stream.read(size, timeout=step)
         except Exception as error:  # the transport's own classes, and nobody else's business
             if "Timeout" not in type(error).__name__:
-                reason = f"the connection broke off: {_short(error)}"
-                raise Interrupted(reason, _CONTINUES) from None
+                what = f"the connection broke off: {reason(error)}"
+                raise Interrupted(what, CONTINUES) from None
         else:
             return data
         if time.monotonic() >= deadline:
-            raise Interrupted(f"{endpoint()} did not answer in time", _CONTINUES)
+            raise Interrupted(f"{endpoint()} did not answer in time", CONTINUES)
 
 
 def _plain_length(response: Any) -> int | None:
@@ -345,119 +287,6 @@ def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> 
         return bytes(got[skip : skip + size])
 
     return retried(read, patience)
-
-
-def _timeout() -> float:
-    return float(_constants().HF_HUB_DOWNLOAD_TIMEOUT)
-
-
-# --- errors ---------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _translated(repo: str, reference: Reference) -> Iterator[None]:
-    """Turn what the library and its HTTP client raise into the errors people meet."""
-    from huggingface_hub import errors
-    from huggingface_hub.utils import HFValidationError, httpx  # type: ignore[attr-defined]
-
-    try:
-        yield
-    except errors.OfflineModeIsEnabled:
-        raise HubOffline(
-            f"{repo} cannot be looked up: offline mode is on", "Unset HF_HUB_OFFLINE."
-        ) from None
-    except errors.HfHubHTTPError as error:
-        raise _from_status(error, repo, reference) from None
-    except HFValidationError:
-        raise BadReference(f"{repo!r} is no repository's name", "Write user/repo.") from None
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-        raise Unreachable(
-            f"{_host(error)} cannot be reached: {_short(error)}",
-            "Check the network; what is on this disk already works without it.",
-        ) from None
-    except httpx.TimeoutException as error:
-        raise Interrupted(
-            f"{_host(error)} did not answer in time", "Run the same command again."
-        ) from None
-    except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-        raise Interrupted(
-            f"the connection to {_host(error)} broke off: {_short(error)}",
-            _CONTINUES,
-        ) from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise HubUnavailable(f"{endpoint()} cannot be used: {_short(error)}", _NO_HUB) from None
-
-
-@contextlib.contextmanager
-def _only_hub_answers() -> Iterator[None]:
-    """Turn what happens when the answer is not what the library expects into an error."""
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        yield
-    except (HfHubHTTPError, HFValidationError):
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HubUnavailable(
-            f"{endpoint()} does not answer like a Hub: {_short(error)}", _NO_HUB
-        ) from None
-
-
-def _host(error: Any) -> str:
-    """Name who did not answer: the Hub, or the storage it sent us to."""
-    with contextlib.suppress(AttributeError, RuntimeError):  # no request is known
-        return str(error.request.url.netloc.decode("ascii", "replace"))
-    return endpoint()
-
-
-def _short(error: BaseException) -> str:
-    lines = re.sub(r"^\[Errno -?\d+\] ", "", str(error).strip()).splitlines()
-    return units.plain(lines[0], 160) if lines else type(error).__name__
-
-
-def _from_status(error: Any, repo: str, reference: Reference) -> HubError:
-    from huggingface_hub import errors
-
-    status = error.response.status_code
-    if isinstance(error, errors.GatedRepoError):
-        return AccessDenied(
-            f"{repo} is gated: its owner wants you to accept terms first",
-            f"Accept them at {endpoint()}/{repo}, then {_LOGIN}.",
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return NotOnHub(
-            f"{repo} has no revision {reference.revision or 'main'}", "Leave the @revision out."
-        )
-    if isinstance(error, errors.RemoteEntryNotFoundError):
-        return NotOnHub(f"{repo} has no file {reference.file}", "Check the file's name.")
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return NotOnHub(
-            f"there is no repository {repo}, or it is private",
-            f"Check the spelling; for a private one, {_LOGIN}.",
-        )
-    return _from_plain_status(status, repo, error)
-
-
-def _from_plain_status(status: int, repo: str, error: Any) -> HubError:
-    if status in (401, 403):
-        return AccessDenied(
-            f"the Hub refuses this access token for {repo} (status {status})",
-            f"Check the token: {_LOGIN}; unset HF_TOKEN to go without one.",
-        )
-    if status in _PASSING:
-        what = "asks for fewer requests" if status == 429 else "has a fault of its own"
-        return Interrupted(
-            f"{endpoint()} {what} (status {status})",
-            "Run the same command again in a while: it continues where it stopped.",
-            _retry_after(error.response.headers.get("Retry-After", "")),
-        )
-    if status == 404:
-        return NotOnHub(f"{repo} is not at {endpoint()}", "Check the spelling.")
-    return HubUnavailable(f"{endpoint()} refuses the request (status {status})", _NO_HUB)
-
-
-def _retry_after(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d{1,6}", text) else None
 
 
 # --- the cache ------------------------------------------------------------------------------

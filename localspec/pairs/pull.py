@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
-from localspec.pairs import curated, download, hub, installed, units, vocabulary
+from localspec.pairs import curated, download, hub, hub_settings, installed, units, vocabulary
 from localspec.pairs.download import FileProgress
 from localspec.pairs.examine import Note, PairReport, examine
 from localspec.pairs.hub import RemoteFile
@@ -90,7 +90,7 @@ def plan(
     if report.draft is not None:
         vocabulary.check(report.target.header, report.draft.header)
     report = replace(report, name=_choose_name(name, report))
-    return PullPlan(report, hub.free_bytes(hub.cache_folder()))
+    return PullPlan(report, hub.free_bytes(hub_settings.cache_folder()))
 
 
 def require_room(plan: PullPlan) -> None:
@@ -103,7 +103,7 @@ def require_room(plan: PullPlan) -> None:
     if plan.report.missing and needed > plan.free:
         raise NotEnoughDisk(
             f"{units.size(plan.report.missing)} are to be fetched and"
-            f" {units.size(plan.free)} are free in {hub.cache_folder()}",
+            f" {units.size(plan.free)} are free in {hub_settings.cache_folder()}",
             f"Make room for {units.size(needed - plan.free)} more, or set HF_HOME to another disk.",
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import catalogue, curated, download, hub, installed, last_used
+from localspec.pairs import catalogue, curated, download, hub, hub_settings, installed, last_used
 from localspec.pairs.hub import RemoteFile
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
 from localspec.pairs.patience import Patience
@@ -85,7 +85,7 @@ def _files(model: InstalledModel) -> list[tuple[RemoteFile | None, Path]]:
 def _reason_to_keep(model: InstalledModel, path: Path) -> str:
     if not model.repo:
         return "it is your own file"
-    if hub.cache_folder() not in path.parents:
+    if hub_settings.cache_folder() not in path.parents:
         return "it lies outside the present Hub cache"
     real = path.resolve()
     for pair in installed.all_pairs():
@@ -140,7 +140,7 @@ def _tidy(file: RemoteFile) -> None:
     left = [path for kind in ("blobs", "snapshots") for path in (folder / kind).glob("*")]
     if not left and folder.is_dir():
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(hub.cache_folder() / ".locks" / folder.name, ignore_errors=True)
+        shutil.rmtree(hub_settings.cache_folder() / ".locks" / folder.name, ignore_errors=True)
 
 
 def _remove_partial(name: str, patience: Patience) -> Removal:

@@ -1,6 +1,8 @@
-"""Sizes and durations as people read them."""
+"""Sizes, durations and errors as people read them."""
 
 from __future__ import annotations
+
+import re
 
 
 def size(n_bytes: int) -> str:
@@ -29,3 +31,9 @@ def plain(text: str, limit: int = 80) -> str:
     """Give `text`, which strangers wrote, as one harmless line of at most `limit` characters."""
     line = "".join(char if char.isprintable() else "?" for char in text[: limit + 1])
     return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def reason(error: BaseException) -> str:
+    """Give the first line of an error without its number, safe to show."""
+    lines = re.sub(r"^\[Errno -?\d+\] ", "", str(error).strip()).splitlines()
+    return plain(lines[0], 160) if lines else type(error).__name__
