@@ -38,7 +38,7 @@ from localspec.ui.launch import sharing_the_lock
 
 if TYPE_CHECKING:
     from localspec.chat.session import Session
-    from localspec.ui.contract import ChatSession
+    from localspec.ui.contract import ChatSession, Loader
 
 PROMPT = "Tell me a long story about a dog and a girl who travel around the world."
 
@@ -46,6 +46,7 @@ PROMPT = "Tell me a long story about a dog and a girl who travel around the worl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pair", default="demo")
+    parser.add_argument("--draft", help="another draft than the pair's")
     parser.add_argument("--pairs", type=int, default=12, help="measured pairs, 10 at least")
     parser.add_argument("--tokens", type=int, default=700, help="tokens of each answer")
     parser.add_argument("--gamma", default="3")
@@ -56,7 +57,8 @@ def main() -> None:
     if arguments.child:
         run_child(arguments)
     else:
-        report(arguments, run_parent(arguments))
+        about = f"pair {arguments.pair}, gamma {arguments.gamma}"
+        report(arguments, run_parent(arguments), about)
 
 
 def run_parent(arguments: argparse.Namespace) -> dict[str, list[float]]:
@@ -89,10 +91,10 @@ def run_parent(arguments: argparse.Namespace) -> dict[str, list[float]]:
 class Driven(ChatApp):
     """The app with a coroutine in place of a user."""
 
-    def __init__(self, options: Options, pairs: int, found: Path) -> None:
-        super().__init__(
-            lambda progress, cancel: load_session(options, progress=progress, cancel=cancel)
-        )
+    probes = 3
+
+    def __init__(self, load: Loader, pairs: int, found: Path) -> None:
+        super().__init__(load)
         self._pairs = pairs
         self._path = found
         self._found: dict[str, list[float]] = {"with": [], "without": [], "pauses": [], "cpu": []}
@@ -111,7 +113,7 @@ class Driven(ChatApp):
             if number:  # the first pair warms up
                 for how, speed in speeds.items():
                     self._found[how].append(speed)
-        for _ in range(3):
+        for _ in range(self.probes):
             await self._probe()
         self._path.write_text(json.dumps(self._found), encoding="utf-8")
         self.leave()
@@ -170,33 +172,49 @@ class Driven(ChatApp):
 def run_child(arguments: argparse.Namespace) -> None:
     options = Options(
         pair=arguments.pair,
+        draft=arguments.draft,
         temp=0.0,
         n_predict=arguments.tokens,
         gamma=int(arguments.gamma) if arguments.gamma.isdigit() else arguments.gamma,
         threads=arguments.threads,
     )
-    app = Driven(options, arguments.pairs, arguments.child)
+    drive(
+        Driven(
+            lambda progress, cancel: load_session(options, progress=progress, cancel=cancel),
+            arguments.pairs,
+            arguments.child,
+        )
+    )
+
+
+def drive(app: ChatApp) -> None:
+    """Run the app until it leaves by itself."""
     with sharing_the_lock():
         app.run()
     app.engine.shut_down()
     app.engine.join(10)
 
 
-def report(arguments: argparse.Namespace, found: dict[str, list[float]]) -> None:
+def report(
+    arguments: argparse.Namespace,
+    found: dict[str, list[float]],
+    what: str,
+    unit: str = "tokens/s",
+) -> None:
     drawn, silent = np.array(found["with"]), np.array(found["without"])
     ratios = drawn / silent
     rng = np.random.default_rng(0)
     medians = np.median(rng.choice(ratios, (10_000, len(ratios))), axis=1)
     low, high = np.quantile(medians, [0.025, 0.975])
     pauses = np.array(found["pauses"]) * 1000
-    print(f"pair {arguments.pair}, {arguments.size}, {arguments.tokens} tokens an answer, gamma "
-          f"{arguments.gamma}, {len(ratios)} pairs; {platform.machine()}, {os.cpu_count()} cores, "
+    print(f"{what}, {arguments.size}, {arguments.tokens} tokens an answer, "
+          f"{len(ratios)} pairs; {platform.machine()}, {os.cpu_count()} cores, "
           f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}")  # fmt: skip
     print()
     print("| | median |")
     print("|---|---|")
-    print(f"| tokens/s without the screen | {np.median(silent):.1f} |")
-    print(f"| tokens/s with the screen | {np.median(drawn):.1f} |")
+    print(f"| {unit} without the screen | {np.median(silent):.1f} |")
+    print(f"| {unit} with the screen | {np.median(drawn):.1f} |")
     print(f"| ratio, 95 % interval | {np.median(ratios):.3f} ({low:.3f} to {high:.3f}) |")
     print(f"| pauses of the event loop, 50th / 99th percentile | "
           f"{np.percentile(pauses, 50):.1f} / {np.percentile(pauses, 99):.1f} ms |")  # fmt: skip

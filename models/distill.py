@@ -27,7 +27,7 @@ from optim import optimisers, set_rate
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from train import HERE, LOG_SECONDS, STEP_SECONDS, device
+from train import HERE, LOG_SECONDS, STEP_SECONDS, bfloat16_pays, device
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -93,8 +93,11 @@ class Lessons:
 
 def loss_of(model: Llama, lesson: Lesson, hard: float) -> tuple[Tensor, Tensor]:
     """Return the mean loss, and the share of positions where both find the same id likeliest."""
-    hidden = model.hidden(lesson.inputs).flatten(0, 1)[lesson.where]
-    log_q = model.logits(hidden).log_softmax(-1)
+    where = lesson.inputs.device
+    with torch.autocast(where.type, torch.bfloat16, enabled=bfloat16_pays(where)):
+        hidden = model.hidden(lesson.inputs).flatten(0, 1)[lesson.where]
+        logits = model.logits(hidden)
+    log_q = logits.float().log_softmax(-1)
     top_q = log_q.gather(1, lesson.top_ids)
     rest_p = (1 - lesson.top_p.sum(1)).clamp(min=0)
     rest_q = torch.log1p(-top_q.exp().sum(1).clamp(max=1 - 1e-5))
@@ -119,6 +122,9 @@ class Run:
         self.elapsed, self.step = 0.0, 0
         self.stopping = False
         args.work.mkdir(parents=True, exist_ok=True)
+        if args.compile:
+            for block in self.model.blk:
+                block.compile()
 
     def save(self) -> None:
         """Save all that a restart needs."""
@@ -181,7 +187,8 @@ class Run:
             self.elapsed, clock = self.elapsed + min(now - clock, STEP_SECONDS), now
             if self.elapsed - logged > LOG_SECONDS:
                 logged = self.elapsed
-                figures = {"step": self.step, "minutes": self.elapsed / 60}
+                tokens = self.step * self.args.rows * CONTEXT
+                figures = {"step": self.step, "tokens": tokens, "minutes": self.elapsed / 60}
                 print(json.dumps(figures | {"loss": loss, "same": same}), flush=True)
             if self.elapsed - saved > SAVE_SECONDS:
                 saved = self.elapsed
@@ -202,6 +209,7 @@ def main() -> None:
     parser.add_argument("--name", default="localspec demo draft")
     parser.add_argument("--tokenizer", type=Path, default=HERE / "tokenizer.json")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compile", action="store_true", help="use torch.compile")
     args = parser.parse_args()
     run = Run(args)
     run.restore()

@@ -21,12 +21,12 @@ import torch
 from data import Encoder, Source, Stream, load_sources
 from model import Llama, Memory
 from tokenizers import Tokenizer
-from train import HERE, device, read_config
+from train import HERE, bfloat16_pays, device, read_config
 
 TOP = 32
 PROMPT, ANSWER = 160, 192
 """Longest prompt and longest answer, in tokens."""
-ROWS = 64
+ROWS = 128
 """Prompts answered together."""
 ROW = 512
 """Tokens in a row of corpus text."""
@@ -77,7 +77,7 @@ def answer(
     """Answer a batch of prompts: for each the ids, and the top ids and probabilities."""
     lengths = torch.tensor([len(prompt) for prompt in batch], device=where)
     widest = int(lengths.max())
-    memory = Memory(model.shape, lengths, widest + ANSWER, where)
+    memory = Memory(model, lengths, widest + ANSWER)
     ids = torch.zeros(len(batch), widest, dtype=torch.long)
     for row, prompt in enumerate(batch):
         ids[row, widest - len(prompt) :] = torch.tensor(prompt)
@@ -88,7 +88,7 @@ def answer(
     rows = np.arange(len(batch))
     following = ids.to(where)
     for at in range(ANSWER):
-        logits = model.step(following, memory)
+        logits = model.step(following, memory).float()
         p, likely = logits.softmax(-1).topk(TOP)
         chosen = draw(logits, heat)
         said[rows, at] = chosen.cpu().numpy()
@@ -174,7 +174,7 @@ def read(model: Llama, stream: Stream, tokens: int, where: torch.device) -> Answ
     while sum(map(len, tops)) < tokens:
         batch = stream.batch(2, ROW)
         said = batch.weights == 1.0
-        logits = model(torch.from_numpy(batch.inputs).to(where))
+        logits = model(torch.from_numpy(batch.inputs).to(where)).float()
         p, likely = logits[torch.from_numpy(said).to(where)].softmax(-1).topk(TOP)
         for inputs, targets, mark in zip(batch.inputs, batch.targets, said, strict=True):
             ids.append(np.append(inputs[:1], targets))
@@ -197,8 +197,8 @@ def main() -> None:
     parser.add_argument("corpora", type=Path)
     parser.add_argument("out", type=Path, help="file.npz")
     parser.add_argument("--tokens", type=int, default=600_000)
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0, 0, 0.8, 1.0])
-    parser.add_argument("--config", type=Path, default=HERE / "configs" / "target.toml")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0, 0, 0, 0.8])
+    parser.add_argument("--config", type=Path, default=HERE / "configs" / "answers.toml")
     parser.add_argument("--tokenizer", type=Path, default=HERE / "tokenizer.json")
     parser.add_argument("--cache", type=Path, required=True, help="folder for tokenised corpora")
     parser.add_argument("--read", action="store_true", help="read the corpora, answer nothing")
@@ -207,6 +207,8 @@ def main() -> None:
     encoder = Encoder(Tokenizer.from_file(str(args.tokenizer)))
     known = load_sources(args.corpora, args.cache, args.tokenizer)
     model = export.load(args.target)[0].to(device()).eval()
+    if bfloat16_pays(device()):
+        model = model.bfloat16()
     mixture = read_config(args.config)["mixture"]
     if args.read:
         stream = Stream(known, mixture, encoder, seed=args.seed)

@@ -108,12 +108,10 @@ class Block(nn.Module):
 class Memory:
     """Keys and values of a batch of prompts padded on the left, for generation."""
 
-    def __init__(self, shape: Shape, lengths: Tensor, columns: int, where: torch.device) -> None:
+    def __init__(self, model: Llama, lengths: Tensor, columns: int) -> None:
+        shape, like = model.shape, model.token_embd.weight
         size = (len(lengths), shape.heads, columns, shape.head_width)
-        self.kept = [
-            (torch.zeros(size, device=where), torch.zeros(size, device=where))
-            for _ in range(shape.layers)
-        ]
+        self.kept = [(like.new_zeros(size), like.new_zeros(size)) for _ in range(shape.layers)]
         self.used = 0
         self.pad = int(lengths.max()) - lengths
         self.mask = torch.empty(0)

@@ -203,6 +203,7 @@ def test_it_drafts_where_that_pays_and_says_so() -> None:
     assert policy.length == 4
     note = policy.explain()
     assert note.startswith("drafting 4: 75 % accepted, ")
+    assert policy.explain("code").startswith("drafting 4: code, 75 % accepted, ")
     assert note.endswith("x")
 
 

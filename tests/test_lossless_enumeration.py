@@ -581,7 +581,7 @@ class Stopping:
 
     def observe(self, done: Round) -> None: ...
 
-    def explain(self) -> str:
+    def explain(self, kind: str = "") -> str:
         return ""
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from localspec.chat.detokenise import Detokeniser, joined
 from localspec.chat.events import Origin, RoundText, Span
+from localspec.chat.kind import TextKind
 from localspec.chat.stops import StopFilter
 from localspec.engine.stats import FinishReason, Round
 
@@ -20,6 +21,7 @@ class Answer:
 
     Attributes:
         tokens: the ids generated, up to and including the one that completed a stop string.
+        kind: whether code or prose is being written.
     """
 
     def __init__(self, piece: Callable[[int], bytes], stops: Iterable[str]) -> None:
@@ -27,6 +29,7 @@ class Answer:
         self._text = Detokeniser()
         self._stops = StopFilter(stops)
         self.tokens: list[int] = []
+        self.kind = TextKind()
         self._released: list[Span] = []
 
     @property
@@ -57,4 +60,6 @@ class Answer:
             released += self._stops.flush()
         spans = joined(tuple(released))
         self._released += spans
+        for span in spans:
+            self.kind.feed(span.text)
         return RoundText(spans, done)

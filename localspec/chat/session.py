@@ -12,6 +12,7 @@ from localspec.chat.answer import Answer
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.events import PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
+from localspec.chat.kind import TextKind
 from localspec.chat.meter import Meter, PlainSpeed
 from localspec.chat.pair import LoadedPair
 from localspec.chat.settings import ChatSettings
@@ -76,6 +77,7 @@ class Session:
         self._transcript = Transcript(self._template)
         self.thinking = self._template.thinking()
         self._meter = Meter(pair.target.n_ctx)
+        self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
         self._speculation = engine.drafter is not None and settings.draft_length > 0
         self._plain = PlainSpeed()
@@ -303,6 +305,7 @@ class Session:
         self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
         piece = self.pair.target.model.piece
         answer = Answer(piece, (*settings.stop, *self._template.stops))
+        self._kind = answer.kind
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
         try:
@@ -404,7 +407,8 @@ class Session:
         if self.settings.gamma != "auto" or self._auto is None:
             return self.settings.gamma_note
         lossy = self.settings.lossy_note
-        return f"{self._auto.explain()}, {lossy}" if lossy else self._auto.explain()
+        said = self._auto.explain(self._kind.name)
+        return f"{said}, {lossy}" if lossy else said
 
     def _policy(self) -> GammaPolicy:
         """What decides in the next round."""

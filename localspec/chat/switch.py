@@ -34,6 +34,6 @@ class Switch:
         """Let it learn."""
         self._policy.observe(done)
 
-    def explain(self) -> str:
+    def explain(self, kind: str = "") -> str:
         """Its reasons."""
-        return self._policy.explain()
+        return self._policy.explain(kind)

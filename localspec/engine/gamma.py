@@ -34,7 +34,7 @@ class GammaPolicy(Protocol):
         """Learn from a finished round."""
         ...
 
-    def explain(self) -> str:
+    def explain(self, kind: str = "") -> str:
         """What was decided, and why, in words for people."""
         ...
 
@@ -52,7 +52,7 @@ class FixedGamma:
     def begin(self, *, follow_clock: bool) -> None:
         """Nothing to prepare."""
 
-    def explain(self) -> str:
+    def explain(self, kind: str = "") -> str:  # noqa: ARG002 - it does not matter here
         """It was asked for."""
         return "fixed"
 
@@ -186,8 +186,12 @@ class AutoGamma:
         """Whether the cost table knows more than it was given."""
         return self._follow_clock and self._generated > 0
 
-    def explain(self) -> str:
-        """What was decided lately, and why, in a sentence for people."""
+    def explain(self, kind: str = "") -> str:
+        """What was decided lately, and why, in a sentence for people.
+
+        Args:
+            kind: of the text being written, if somebody knows.
+        """
         if not self._tracks:
             return "not drafting: there is no draft"
         if not self._tokens:
@@ -199,6 +203,7 @@ class AutoGamma:
             return "drafting: nothing is known about this draft yet"
         gain = self._plain_seconds / self._seconds
         accepted = f"{track.accepted / track.drafted:.0%}".replace("%", " %")
+        accepted = f"{kind}, {accepted}" if kind else accepted
         if self._drafting or gain >= 1:
             return f"drafting {self.length}: {accepted} accepted, {gain:.1f}x"
         return (

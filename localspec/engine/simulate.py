@@ -178,7 +178,7 @@ class Threshold:
     def observe(self, done: Round) -> None:
         """A bound learns nothing."""
 
-    def explain(self) -> str:
+    def explain(self, kind: str = "") -> str:  # noqa: ARG002 - nobody reads it
         """The bound."""
         return f"drafting above a confidence of {self._bound:.2f}"
 
@@ -242,7 +242,7 @@ class Oracle:
         """Move on."""
         self._at += done.emitted
 
-    def explain(self) -> str:
+    def explain(self, kind: str = "") -> str:  # noqa: ARG002 - nobody reads it
         """What it is."""
         return "told"
 
