@@ -13,7 +13,7 @@ from localspec.engine.acceptance import Accept, coupling, overlap
 from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
 from localspec.engine.cost import Costs
-from localspec.engine.draft import ArgmaxView
+from localspec.engine.draft import look_for_argmax
 from localspec.engine.gamma import AutoGamma, FixedGamma, gamma_for
 from localspec.engine.generate import GenerateSettings
 from localspec.engine.noise import CounterNoise
@@ -385,11 +385,24 @@ def test_the_cheap_confidence_is_close_to_the_softmax() -> None:
         x[luck.integers(0, len(x), 50)] += sharpness * luck.exponential(4, 50).astype(np.float32)
         weights = np.exp(x.astype(np.float64) - x.max())
         exact = weights.max() / weights.sum()
-        cheap = ArgmaxView(x, int(x.argmax())).confidence()
+        cheap = look_for_argmax(x, (), ()).confidence()
         assert exact <= cheap * 1.0001
         assert cheap <= min(1.0, 30 * exact)
     tiny = np.array([0.0, 1.0, 2.0], np.float32)
-    assert ArgmaxView(tiny, 2).confidence() == pytest.approx(1 / (1 + np.exp(-1) + np.exp(-2)))
+    assert look_for_argmax(tiny, (), ()).confidence() == pytest.approx(
+        1 / (1 + np.exp(-1) + np.exp(-2))
+    )
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 127, 128, 200, 1000, 4096, 8192 + 77])
+def test_the_best_guess_is_the_largest_logit_wherever_it_stands(n: int) -> None:
+    luck = np.random.default_rng(n)
+    for best in {0, n // 2, n - 1, *luck.integers(0, n, 20).tolist()}:
+        x = luck.normal(0, 1, n).astype(np.float32)
+        x[best] = 9.0
+        seen = look_for_argmax(x, (), ())
+        assert seen.pick() == (best, None)
+        assert 0.8 < seen.confidence() <= 1
 
 
 def test_a_decision_takes_microseconds() -> None:

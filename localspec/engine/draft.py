@@ -46,10 +46,16 @@ Look: TypeAlias = Callable[[Logits, Sequence[int], Sequence[int]], View]
 
 @dataclass(frozen=True, slots=True)
 class ArgmaxView:
-    """Propose the most probable token: the best guess where the rule asks for a match."""
+    """Propose the most probable token: the best guess where the rule asks for a match.
 
-    logits: Logits
+    Attributes:
+        token: the best guess.
+        margins: by how much logits lie above that of the best guess, at most 0 where the guess is
+            the largest: those of `_columns` will do.
+    """
+
     token: int
+    margins: Logits
 
     def confidence(self) -> float:
         """An estimate from above of the softmax at its largest value.
@@ -58,11 +64,7 @@ class ArgmaxView:
         that carry the mass are rarely in one column, and nothing passes over the vocabulary more
         than once. What it gets wrong the calibration takes out again.
         """
-        rows = min(128, len(self.logits) // 64)
-        x = self.logits
-        if rows > 1:
-            x = np.maximum.reduce(x[: len(x) // rows * rows].reshape(rows, -1))
-        return 1.0 / max(1.0, float(np.exp(x - self.logits[self.token]).sum()))
+        return 1.0 / max(1.0, float(np.exp(self.margins).sum()))
 
     def pick(self) -> tuple[int, None]:
         """The most probable token."""
@@ -73,9 +75,24 @@ class ArgmaxView:
         return p.prob(self.token)
 
 
+def _columns(logits: Logits) -> tuple[Logits, Logits]:
+    """Logits (n,) as a grid of at most 128 rows, row by row, and what is left over."""
+    rows = max(1, min(128, len(logits) // 64))
+    whole = len(logits) // rows * rows
+    return logits[:whole].reshape(rows, -1), logits[whole:]
+
+
 def look_for_argmax(logits: Logits, _tokens: Sequence[int], _drafted: Sequence[int]) -> ArgmaxView:
-    """See the most probable token."""
-    return ArgmaxView(logits, int(logits.argmax()))
+    """See the most probable token; it is found in the pass that tells how sure the draft is."""
+    grid, rest = _columns(logits)
+    maxima = np.maximum.reduce(grid)
+    column = int(maxima.argmax())
+    best = maxima[column]
+    if rest.size and rest.max() > best:
+        token = grid.size + int(rest.argmax())
+        return ArgmaxView(token, maxima - logits[token])
+    row = int(grid[:, column].argmax())
+    return ArgmaxView(row * grid.shape[1] + column, maxima - best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +107,8 @@ class LookForBest:
 
     def __call__(self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> ArgmaxView:
         """See what may follow `tokens` and `drafted`."""
-        return ArgmaxView(logits, int(self.best.along(logits, tokens, drafted).ids[0]))
+        token = int(self.best.along(logits, tokens, drafted).ids[0])
+        return ArgmaxView(token, np.maximum.reduce(_columns(logits)[0]) - logits[token])
 
 
 Agreement: TypeAlias = Callable[[Dist, Dist], float]
