@@ -31,6 +31,7 @@ from gamma_vs_llama_cpp import rendered
 from gamma_vs_llama_cpp import theirs as speculative_simple
 
 from localspec.engine.llama import Model, default_threads, machine
+from localspec.engine.llama.devices import repacking_works
 
 OURS, LLAMA_BENCH, SPECULATIVE = "localspec bench", "llama-bench", "llama-speculative-simple"
 AIMS = {"off": 0.98, "on": 0.97}
@@ -64,6 +65,7 @@ def main() -> None:
                 else:
                     speed = speculative(arguments, prompts[kind], repeat)
                     found.setdefault((kind, name), []).append(speed)
+                print(f"{repeat} {kind} {name}", file=sys.stderr, flush=True)
     said = table(found, kinds, arguments)
     print(said)
     if arguments.output:
@@ -114,7 +116,7 @@ def llama_bench(arguments: argparse.Namespace, prompt_tokens: int) -> float:
     command = [
         *(str(arguments.tools / LLAMA_BENCH), "-m", str(arguments.target), "-p", "0"),
         *("-n", str(arguments.tokens), "-d", str(prompt_tokens), "-r", "1"),
-        *("-t", str(arguments.threads), "-o", "json"),
+        *("-t", str(arguments.threads), "-o", "json", "--repack", str(int(repacking_works()))),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout)[0]["avg_ts"])

@@ -30,6 +30,7 @@ from gamma_compare import KINDS, interval
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.engine.llama import Model, default_threads, machine
+from localspec.engine.llama.devices import repacking_works
 
 _DECODED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds")
 LOCALSPEC = "localspec"
@@ -71,6 +72,8 @@ def main() -> None:
                         }
                         speed = run(arguments, options)
                         speeds.setdefault((kind, temperature, name), []).append(speed)
+                        at = f"{repeat} {kind} {temperature} {name}"
+                        print(f"{at}: {speed:.2f} tokens/s", file=sys.stderr, flush=True)
     text = table(speeds, lengths, arguments)
     print(text)
     if arguments.output:
@@ -99,6 +102,7 @@ def theirs(arguments: argparse.Namespace, options: dict) -> float:
         *("--spec-draft-n-max", options["length"], "--seed", str(options["seed"])),
         *("--temp", str(options["temperature"]), "--top-k", "40"),
         *("--top-p", "0.95", "--min-p", "0.05", "--ignore-eos"),
+        *(() if repacking_works() else ("--no-repack",)),  # the same kernels on both sides
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = _DECODED.search(done.stdout + done.stderr)
