@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -559,3 +560,13 @@ def test_the_event_loop_hardly_pauses_during_a_generation() -> None:
         if (pauses if share_of_a_core() > 0.9 else computing) < 0.05:
             return
     raise AssertionError(f"pauses {pauses:.3f} s, of which computing {computing:.3f} s")
+
+
+def test_a_loaded_app_is_not_walked_by_the_garbage_collector() -> None:
+    async def body() -> None:
+        async with chatting() as chat:
+            await chat.until(lambda: len(gc.get_objects()) < gc.get_freeze_count())
+            assert gc.get_freeze_count() > 10_000
+
+    run(body)
+    assert not gc.get_freeze_count()

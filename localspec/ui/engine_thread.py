@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled
+from localspec.ui import garbage
 from localspec.ui.messages import (
     ChangeDone,
     Loaded,
@@ -178,6 +179,7 @@ class EngineThread:
                     job()
         finally:
             self._free()
+            garbage.unsettle()
 
     def _load_first(self) -> None:
         try:
@@ -223,6 +225,7 @@ class EngineThread:
         if self._latest is not None:
             session.continue_from(self._latest)
         self._latest = session
+        garbage.settle()
 
     def _free(self) -> None:
         session, self._session = self._session, None
