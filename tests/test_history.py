@@ -8,8 +8,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,38 +235,98 @@ def released(text: str) -> TurnEvent:
 WRITER = """
 import sys
 from pathlib import Path
+from localspec.engine.cancel import Cancel
+from tests.support.scripted_session import ScriptedSession
 from tests.test_history import *
 desk = Desk(Path(sys.argv[1]))
 desk.turn("first", "whole")
 desk.record.begin("second", SETTINGS)
-for n in range(1000):
-    desk.record.hear(released(f"word{n} "))
-    if n == 20:
-        time.sleep(0.6)  # three batches: what came so far is written
-        print("now", flush=True)
-        sys.stdin.read()
+answer = " ".join(f"word{n}" for n in range(1000))
+for event in ScriptedSession([answer], round_s=0.05, speculation=False).turn("second", Cancel()):
+    desk.record.hear(event)
+    if isinstance(event, RoundText):
+        print(event.text.strip(), flush=True)
 """
 
 
-def test_a_killed_program_loses_nothing_that_is_older_than_a_batch(
+def begins_with_words(text: str, count: int) -> bool:
+    return text.split(" ")[:count] == [f"word{n}" for n in range(count)]
+
+
+def written(path: Path) -> list[str]:
+    """The rounds of unfinished answers in the file."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        return [row[0] for row in db.execute("SELECT content FROM pieces ORDER BY number")]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot stop a process for a while")
+def test_a_killed_program_loses_at_most_one_round(path: Path, desk: Callable[[], Desk]) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    try:
+        for heard in range(1, 20):
+            assert child.stdout.readline() == f"word{heard - 1}\n"
+            if heard % 4 in (2, 3):
+                # What is in the file while the program stands still is what a kill would leave.
+                child.send_signal(signal.SIGSTOP)
+                pieces = written(path)
+                child.send_signal(signal.SIGCONT)
+                assert len(pieces) >= heard - 1, "a transaction for each round"
+                assert begins_with_words("".join(pieces), heard - 1)
+    finally:
+        child.kill()
+        child.communicate()
+    record = desk().load("first")
+    assert said(record)[:3] == ["first", "whole", "second"]
+    assert begins_with_words(said(record)[3], 18)
+    assert record.messages()[-1].finish is None
+    assert record.messages()[-1].spans == (Span(said(record)[3], Origin.TARGET),)
+
+
+def test_another_program_reads_an_answer_that_is_being_written(desk: Callable[[], Desk]) -> None:
+    one, other = desk(), desk()
+    one.record.begin("q", SETTINGS)
+    one.record.hear(released("half "))
+    one.flush()
+    assert said(other.load("q")) == ["q", "half "]
+    one.record.hear(released("an answer"))
+    one.flush()
+    assert said(other.load("q")) == ["q", "half an answer"]
+
+
+def test_hearing_waits_for_no_disk_and_rounds_that_piled_up_are_written_together(
     path: Path, desk: Callable[[], Desk]
 ) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert child.stdout is not None
-    assert child.stdout.readline() == "now\n"
-    # Another program may look while the first one is writing.
-    found = desk().titles("word20")
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    assert found == ["first"]
-    record = desk().load("first")
-    whole = "".join(f"word{n} " for n in range(21))
-    assert said(record) == ["first", "whole", "second", whole]
-    assert record.messages()[-1].finish is None
-    assert record.messages()[-1].spans == (Span(whole, Origin.DRAFT),)
+    one = desk()
+    one.record.begin("q", SETTINGS)
+    busy, free = threading.Event(), threading.Event()
+    one.keeper.ask(lambda _: busy.set() or free.wait(30))
+    assert busy.wait(10)
+    for n in range(100):  # with a slow disk: nothing of this returns before its time
+        one.record.hear(released(f"{n} "))
+    free.set()
+    one.flush()
+    assert written(path) == ["".join(f"{n} " for n in range(100))]
+
+
+def test_rounds_that_could_not_be_written_are_written_with_the_next(
+    path: Path, desk: Callable[[], Desk]
+) -> None:
+    one = desk()
+    one.record.begin("q", SETTINGS)
+    one.flush()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON pieces BEGIN"
+                      " SELECT raise(ABORT, 'database or disk is full'); END")  # fmt: skip
+        one.record.hear(released("lost"))
+        one.flush()
+        assert "full" in one.told[0].message
+        other.execute("DROP TRIGGER full")
+    one.record.hear(released(" and found"))
+    one.flush()
+    assert said(desk().load("q")) == ["q", "lost and found"]
 
 
 def test_many_programs_write_at_once(path: Path) -> None:

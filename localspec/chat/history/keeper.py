@@ -15,8 +15,6 @@ from localspec.chat.events import Span
 from localspec.chat.history.store import Store
 from localspec.errors import ConversationError, LocalspecError
 
-_BATCH_S = 0.2
-
 Result = TypeVar("Result")
 Job: TypeAlias = "Callable[[Store], Any]"
 
@@ -38,7 +36,8 @@ class Keeper:
         self._told: set[str] = set()
         self._jobs: queue.SimpleQueue[Callable[[Store | None], None] | None] = queue.SimpleQueue()
         self._unwritten: deque[Job] = deque()
-        self._pieces: deque[tuple[str, Span]] = deque()
+        self._pieces: deque[tuple[str, Sequence[Span]]] = deque()  # a round each
+        self._announced = False
         self._running: dict[str, bool] = {}  # messages that stream, or have streamed
         self._refusal: LocalspecError | None = None
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -58,8 +57,14 @@ class Keeper:
         self._jobs.put(lambda store: self._write(store, job, begins, ends))
 
     def stream(self, message: str, spans: Sequence[Span]) -> None:
-        """Have a running answer's text appended within a fifth of a second (any thread)."""
-        self._pieces.extend((message, span) for span in spans)
+        """Have a round of a running answer appended at once (any thread; it waits for nothing).
+
+        Rounds that come faster than the disk takes them are written several at a time.
+        """
+        self._pieces.append((message, spans))
+        if not self._announced:
+            self._announced = True
+            self._jobs.put(_wake)
 
     def ask(self, job: Callable[[Store], Result]) -> Future[Result]:
         """What `job` finds in the store; raises a `LocalspecError` where that is not possible."""
@@ -78,16 +83,9 @@ class Keeper:
     def _run(self) -> None:
         store = self._open()
         try:
-            while True:
-                try:
-                    streaming = any(self._running.values())
-                    job = self._jobs.get(timeout=_BATCH_S if streaming else None)
-                except queue.Empty:
-                    self._write_pieces(store)
-                    continue
-                if job is None:
-                    break
+            while (job := self._jobs.get()) is not None:
                 job(store)
+                self._write_pieces(store)
             self._write_pieces(store)
         finally:
             if store is not None:
@@ -117,21 +115,23 @@ class Keeper:
             self._trouble(in_words(error, self._path))
 
     def _write_pieces(self, store: Store | None) -> None:
+        # In this order: a round that comes from here on is announced again, at worst in vain.
+        self._announced = False
         taken: dict[str, list[Span]] = {}
         for _ in range(len(self._pieces)):
-            message, span = self._pieces.popleft()
+            message, spans = self._pieces.popleft()
             running = self._running.get(message)
             if running is None and store is not None:  # the job that begins it is on its way
-                self._pieces.append((message, span))
+                self._pieces.append((message, spans))
             elif running:
-                taken.setdefault(message, []).append(span)
+                taken.setdefault(message, []).extend(spans)
         if store is None:
             return
         for message, spans in taken.items():
             try:
                 store.add_text(message, spans)
             except sqlite3.Error as error:
-                # The whole answer is written once more at its end.
+                self._pieces.appendleft((message, spans))  # the next round tries again
                 self._trouble(in_words(error, self._path))
 
     def _answer(
@@ -150,6 +150,10 @@ class Keeper:
         if error.message not in self._told:
             self._told.add(error.message)
             self._tell(error)
+
+
+def _wake(store: Store | None) -> None:
+    """Nothing: after every job the thread writes the rounds that have come."""
 
 
 def in_words(error: Exception, path: Path) -> LocalspecError:

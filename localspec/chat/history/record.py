@@ -111,7 +111,9 @@ class Record:
 
     def hear(self, event: TurnEvent) -> None:
         """Text of the running answer (the engine's thread; costs next to nothing)."""
-        if self._keeper is not None and self._answer and isinstance(event, RoundText):
+        if self._keeper is None or not self._answer or not isinstance(event, RoundText):
+            return
+        if event.spans:  # none where a character is still incomplete
             self._keeper.stream(self._answer, event.spans)
 
     def end(self, answer: Message | None, figures: Mapping[str, Any]) -> None:

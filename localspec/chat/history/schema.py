@@ -34,7 +34,8 @@ _FIRST: Migration = (
         created REAL NOT NULL
     )""",
     "CREATE INDEX messages_of ON messages (conversation, number)",
-    # What a running answer has released since its row was written, a batch of rounds a row.
+    # What a running answer has released since its row was written, a round a row where
+    # the disk keeps up.
     """CREATE TABLE pieces (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
         message TEXT NOT NULL,

@@ -278,6 +278,7 @@ class Store:
             ).fetchone()
             content += "".join(part[0] for part in parts)
             origins += "".join(part[1] for part in parts)
+            origins = pack(unpack(content, origins))  # rounds of one origin become one run
             self._db.execute(
                 "UPDATE messages SET content = ?, origins = ? WHERE id = ?",
                 (content, origins, message),
