@@ -22,7 +22,7 @@ from localspec.chat.events import Origin, RoundText, Span, TurnEvent
 from localspec.chat.history import exchange, parameters, schema
 from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.record import Record
-from localspec.chat.history.records import PairReference, pack, unpack
+from localspec.chat.history.records import PairReference, Stored, pack, unpack
 from localspec.chat.history.store import KEEP_DELETED_S, Store
 from localspec.chat.history.tree import Node, Tree
 from localspec.chat.settings import ChatSettings
@@ -427,13 +427,70 @@ def test_an_export_is_imported_as_a_conversation_of_its_own(
     text = exchange.write_file(stored, "md", tmp_path / "c.md").read_text(encoding="utf-8")
     assert text.startswith("# q\n\ndemo, ")
     assert "## System prompt\n\nBe brief.\n\n## You\n\nq\n\n## demo\n\nagain" in text
+    assert len(text.rpartition("\n\n")[2].splitlines()) == 1  # the comment, the last line
     with pytest.raises(ConversationError, match="exists already"):
         exchange.write_file(stored, "md", tmp_path / "c.md")
 
 
+NOTE = '<!-- localspec conversation {"version": 1} -->'
+ODD = [
+    "```md\n## You\n\nfenced\n\n## demo\n```",
+    "## You",
+    "\n\n## demo\n\n\\## You\n\\\\## You\n## You?\n ## You\n## You \n",
+    "## You\r\n## demo\r\n\n## You\r",
+    "\n\n\nblank lines before, between\n\n\n\nand after\n\n\n",
+    "",
+    "# A title\n\n## System prompt\n\nnone",
+    f"{NOTE}\n\n{NOTE}\n",
+    "tabs\tand \x00 \x1b[2J \x85 \u2028 \ufeff ✓ \U0001f600  ",
+]
+
+
+@pytest.mark.parametrize("pair", ["demo", "", "You", "a.b+c (x) -->", "two\nlines"])
+@pytest.mark.parametrize("prompt", ["Be brief.", "", "\n## You\n\n## System prompt\n"])
+@pytest.mark.parametrize("converted", [False, True])
+def test_markdown_is_read_in_again_as_it_was_said(
+    pair: str, prompt: str, converted: bool, tmp_path: Path
+) -> None:
+    record = Record(None, PairReference(pair, "./t.gguf", "none"))
+    settings = replace(SETTINGS, system_prompt=prompt, stop=("-->",), grammar="root ::= [a>]\n")
+    contents = [text.replace("\r", "") for text in ODD] if converted else ODD
+    record.fresh()
+    for number, text in enumerate(contents):
+        record.begin(text, settings)
+        finish = FinishReason.CANCELLED if number % 2 else FinishReason.LENGTH
+        record.end(Message(Role.ASSISTANT, contents[-1 - number], finish), {})
+    record.rename("A # title of ## You")
+    stored = Stored(record.header, record.tree)
+    file = exchange.write_file(stored, "md", tmp_path / "c.md")
+    if converted:  # as an editor or git on Windows does
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    back = exchange.read_file(file)
+    assert [node.message for node in back.tree.path()] == record.messages()
+    assert back.header.id != record.header.id
+    for name in ("title", "pair", "parameters", "created"):
+        assert getattr(back.header, name) == getattr(record.header, name)
+    assert parameters.from_document(back.header.parameters, ChatSettings()) == settings
+
+
+def test_markdown_that_somebody_has_changed_is_read_as_it_is_now(desk: Callable[[], Desk]) -> None:
+    one = desk()
+    one.turn("q", "a")
+    text = exchange.to_markdown(Stored(one.record.header, one.record.tree))
+    text = text.replace("# q", "# Another").replace("\n\na\n\n", "\n\nb\n\n## You\n\nmore\n\n")
+    stored = exchange.from_text(text + "\n")
+    assert stored.header.title == "Another"
+    assert [node.message.content for node in stored.tree.path()] == ["q", "b", "more"]
+    assert {node.message.finish for node in stored.tree.path()} == {None}
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"format": "x"}', "[" * 100_000,
+    ["# q\n\n## You\n\nq", f"# q\n\n{NOTE}\n",
+     NOTE.replace("1", "2"), "\n\n" + NOTE.replace("1", "2"), "\n\n" + NOTE.replace("1}", ""),
+     '\n\n<!-- localspec conversation {"version": 1, "pair": {"name": "x"}, "parameters": {},'
+     ' "finish": []} -->',
+     "", "{", "[]", '{"format": "x"}', "[" * 100_000,
      '{"format": "localspec conversation", "version": 2}',
      '{"format": "localspec conversation", "version": 1}',
      '{"format": "localspec conversation", "version": 1, "messages": []}',
@@ -446,6 +503,14 @@ def test_other_files_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConversationError) as caught:
         exchange.read_file(tmp_path / "x.json")
     assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    "text", ['{"format": "localspec conversation", "version": 2}', "\n\n" + NOTE.replace("1", "2")]
+)
+def test_exports_of_a_newer_localspec_are_named_as_such(text: str) -> None:
+    with pytest.raises(ConversationError, match="of version 2, not 1"):
+        exchange.from_text(text)
 
 
 def test_origins_are_kept_in_a_few_characters() -> None:

@@ -131,16 +131,19 @@ def test_rename_delete_undo_and_export_in_the_list(
     run(body)
 
 
-def test_an_exported_conversation_comes_back_with_import(archive: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["json", "md"])
+def test_an_exported_conversation_comes_back_with_import(
+    form: str, archive: Path, tmp_path: Path
+) -> None:
     async def body() -> None:
-        file = tmp_path / "out.json"
+        file = tmp_path / f"out.{form}"
         async with chatting(archive=archive) as chat:
-            await chat.send("/export json")
+            await chat.send(f"/export {form}")
             await chat.until(lambda: "nothing to export" in chat.transcript())
             await chat.ask("to be exported")
-            await chat.send(f"/export json {file}")
+            await chat.send(f"/export {form} {file}")
             await chat.until(lambda: "written to" in chat.transcript())
-            await chat.send(f"/export json {file}")
+            await chat.send(f"/export {form} {file}")
             await chat.until(lambda: "exists already" in chat.transcript())
             await chat.send(f"/import {tmp_path / 'none.json'}")
             await chat.until(lambda: "cannot read" in chat.transcript())

@@ -225,7 +225,7 @@ def _export(app: ChatApp, argument: str) -> None:
 def _import(app: ChatApp, argument: str) -> None:
     _session(app)
     if not argument:
-        raise UsageError("/import needs a file", "Name a JSON file that /export has written.")
+        raise UsageError("/import needs a file", "Name a file that /export has written.")
     app.shelf.import_file(user_path(argument))
 
 
@@ -317,7 +317,7 @@ COMMANDS = (
     ),
     Command("title", "[TEXT]", "show or set the title of this conversation", _title),
     Command("export", "[md|json] [FILE]", "write this conversation to a file", _export),
-    Command("import", "FILE", "read a conversation that was exported as JSON", _import),
+    Command("import", "FILE", "read an exported conversation, Markdown or JSON", _import),
     Command(
         "compact", "", "have the model sum the conversation up and go on from there", _compact
     ),

@@ -1,4 +1,4 @@
-"""Conversations as files: Markdown to read, JSON to read in again."""
+"""Conversations as files: Markdown to read, JSON with all versions; both are read in again."""
 
 from __future__ import annotations
 
@@ -7,34 +7,27 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.history.records import Header, PairReference, Stored, pack, title_of, unpack
+from localspec.chat.history.markdown import from_markdown, to_markdown
+from localspec.chat.history.records import (
+    VERSION,
+    Header,
+    PairReference,
+    Stored,
+    pack,
+    title_of,
+    unpack,
+)
 from localspec.chat.history.tree import Node, Tree, fresh_id
 from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError
 
 FORMAT = "localspec conversation"
-VERSION = 1
 FORMS = ("md", "json")
 LARGEST = 256 << 20
-
-
-def to_markdown(stored: Stored) -> str:
-    """The versions in force, as a document to read."""
-    header = stored.header
-    day = datetime.fromtimestamp(header.created).astimezone().isoformat(" ", "minutes")
-    parts = [f"# {header.title}", f"{header.pair.name or 'unknown pair'}, {day}"]
-    if system := header.parameters.get("system_prompt"):
-        parts += ["## System prompt", str(system)]
-    for node in stored.tree.path():
-        message = node.message
-        who = "You" if message.role is Role.USER else header.pair.name or "Answer"
-        parts += [f"## {who}", message.content.strip("\n")]
-    return "\n\n".join(parts) + "\n"
 
 
 def to_json(stored: Stored) -> str:
@@ -53,18 +46,16 @@ def to_json(stored: Stored) -> str:
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 
-def from_json(text: str) -> Stored:
-    """A conversation of its own out of what `to_json` wrote: with ids that nobody has.
+def from_text(text: str) -> Stored:
+    """A conversation of its own out of an exported one, in either form: with ids that nobody has.
 
     Raises:
         ConversationError: it is something else, or damaged.
     """
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        document = _document(text)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ConversationError(f"this is no exported conversation: {error}", _REMEDY) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ConversationError("this is no exported conversation", _REMEDY)
     if document.get("version") != VERSION:
         raise ConversationError(
             f"this export is of version {document.get('version')}, not {VERSION}",
@@ -76,7 +67,7 @@ def from_json(text: str) -> Stored:
         raise ConversationError(f"this export is damaged: {error!r}", _REMEDY) from None
 
 
-_REMEDY = "Choose a JSON file that /export has written."
+_REMEDY = "Choose a file that /export has written."
 
 
 def read_file(path: Path) -> Stored:
@@ -88,7 +79,7 @@ def read_file(path: Path) -> Stored:
     try:
         if path.stat().st_size > LARGEST:
             raise ConversationError(f"{path} is too large for a conversation", _REMEDY)
-        return from_json(path.read_text(encoding="utf-8"))
+        return from_text(path.read_bytes().decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConversationError(f"cannot read {path}: {reason}", "Choose another file.") from None
@@ -103,7 +94,7 @@ def write_file(stored: Stored, form: str, path: Path | None) -> Path:
     text = to_json(stored) if form == "json" else to_markdown(stored)
     target = path or _free_name(stored.header.title, form)
     try:
-        with target.open("x", encoding="utf-8", errors="replace") as out:
+        with target.open("x", encoding="utf-8", errors="replace", newline="\n") as out:
             out.write(text)
     except FileExistsError:
         raise ConversationError(f"{target} exists already", "Name another file.") from None
@@ -111,6 +102,16 @@ def write_file(stored: Stored, form: str, path: Path | None) -> Path:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConversationError(f"cannot write {target}: {reason}", "Name another file.") from None
     return target
+
+
+def _document(text: str) -> Mapping[str, Any]:
+    if not text.lstrip().startswith("{"):
+        return from_markdown(text)
+    document = json.loads(text)
+    if document.get("format") != FORMAT:
+        raise ValueError("it is some other JSON")
+    found: Mapping[str, Any] = document
+    return found
 
 
 def _free_name(title: str, form: str) -> Path:

@@ -11,6 +11,9 @@ from localspec.chat.conversation import Message
 from localspec.chat.events import Origin, Span
 from localspec.chat.history.tree import Tree
 
+VERSION = 1
+"""Of exported files."""
+
 _TITLE_LENGTH = 60
 _RUN = re.compile(r"([dt])([0-9]+)")
 _LETTERS = {Origin.DRAFT: "d", Origin.TARGET: "t"}

@@ -1,0 +1,119 @@
+"""A conversation as Markdown that is nice to read and can be read in again.
+
+Headings say who speaks. A line of a message that reads like one of them gets a backslash, with
+which Markdown shows the bare line. What no reader needs stands in a comment, the last line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from localspec.chat.conversation import Role
+from localspec.chat.history.records import VERSION, Header, Stored
+from localspec.chat.history.tree import Node
+
+_PROMPT = "system_prompt"  # in the parameters; it has a heading of its own
+_SYSTEM = "System prompt"
+_USER = "You"
+_NOTE = "<!-- localspec conversation "
+_NOTE_END = " -->"
+
+
+def to_markdown(stored: Stored) -> str:
+    """The versions in force."""
+    header, path = stored.header, stored.tree.path()
+    day = datetime.fromtimestamp(header.created).astimezone().isoformat(" ", "minutes")
+    pair = " ".join(header.pair.name.split())
+    names = _names(pair)
+    said = [(names[node.message.role], node.message.content) for node in path]
+    if system := header.parameters.get(_PROMPT):
+        said.insert(0, (names[Role.SYSTEM], str(system)))
+    parts = [f"# {header.title}", f"{pair or 'unknown pair'}, {day}"]
+    reads_like_heading = _line(names.values())
+    for name, content in said:
+        parts += [f"## {name}", reads_like_heading.sub(r"\\\1", content)]
+    return "\n\n".join([*parts, _note(header, path)]) + "\n"
+
+
+def from_markdown(text: str) -> dict[str, Any]:
+    """What an exported JSON document holds, out of what `to_markdown` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is something else, or damaged.
+    """
+    body, document = _without_note(text)
+    if document["version"] != VERSION:
+        return document  # nobody knows what else it has
+    roles = {
+        name: role for role, name in _names(" ".join(document["pair"]["name"].split())).items()
+    }
+    first, *parts = re.split(rf"\n\n## ({_any(roles)})\n\n", body)
+    escaped = _line(roles, before=r"\\")
+    said = [
+        (roles[name], escaped.sub(r"\1", content))
+        for name, content in zip(parts[::2], parts[1::2], strict=True)
+    ]
+    if said and said[0][0] is Role.SYSTEM:
+        document["parameters"][_PROMPT] = said.pop(0)[1]
+    document["title"] = first.partition("\n")[0].removeprefix("# ").strip()
+    document["messages"] = list(_messages(said, document["finish"]))
+    return document
+
+
+def _names(pair: str) -> dict[Role, str]:
+    """What the headings call each role; no two the same."""
+    answer = pair or "Answer"
+    if answer in (_SYSTEM, _USER):
+        answer += " (model)"
+    return {Role.SYSTEM: _SYSTEM, Role.USER: _USER, Role.ASSISTANT: answer}
+
+
+def _any(names: Iterable[str]) -> str:
+    return "|".join(map(re.escape, names))
+
+
+def _line(names: Iterable[str], before: str = "") -> re.Pattern[str]:
+    r"""A line that reads like a heading, also behind backslashes or with a \r at its end."""
+    return re.compile(rf"^{before}(\\*## (?:{_any(names)})(?=\r?$))", re.MULTILINE)
+
+
+def _note(header: Header, path: Sequence[Node]) -> str:
+    note = {
+        "version": VERSION,
+        "created": header.created,
+        "pair": asdict(header.pair),
+        "finish": [node.message.finish for node in path],
+        "parameters": {k: "" if k == _PROMPT else v for k, v in header.parameters.items()},
+    }
+    written = json.dumps(note, ensure_ascii=False)
+    return _NOTE + written.replace(">", r"\u003e") + _NOTE_END  # nothing in it ends the comment
+
+
+def _without_note(text: str) -> tuple[str, dict[str, Any]]:
+    text = text.rstrip()
+    if "\n" not in text.replace("\r\n", ""):
+        text = text.replace("\r\n", "\n")  # an editor, or git, has changed all line ends
+    body, found, note = text.rpartition(f"\n\n{_NOTE}")
+    if not found or not note.endswith(_NOTE_END):
+        raise ValueError("its last line is not the comment that localspec writes")
+    document: dict[str, Any] = json.loads(note.removesuffix(_NOTE_END))
+    return body, document
+
+
+def _messages(
+    said: Sequence[tuple[Role, str]], finish: Sequence[str | None]
+) -> Iterator[Mapping[str, Any]]:
+    known = len(finish) == len(said)  # else somebody has added or removed messages
+    for number, (role, content) in enumerate(said, start=1):
+        yield {
+            "id": number,
+            "parent": number - 1 or None,
+            "role": role,
+            "content": content,
+            "finish": finish[number - 1] if known else None,
+        }
