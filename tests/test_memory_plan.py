@@ -13,20 +13,21 @@ import pytest
 
 from localspec.chat.events import TurnEnd
 from localspec.chat.session import Session
+from localspec.cli import planning
 from localspec.cli.app import cli
 from localspec.cli.loading import load_session
 from localspec.cli.options import Options, shared_options
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs import gguf
 from localspec.pairs.memory import fit
+from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
 from localspec.pairs.memory.need import Facts, Setup, facts, need
 from localspec.pairs.memory.plan import (
     DEFAULT_CTX,
-    DEVICE_RESERVE,
     PROGRAM,
-    Free,
     MemoryPlan,
     Wishes,
     plan,
@@ -155,6 +156,21 @@ def test_weights_larger_than_the_memory_are_streamed_with_a_warning() -> None:
     assert any("read from disk again and again" in line for line in found.advice)
 
 
+def test_the_speed_of_reading_from_disk_is_measured_where_it_can_be() -> None:
+    measured = plan(model(), SMALL, Free(ram=3 * GB), Wishes(), lambda: 5e8)
+    assumed = plan(model(), SMALL, Free(ram=3 * GB), Wishes(), lambda: None)
+    assert "some 9.5 s for every pass at 500 MB/s (as measured now)" in measured.advice[0]
+    assert "0.11 tokens/s without drafting" in measured.advice[0]
+    assert "some 2.4 s for every pass at 2 GB/s (assumed: an SSD" in assumed.advice[0]
+
+
+def test_the_disk_is_left_alone_where_everything_fits() -> None:
+    def must_not_be_asked() -> float:
+        raise AssertionError
+
+    assert not plan(model(), SMALL, Free(ram=20 * GB), Wishes(), must_not_be_asked).from_disk
+
+
 def test_nothing_is_streamed_under_a_limit_on_the_address_space() -> None:
     with pytest.raises(OutOfMemory, match="this process may take 3") as refused:
         chosen(Free(ram=64 * GB, address_space=3 * GB))
@@ -184,7 +200,7 @@ def test_what_the_user_decided_stays() -> None:
 
 
 def test_a_large_accelerator_takes_everything() -> None:
-    found = chosen(Free(ram=16 * GB, device=24 * GB))
+    found = chosen(Free(16 * GB, (Device(24 * GB),)))
     assert found.draft is not None
     assert (found.target.gpu_layers, found.draft.gpu_layers) == (-1, -1)
     assert found.gave_up == ()
@@ -193,7 +209,7 @@ def test_a_large_accelerator_takes_everything() -> None:
 
 @pytest.mark.parametrize("device", [2 * GB, 3 * GB, 4 * GB, 5 * GB])
 def test_a_small_accelerator_takes_the_draft_and_as_many_layers_as_it_holds(device: int) -> None:
-    found = chosen(Free(ram=16 * GB, device=device))
+    found = chosen(Free(16 * GB, (Device(device),)))
     assert found.draft is not None
     assert found.draft.gpu_layers == -1
     assert 0 < found.target.gpu_layers < 32
@@ -205,7 +221,7 @@ def test_a_small_accelerator_takes_the_draft_and_as_many_layers_as_it_holds(devi
 
 
 def test_a_draft_without_room_on_the_accelerator_stays_on_the_cpu() -> None:
-    found = chosen(Free(ram=16 * GB, device=900_000_000))
+    found = chosen(Free(16 * GB, (Device(900_000_000),)))
     assert found.draft is not None
     assert found.draft.gpu_layers == 0
     assert "the draft on the CPU" in found.gave_up
@@ -213,13 +229,93 @@ def test_a_draft_without_room_on_the_accelerator_stays_on_the_cpu() -> None:
 
 def test_layers_that_were_asked_for_and_do_not_fit_are_refused() -> None:
     with pytest.raises(OutOfMemory, match="on the accelerator") as refused:
-        chosen(Free(ram=16 * GB, device=2 * GB), Wishes(gpu_layers=-1))
+        chosen(Free(16 * GB, (Device(2 * GB),)), Wishes(gpu_layers=-1))
     assert "--n-gpu-layers" in refused.value.remedy
 
 
+def test_a_draft_with_a_device_of_its_own_takes_nothing_of_the_targets() -> None:
+    alone = chosen(Free(16 * GB, (Device(4 * GB),)), draft=None)
+    found = chosen(Free(16 * GB, (Device(4 * GB, draft=False), Device(2 * GB, target=False))))
+    assert found.draft is not None
+    assert found.draft.gpu_layers == -1
+    assert found.target.gpu_layers == alone.target.gpu_layers
+    together = chosen(Free(16 * GB, (Device(4 * GB),)))
+    assert together.target.gpu_layers < found.target.gpu_layers
+
+
+def test_a_draft_whose_own_device_is_too_small_stays_on_the_cpu() -> None:
+    devices = (Device(24 * GB, draft=False), Device(500_000_000, target=False))
+    found = chosen(Free(16 * GB, devices))
+    assert found.draft is not None
+    assert (found.target.gpu_layers, found.draft.gpu_layers) == (-1, 0)
+    assert found.gave_up == ("the draft on the CPU",)
+
+
+def test_only_the_draft_on_an_accelerator() -> None:
+    found = chosen(Free(16 * GB, (Device(24 * GB, target=False),)))
+    assert found.draft is not None
+    assert (found.target.gpu_layers, found.draft.gpu_layers) == (0, -1)
+    assert found.gave_up == ()
+
+
+def test_a_device_of_both_is_shared_out_and_the_targets_other_one_is_not() -> None:
+    both = (Device(3 * GB), Device(3 * GB, draft=False))
+    found = chosen(Free(16 * GB, both))
+    assert found.draft_need is not None
+    left = 2 * (3 * GB - DEVICE_RESERVE) - found.draft_need.device
+    assert found.target_need.device <= left
+    one_more = replace(found.target, gpu_layers=found.target.gpu_layers + 1)
+    assert found.target.gpu_layers == -1 or need(model(), one_more).device > left
+
+
+def test_every_device_keeps_what_its_driver_takes() -> None:
+    one = chosen(Free(16 * GB, (Device(4 * GB),)), draft=None)
+    two = chosen(Free(16 * GB, (Device(2 * GB), Device(2 * GB))), draft=None)
+    assert 0 < two.target.gpu_layers < one.target.gpu_layers
+
+
+def test_layers_of_the_draft_that_its_device_lacks_are_refused_by_its_option() -> None:
+    free = Free(16 * GB, (Device(24 * GB, draft=False), Device(600_000_000, target=False)))
+    with pytest.raises(OutOfMemory, match="the draft's layers") as refused:
+        chosen(free, Wishes(draft_gpu_layers=-1))
+    assert "--draft-n-gpu-layers" in refused.value.remedy
+
+
+def test_only_what_lies_on_an_accelerator_with_the_main_memory_counts_there() -> None:
+    draft_in_ram = (Device(24 * GB, draft=False), Device(24 * GB, shared=True, target=False))
+    apart = chosen(Free(16 * GB, draft_in_ram))
+    assert apart.draft_need is not None
+    assert apart.shared == apart.draft_need.device
+    assert apart.target_need.device > 4 * GB
+    tight = apart.host + apart.shared + PROGRAM
+    assert chosen(Free(tight, draft_in_ram)).gave_up == ()
+    assert chosen(Free(tight - 1, draft_in_ram)).gave_up != ()
+
+
+def test_the_devices_named_for_each_model_are_those_that_it_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cards = [DeviceMemory(name, GB, GB, label=name) for name in ("CUDA0", "CUDA1", "CUDA2")]
+    monkeypatch.setattr(planning, "devices", lambda: cards)
+
+    def use(**options: Any) -> list[tuple[bool, bool]]:
+        asked = Options(**options)
+        free = planning.free_memory(asked.device, asked.devices_of_draft)
+        return [(each.target, each.draft) for each in free.devices]
+
+    assert use() == [(True, True)] * 3
+    assert use(device=("CUDA0",)) == [(True, True), (False, False), (False, False)]
+    assert use(device=("CUDA0", "CUDA1"), draft_device=("CUDA1",)) == [
+        (True, False),
+        (True, True),
+        (False, False),
+    ]
+    assert use(device=("CUDA0",), draft_device=()) == [(True, False)] + [(False, False)] * 2
+
+
 def test_an_accelerator_that_shares_the_memory_adds_none() -> None:
-    whole = chosen(Free(ram=100 * GB, device=100 * GB, shared=True))
-    found = chosen(Free(ram=whole.total, device=whole.total, shared=True))
+    whole = chosen(Free(100 * GB, (Device(100 * GB, shared=True),)))
+    found = chosen(Free(whole.total, (Device(whole.total, shared=True),)))
     assert found.target.n_ctx < DEFAULT_CTX
 
 

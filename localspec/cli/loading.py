@@ -209,7 +209,7 @@ class _Loader:
         model = Model.load(
             path,
             n_gpu_layers=setup.gpu_layers,
-            devices=options.draft_device if draft else options.device,
+            devices=options.devices_of_draft if draft else options.device,
             mmap=options.mmap,
             mlock=options.mlock,
             progress=lambda share: self.progress(step, share),

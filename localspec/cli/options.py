@@ -27,7 +27,8 @@ class Options:
         threads_batch: the same for batches, None for as many as `threads`.
         n_gpu_layers: layers on an accelerator, -1 for all, None for as many as fit.
         device: names of the devices to use, empty for none, None for all.
-        draft_threads, draft_n_gpu_layers, draft_device: the same for the draft.
+        draft_threads, draft_n_gpu_layers: the same for the draft.
+        draft_device: the same for the draft; None for those of the target.
         flash_attn: ``on``, ``off`` or ``auto``.
         cache_type_k, cache_type_v: the cache's types, None to choose.
         mmap: whether weights are mapped, not copied.
@@ -80,6 +81,11 @@ class Options:
     json_schema: str | None = None
     accept: str | None = None
     lossy: float | None = None
+
+    @property
+    def devices_of_draft(self) -> tuple[str, ...] | None:
+        """The devices that the draft may use, empty for none, None for all."""
+        return self.device if self.draft_device is None else self.draft_device
 
 
 class _Gamma(click.ParamType["int | str"]):

@@ -85,7 +85,7 @@ PLACEMENT: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         *("-devd", "--draft-device", "draft_device"),
         metavar="NAMES",
         callback=_devices,
-        help="The same for the draft.",
+        help="The same for the draft.  [default: --device]",
     ),
     _option(
         *("-fa", "--flash-attn"),

@@ -12,8 +12,10 @@ from localspec.errors import UnsupportedModel, UsageError
 from localspec.pairs import catalogue, gguf, vocabulary
 from localspec.pairs.catalogue import ResolvedPair
 from localspec.pairs.gguf import ModelFiles
+from localspec.pairs.memory import disk
+from localspec.pairs.memory.free import Device, Free
 from localspec.pairs.memory.need import Facts, Setup, facts
-from localspec.pairs.memory.plan import DEFAULT_CTX, Free, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.plan import DEFAULT_CTX, MemoryPlan, Wishes, plan
 
 LEAST_CTX = 16
 # Rejected tokens that a target with recurrent layers takes back without reading again what stays;
@@ -39,7 +41,13 @@ def load_plan(options: Options) -> LoadPlan:
     resolved, target, draft = _find(options)
     models = [facts_of(target), *([facts_of(draft)] if draft else [])]
     wishes = _wishes(options, models[0])
-    memory = plan(models[0], models[1] if draft else None, free_memory(options.device), wishes)
+    memory = plan(
+        models[0],
+        models[1] if draft else None,
+        free_memory(options.device, options.devices_of_draft),
+        wishes,
+        lambda: disk.read_speed(target.paths[0]),
+    )
     n_ctx = memory.target.n_ctx
     notices = [
         *_beyond_training(n_ctx, target),
@@ -61,7 +69,7 @@ def draft_plan(options: Options, n_ctx: int) -> tuple[ResolvedPair, Setup | None
         return resolved, None
     wishes = replace(_wishes(options, facts_of(target)), n_ctx=n_ctx)
     alone = replace(wishes, gpu_layers=wishes.draft_gpu_layers, snapshots=0)
-    free = free_memory(options.draft_device)
+    free = free_memory(options.devices_of_draft)
     return resolved, plan(facts_of(draft), None, free, alone).target
 
 
@@ -91,14 +99,25 @@ def facts_of(model: ModelFiles) -> Facts:
     return facts(model.header, model.tensor_bytes - model.header.tensor_bytes)
 
 
-def free_memory(names: tuple[str, ...] | None = None) -> Free:
-    """What this machine has free now, on the devices with these `names`, None for all."""
-    used = [each for each in devices() if names is None or each.label in names]
+def free_memory(target: tuple[str, ...] | None = None, draft: tuple[str, ...] | None = ()) -> Free:
+    """What this machine has free now.
+
+    Args:
+        target: names of the devices that the target may use, None for all.
+        draft: the same for the draft.
+    """
     return Free(
         ram=machine.available(),
-        device=sum(_usable(each) for each in used),
+        devices=tuple(
+            Device(
+                _usable(each),
+                shared=each.integrated,
+                target=target is None or each.label in target,
+                draft=draft is None or each.label in draft,
+            )
+            for each in devices()
+        ),
         address_space=machine.address_space_left(),
-        shared=any(each.integrated for each in used),
     )
 
 
@@ -119,7 +138,7 @@ def _wishes(options: Options, target: Facts) -> Wishes:
         cache_k=kinds[0] or ("f16" if kinds[1] else None),
         cache_v=kinds[1] or ("f16" if kinds[0] else None),
         gpu_layers=options.n_gpu_layers,
-        draft_gpu_layers=0 if options.draft_device == () else options.draft_n_gpu_layers,
+        draft_gpu_layers=0 if options.devices_of_draft == () else options.draft_n_gpu_layers,
         flash=None if options.flash_attn == "auto" else options.flash_attn == "on",
         snapshots=SNAPSHOTS,
     )

@@ -33,7 +33,7 @@ def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -
     """
     from localspec.cli.planning import free_memory  # noqa: PLC0415 - it needs llama.cpp
 
-    found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free_memory())
+    found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free_memory(draft=None))
     tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
     speed, profile = _speed(found, tune)
     if as_json:

@@ -21,11 +21,11 @@ from localspec.pairs import (
 from localspec.pairs.catalogue import NO_DRAFT
 from localspec.pairs.curated import CuratedFile
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
-from localspec.pairs.memory import fit, outlook
+from localspec.pairs.memory import disk, fit, outlook
 from localspec.pairs.memory.fit import Fit
+from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.need import facts
 from localspec.pairs.memory.outlook import Outlook
-from localspec.pairs.memory.plan import Free
 from localspec.pairs.patience import Patience
 from localspec.pairs.sources import Source
 from localspec.pairs.vocabulary import VocabularyReport
@@ -111,6 +111,7 @@ def examine(
         facts(found.header, found.more_bytes) if found else None,
         free,
         n_ctx,
+        lambda: disk.read_speed(target.paths[0]) if target.paths else None,
     )
     counted = n_ctx or (ahead.plan.target.n_ctx if ahead.plan else fit.DEFAULT_CONTEXT)
     needed = fit.needed_bytes(target.header, found.header if found else None, counted, more)

@@ -8,8 +8,9 @@ from typing import Any
 from localspec import machine
 from localspec.errors import OutOfMemory
 from localspec.pairs import units
+from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.need import Facts, Need, Setup
-from localspec.pairs.memory.plan import Free, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.plan import DiskSpeed, MemoryPlan, Wishes, plan, unmeasured
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,20 @@ class Outlook:
     refusal: str = ""
 
 
-def look(target: Facts, draft: Facts | None, free: Free | None, n_ctx: int | None) -> Outlook:
-    """Plan with what is `free`; None stands for this machine's main memory alone."""
+def look(
+    target: Facts,
+    draft: Facts | None,
+    free: Free | None,
+    n_ctx: int | None,
+    disk: DiskSpeed = unmeasured,
+) -> Outlook:
+    """Plan with what is `free`; None stands for this machine's main memory alone.
+
+    `disk` is called where the weights find no room.
+    """
     free = free or Free(ram=machine.available(), address_space=machine.address_space_left())
     try:
-        return Outlook(plan(target, draft, free, Wishes(n_ctx=n_ctx)))
+        return Outlook(plan(target, draft, free, Wishes(n_ctx=n_ctx), disk))
     except OutOfMemory as error:
         return Outlook(None, f"{error.message}. {error.remedy}")
 

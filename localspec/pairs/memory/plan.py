@@ -7,12 +7,13 @@ read from disk again and again. Where nothing helps, the pair is refused before 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from localspec.errors import OutOfMemory
 from localspec.pairs import units
+from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.need import Facts, Need, Setup, need
 
 DEFAULT_CTX: Final = 8192  # a cache of all that was trained for can take more than the weights
@@ -21,28 +22,15 @@ LEAST_CTX: Final = 512
 SMALLER_CACHE: Final = "q8_0"
 FULL_CACHE: Final = "f16"
 PROGRAM: Final = 64_000_000  # what Python and llama.cpp take while loading and answering
-DEVICE_RESERVE: Final = 400_000_000  # what a driver takes for itself on an accelerator
 COSTLY_DRAFT: Final = 0.4
-# The pages that are needed next are those that were dropped first: every pass reads all weights.
-DISK_BYTES_A_SECOND: Final = 2e9
+USUAL_DISK: Final = 2e9  # bytes per second of an SSD, where the disk's own speed is not known
+
+DiskSpeed = Callable[[], float | None]
+"""Measures how fast the target is read from its disk, in bytes per second; None if it can't."""
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
-    """What may be taken, in bytes.
-
-    Attributes:
-        ram: main memory, by the machine's and the container's limit.
-        device: on all accelerators together.
-        address_space: what a limit on the address space leaves, None where there is none. It counts
-            mapped weights too, so nothing can be left on disk under it.
-        shared: whether accelerators use the main memory.
-    """
-
-    ram: int
-    device: int = 0
-    address_space: int | None = None
-    shared: bool = False
+def unmeasured() -> None:
+    """Know nothing of the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +102,58 @@ class MemoryPlan:
         """Bytes everywhere."""
         return self.host + self.device
 
+    @property
+    def draft_device(self) -> int:
+        """Bytes of the draft on accelerators."""
+        return self.draft_need.device if self.draft_need is not None else 0
 
-def plan(target: Facts, draft: Facts | None, free: Free, wishes: Wishes) -> MemoryPlan:
+    @property
+    def beside_draft(self) -> Free:
+        """What the draft leaves free."""
+        return self.free.less(self.draft_device, draft=True)
+
+    @property
+    def draft_on_devices(self) -> bool:
+        """Whether the draft's accelerators hold its layers."""
+        return self.draft_device <= self.free.on_devices(draft=True)
+
+    @property
+    def target_on_devices(self) -> bool:
+        """Whether the target's accelerators hold its layers, with the draft's on them."""
+        return self.target_need.device <= self.beside_draft.on_devices(draft=False)
+
+    @property
+    def on_devices(self) -> bool:
+        """Whether the accelerators hold the layers of both."""
+        return self.draft_on_devices and self.target_on_devices
+
+    @property
+    def shared(self) -> int:
+        """Bytes on accelerators that use the main memory."""
+        left = self.beside_draft.less(self.target_need.device, draft=False)
+        return self.free.shared - left.shared
+
+
+def plan(
+    target: Facts,
+    draft: Facts | None,
+    free: Free,
+    wishes: Wishes,
+    disk: DiskSpeed = unmeasured,
+) -> MemoryPlan:
     """Choose what fits; what the user has decided stays as it is.
+
+    Args:
+        target: the target's sizes.
+        draft: the draft's, None without one.
+        free: what may be taken.
+        wishes: what the user has decided.
+        disk: called only where weights have to be read from disk again and again.
 
     Raises:
         OutOfMemory: nothing fits; the message says what would.
     """
-    return _Planner(target, draft, free, wishes).plan()
+    return _Planner(target, draft, free, wishes, disk).plan()
 
 
 def usual_context(target: Facts) -> int:
@@ -146,6 +178,7 @@ class _Planner:
     draft: Facts | None
     free: Free
     wishes: Wishes
+    disk: DiskSpeed = unmeasured
 
     def plan(self) -> MemoryPlan:
         tried = [self.placed(candidate) for candidate in self.candidates()]
@@ -185,7 +218,7 @@ class _Planner:
         yield from (_Candidate(n, *kind) for n in small for kind in kinds)
 
     def placed(self, what: _Candidate) -> MemoryPlan:
-        """Both models with this context, as many layers on the accelerator as it holds.
+        """Both models with this context, as many layers on accelerators as these hold.
 
         The draft comes first: it reads all its weights for every token that it guesses, and is
         small.
@@ -194,26 +227,26 @@ class _Planner:
         setup = Setup(
             n_ctx=what.n_ctx, cache_k=what.k, cache_v=what.v, flash=wishes.flash is not False
         )
-        room = max(0, free.device - DEVICE_RESERVE)
         draft_setup = draft_need = None
         if self.draft is not None:
-            draft_setup = _on_device(self.draft, setup, room, wishes.draft_gpu_layers, whole=True)
+            room, asked = free.room(draft=True), wishes.draft_gpu_layers
+            draft_setup = _on_device(self.draft, setup, room, asked, whole=True)
             draft_need = need(self.draft, draft_setup)
-            room = max(0, room - draft_need.device)
+            free = free.less(draft_need.device, draft=True)
             setup = replace(setup, snapshots=wishes.snapshots)
+        room = free.room(draft=False)
         target_setup = _on_device(self.target, setup, room, wishes.gpu_layers, whole=False)
         target_need = need(self.target, target_setup)
-        return MemoryPlan(target_setup, draft_setup, target_need, draft_need, free)
+        return MemoryPlan(target_setup, draft_setup, target_need, draft_need, self.free)
 
     def refusal(self, least: MemoryPlan) -> OutOfMemory:
         """Why even the least does not fit, and what would."""
         free = self.free
-        if least.device > free.device:
-            return OutOfMemory(
-                f"the layers asked for need {units.size(least.device)} on the accelerator,"
-                f" {units.size(free.device)} are free there",
-                "Leave --n-gpu-layers out, or lower it.",
-            )
+        if not least.draft_on_devices:
+            return _too_many_layers("draft", least.draft_device, free.on_devices(draft=True))
+        if not least.target_on_devices:
+            left = least.beside_draft.on_devices(draft=False)
+            return _too_many_layers("target", least.target_need.device, left)
         limit = free.address_space
         limited = limit is not None and limit <= free.ram
         there = "this process may take" if limited else "free are"
@@ -254,13 +287,16 @@ class _Planner:
             yield f"a cache in {chosen.target.cache_k} instead of {best.target.cache_k}"
         if self.target.state[1] and chosen.target.snapshots < best.target.snapshots:
             yield "snapshots of the recurrent state: after a rejection more is read again"
-        if not self.free.device:
-            return
         layers = chosen.target.gpu_layers
-        if self.wishes.gpu_layers is None and 0 <= layers <= self.target.layers:
+        if (
+            self.free.on_devices(draft=False)
+            and self.wishes.gpu_layers is None
+            and 0 <= layers <= self.target.layers
+        ):
             yield f"{layers} of {self.target.layers} layers of the target on the accelerator"
         if (
-            chosen.draft is not None
+            self.free.on_devices(draft=True)
+            and chosen.draft is not None
             and self.wishes.draft_gpu_layers is None
             and chosen.draft.gpu_layers == 0
         ):
@@ -269,12 +305,7 @@ class _Planner:
     def advice(self, chosen: MemoryPlan, *, reduced: bool) -> Iterator[str]:
         """What one could do, or should expect."""
         if chosen.from_disk > 0:
-            weights = sum(each.host_weights for each in chosen.needs)
-            yield (
-                f"{units.size(chosen.from_disk)} of weights find no room and are read from disk"
-                f" again and again: some {weights / DISK_BYTES_A_SECOND:.1f} s for every pass with"
-                " an SSD, and the case in which drafting pays most"
-            )
+            yield self.streaming(chosen)
         if self.draft is None:
             return
         if reduced:
@@ -287,6 +318,31 @@ class _Planner:
                 f"the draft has {share:.0%} of the target's size: it will hardly bring what it"
                 " costs"
             )
+
+    def streaming(self, chosen: MemoryPlan) -> str:
+        """What reading weights from disk for every pass means.
+
+        The pages that are needed next are those that were dropped first, so every pass reads all
+        of the target. A draft that is used all the time stays in memory.
+        """
+        measured = self.disk()
+        speed = measured or USUAL_DISK
+        seconds = chosen.target_need.host_weights / speed
+        known = "as measured now" if measured else "assumed: an SSD, not measured"
+        return (
+            f"{units.size(chosen.from_disk)} of weights find no room and are read from disk again"
+            f" and again: some {seconds:.2g} s for every pass at {units.size(round(speed))}/s"
+            f" ({known}), {1 / seconds:.2g} tokens/s without drafting, which pays most here"
+        )
+
+
+def _too_many_layers(model: str, needed: int, there: int) -> OutOfMemory:
+    option = "--draft-n-gpu-layers" if model == "draft" else "--n-gpu-layers"
+    return OutOfMemory(
+        f"the {model}'s layers asked for need {units.size(needed)} on the accelerator,"
+        f" {units.size(max(0, there))} are free there",
+        f"Leave {option} out, or lower it.",
+    )
 
 
 def _on_device(model: Facts, setup: Setup, room: int, asked: int | None, *, whole: bool) -> Setup:
@@ -306,11 +362,10 @@ def _fits(tried: MemoryPlan) -> bool:
     free = tried.free
     if free.address_space is not None and tried.host + PROGRAM > free.address_space:
         return False
-    in_ram = tried.total if free.shared else tried.host
-    return in_ram + PROGRAM <= free.ram and tried.device <= free.device
+    return tried.host + tried.shared + PROGRAM <= free.ram and tried.on_devices
 
 
 def _caches_fit(tried: MemoryPlan) -> bool:
     """Whether all but the weights has room, and a little for the weights to pass through."""
     must = sum(each.unmapped for each in tried.needs)
-    return must + must // 10 + PROGRAM <= tried.free.ram and tried.device <= tried.free.device
+    return must + must // 10 + PROGRAM <= tried.free.ram and tried.on_devices
