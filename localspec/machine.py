@@ -22,6 +22,8 @@ _FILES = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 _UNLIMITED = 1 << 60  # version 1 writes a number where it means none
+_USUAL_STACK = 8 << 20
+_ARENA = 64 << 20  # what glibc reserves for the first allocation in a thread
 
 
 @cache
@@ -59,14 +61,27 @@ def available() -> int:
     return max(0, min(bounds))
 
 
-def address_space_left() -> int | None:
-    """What a limit on the address space (``ulimit -v``) leaves, None where there is no limit."""
+def address_space_left(threads: int = 0) -> int | None:
+    """What a limit on the address space (``ulimit -v``) leaves, None where there is no limit.
+
+    Args:
+        threads: that are still to be started. Each takes its stack, which nobody else can have.
+    """
     if resource is None:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft == resource.RLIM_INFINITY:
         return None
-    return max(0, int(soft) - int(_process().memory_info().vms))
+    taken = int(_process().memory_info().vms)
+    if threads > 0:
+        taken += threads * _stack() + _ARENA
+    return max(0, int(soft) - taken)
+
+
+def _stack() -> int:
+    """Address space of a new thread's stack."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return _USUAL_STACK if soft == resource.RLIM_INFINITY else int(soft)
 
 
 @dataclass(frozen=True, slots=True)

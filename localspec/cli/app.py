@@ -31,6 +31,10 @@ COMMANDS = {
 }
 
 
+# Those that need llama.cpp.
+_WITH_ENGINE = {"chat", "run", "show", "tune", "bench", "doctor"}
+
+
 class _Defaults(dict[str, Any]):
     """What the settings file says for a command, looked at when that command is about to run."""
 
@@ -85,6 +89,16 @@ class LateGroup(click.Group):
         command: click.Command = module.command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is about to run; it must have the room that its imports take."""
+        if args and args[0] in _WITH_ENGINE:
+            from localspec.cli.room import require_room  # noqa: PLC0415 - not for `--help`
+
+            require_room()
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the command list from the table above, so that nothing is imported for it."""
         with formatter.section("Commands"):
@@ -121,6 +135,9 @@ def report(error: BaseException) -> int:
         click.echo(f"error: {error.message}", err=True)
         if error.remedy:
             click.echo(f"  {error.remedy}", err=True)
+    elif isinstance(error, MemoryError):
+        click.echo("error: there is not enough memory", err=True)
+        click.echo("  Close other programs, or raise the limit (ulimit -v).", err=True)
     elif isinstance(error, Exception) and not isinstance(error, Cancelled):
         click.echo(f"error: localspec has a fault: {type(error).__name__}: {error}", err=True)
         click.echo("  Please report it, with what LOCALSPEC_TRACEBACK=1 prints.", err=True)

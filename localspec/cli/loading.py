@@ -104,7 +104,7 @@ def load_session(
     setups = plan.memory
     before = devices()
     with ExitStack() as undo:
-        loader = _Loader(options, progress, cancel, undo)
+        loader = _Loader(options, progress, cancel, undo, repack=not setups.from_disk)
         target = loader.load(plan.resolved.target, setups.target, draft=False)
         _require_known_tokens(settings, target.model.n_vocab)
         draft, note = _load_draft(plan.resolved, setups.draft, target, loader)
@@ -196,12 +196,17 @@ def check(options: Options) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Loader:
-    """How both models are loaded; `undo` frees them if anything later fails."""
+    """How both models are loaded; `undo` frees them if anything later fails.
+
+    Attributes:
+        repack: not where weights are to stay on disk.
+    """
 
     options: Options
     progress: Progress
     cancel: Cancel
     undo: ExitStack
+    repack: bool = True
 
     def load(self, path: Path, setup: Setup, *, draft: bool) -> Context:
         """Load one model as `setup` says, and make its context."""
@@ -212,6 +217,7 @@ class _Loader:
             devices=options.devices_of_draft if draft else options.device,
             mmap=options.mmap,
             mlock=options.mlock,
+            repack=self.repack,
             progress=lambda share: self.progress(step, share),
             cancel=self.cancel,
         )

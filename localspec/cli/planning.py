@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from localspec import machine
 from localspec.cli.options import Options
-from localspec.engine.llama import devices
+from localspec.engine.llama import default_threads, devices
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import UnsupportedModel, UsageError
 from localspec.pairs import catalogue, gguf, vocabulary
@@ -44,7 +44,7 @@ def load_plan(options: Options) -> LoadPlan:
     memory = plan(
         models[0],
         models[1] if draft else None,
-        free_memory(options.device, options.devices_of_draft),
+        free_memory(options.device, options.devices_of_draft, _threads(options)),
         wishes,
         lambda: disk.read_speed(target.paths[0]),
     )
@@ -69,7 +69,7 @@ def draft_plan(options: Options, n_ctx: int) -> tuple[ResolvedPair, Setup | None
         return resolved, None
     wishes = replace(_wishes(options, facts_of(target)), n_ctx=n_ctx)
     alone = replace(wishes, gpu_layers=wishes.draft_gpu_layers, snapshots=0)
-    free = free_memory(options.devices_of_draft)
+    free = free_memory(options.devices_of_draft, threads=_threads(options))
     return resolved, plan(facts_of(draft), None, free, alone).target
 
 
@@ -99,12 +99,17 @@ def facts_of(model: ModelFiles) -> Facts:
     return facts(model.header, model.tensor_bytes - model.header.tensor_bytes)
 
 
-def free_memory(target: tuple[str, ...] | None = None, draft: tuple[str, ...] | None = ()) -> Free:
+def free_memory(
+    target: tuple[str, ...] | None = None,
+    draft: tuple[str, ...] | None = (),
+    threads: int = 0,
+) -> Free:
     """What this machine has free now.
 
     Args:
         target: names of the devices that the target may use, None for all.
         draft: the same for the draft.
+        threads: that will be started.
     """
     return Free(
         ram=machine.available(),
@@ -117,8 +122,14 @@ def free_memory(target: tuple[str, ...] | None = None, draft: tuple[str, ...] | 
             )
             for each in devices()
         ),
-        address_space=machine.address_space_left(),
+        address_space=machine.address_space_left(threads),
     )
+
+
+def _threads(options: Options) -> int:
+    """The threads that will be started: both models are served by the same ones."""
+    asked = (options.threads_batch or 0, options.draft_threads or 0)
+    return max(options.threads or default_threads(), *asked)
 
 
 def _usable(device: DeviceMemory) -> int:
@@ -141,6 +152,7 @@ def _wishes(options: Options, target: Facts) -> Wishes:
         draft_gpu_layers=0 if options.devices_of_draft == () else options.draft_n_gpu_layers,
         flash=None if options.flash_attn == "auto" else options.flash_attn == "on",
         snapshots=SNAPSHOTS,
+        mapped=options.mmap and not options.mlock,
     )
 
 

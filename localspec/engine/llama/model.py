@@ -59,6 +59,7 @@ class Model:
         devices: Sequence[str] | None = None,
         mmap: bool = True,
         mlock: bool = False,
+        repack: bool = True,
         progress: Callable[[float], None] | None = None,
         cancel: Cancel | None = None,
     ) -> Self:
@@ -70,6 +71,8 @@ class Model:
             devices: llama.cpp's names of those to use; None for all, empty for the CPU alone.
             mmap: map the weights into memory; copy them otherwise.
             mlock: keep them from being swapped out.
+            repack: let llama.cpp copy weights into an order that suits the processor. A copy takes
+                memory, where a mapped file may stay on disk.
             progress: told now and then.
             cancel: stops the loading.
 
@@ -89,7 +92,7 @@ class Model:
         chosen = None if devices is None else device_list(devices)
         if chosen is not None:
             params.devices = ctypes.addressof(chosen)
-        params.use_extra_bufts = repacking_works()
+        params.use_extra_bufts = repack and repacking_works()
         callback = _progress_callback(progress, cancel)
         params.progress_callback = callback
         with log.section() as section:

@@ -43,6 +43,7 @@ class Wishes:
         gpu_layers, draft_gpu_layers: layers on an accelerator, -1 for all.
         flash: whether flash attention is on. A quantised cache needs it.
         snapshots: of a recurrent target's state.
+        mapped: whether weights may be left on disk: mapped, and not locked in memory.
     """
 
     n_ctx: int | None = None
@@ -52,6 +53,7 @@ class Wishes:
     draft_gpu_layers: int | None = None
     flash: bool | None = None
     snapshots: int = 0
+    mapped: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +189,8 @@ class _Planner:
             bare = replace(self, wishes=replace(self.wishes, snapshots=0))
             tried = [tried[0], *(bare.placed(candidate) for candidate in self.candidates())]
         chosen = next((each for each in tried if _fits(each)), None)
-        if chosen is None and self.free.address_space is None:
-            chosen = next((each for each in tried if _caches_fit(each)), None)
-            if chosen is not None:
-                chosen = replace(chosen, from_disk=chosen.host + PROGRAM - self.free.ram)
+        if chosen is None and self.wishes.mapped:
+            chosen = self.from_disk(tried)
         if chosen is None:
             raise self.refusal(tried[-1])
         return replace(
@@ -198,6 +198,15 @@ class _Planner:
             gave_up=tuple(self.given_up(chosen, tried[0])),
             advice=tuple(self.advice(chosen, reduced=chosen is not tried[0])),
         )
+
+    def from_disk(self, tried: list[MemoryPlan]) -> MemoryPlan | None:
+        """The best that needs no more than room for its caches, where weights may stay on disk."""
+        if self.free.address_space is not None:
+            return None
+        found = next((each for each in tried if _caches_fit(each)), None)
+        if found is None:
+            return None
+        return replace(found, from_disk=found.host + PROGRAM - self.free.ram)
 
     def candidates(self) -> Iterator[_Candidate]:
         """From the best to the least."""
@@ -254,10 +263,10 @@ class _Planner:
         return OutOfMemory(
             f"the models need about {units.size(least.host + PROGRAM)} of memory with"
             f" {least.target.n_ctx:,} tokens of context, {there} {units.size(room)}",
-            self.what_would_fit(limited=limited),
+            self.what_would_fit(least, limited=limited),
         )
 
-    def what_would_fit(self, *, limited: bool) -> str:
+    def what_would_fit(self, least: MemoryPlan, *, limited: bool) -> str:
         """A remedy that has been tried."""
         n = self.largest() if self.wishes.n_ctx is not None else 0
         alone = replace(self, draft=None).largest() if self.draft is not None else 0
@@ -266,6 +275,8 @@ class _Planner:
             fitting.append(f"with --draft none and --ctx-size {alone} the target would")
         if fitting:
             return "; ".join(fitting).capitalize() + "."
+        if not self.wishes.mapped and self.from_disk([least]) is not None:
+            return "Without --no-mmap and --mlock they would be read from disk again and again."
         raised = ", or raise the limit (ulimit -v)" if limited else ""
         return f"Lower --ctx-size, choose a smaller pair, or close other programs{raised}."
 

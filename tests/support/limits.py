@@ -1,0 +1,62 @@
+"""Real limits on a child's memory: of the address space, and by a control group."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def limit_address_space(n_bytes: int) -> None:
+    """In the child, before it becomes another program: ``ulimit -v``."""
+    resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+
+
+@contextmanager
+def cgroup(n_bytes: int) -> Iterator[list[str]]:
+    """The beginning of a command line that runs the rest in a control group of so many bytes.
+
+    Skips the test where this machine lets nobody make one: the group must be of version 2 and below
+    the one that this process is in.
+    """
+    scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect"]
+    scope += ["-p", f"MemoryMax={n_bytes}", "-p", "MemorySwapMax=0"]
+    if shutil.which(scope[0]) and _works([*scope, "true"]):
+        yield scope
+        return
+    group = _own_group() / f"localspec-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error.strerror}, and systemd-run makes none")
+    try:
+        if not (group / "memory.max").is_file():
+            pytest.skip("control groups of version 2 do not limit memory here")
+        (group / "memory.max").write_text(str(n_bytes))
+        yield ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")]
+    finally:
+        group.rmdir()
+
+
+def _works(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False, timeout=20).returncode == 0
+
+
+def _own_group() -> Path:
+    """The folder of this process's control group of version 2."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
+    except OSError:
+        pytest.skip("this system has no control groups")
+    own = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if own is None or not (_CGROUP / "cgroup.controllers").is_file():
+        pytest.skip("control groups of version 2 do not limit memory here")
+    return _CGROUP / own.lstrip("/")

@@ -1,0 +1,172 @@
+"""Under a real limit on memory there is an answer or a reason: never a killed process."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec import machine
+from localspec.cli.loading import load_session
+from localspec.cli.options import Options
+from localspec.cli.room import LEAST, require_room
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Model
+from localspec.errors import OutOfMemory
+from models import enlarge
+
+from .support.limits import cgroup, limit_address_space
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits are Unix's")
+MB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    def refused(self, *words: str) -> None:
+        """It said why and what helps, in a line each, and nothing else."""
+        assert (self.code, self.out) == (1, "")
+        assert self.err.startswith("error: ")
+        assert len(self.err.splitlines()) == 2
+        for word in words:
+            assert word in self.err
+
+
+def run(*arguments: str, before: tuple[str, ...] = (), limit: int | None = None) -> Done:
+    """`localspec run` in a process of its own, its address space limited if asked for."""
+    done = subprocess.run(
+        [*before, sys.executable, "-m", "localspec", "run", "-p", "hi", "-n", "2", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=functools.partial(limit_address_space, limit) if limit else None,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory, demo_target: Path) -> Path:
+    """A target of 250 MB that writes what the demo target writes."""
+    path = tmp_path_factory.mktemp("large") / "large.gguf"
+    enlarge.enlarge(demo_target, path, 250_000_000, "q8_0")
+    return path
+
+
+# --- ulimit -v --------------------------------------------------------------------------------
+
+
+def test_a_target_larger_than_the_address_space_is_refused(large: Path, demo_draft: Path) -> None:
+    pair = ("--target", str(large), "--draft", str(demo_draft), "-t", "1")
+    run(*pair, limit=400 * MB).refused("the models need about", "this process may take", "ulimit")
+
+
+def test_copied_weights_are_refused_as_well(large: Path) -> None:
+    pair = ("--target", str(large), "--draft", "none", "-t", "1", "--no-mmap")
+    run(*pair, limit=400 * MB).refused("the models need about", "ulimit")
+
+
+def test_a_smaller_cache_is_chosen_where_that_fits() -> None:
+    run("-c", "900000", "-t", "1", limit=3 << 30).refused("this process may take", "--ctx-size")
+    fitted = run("-c", "300000", "-t", "1", limit=3 << 30)
+    assert fitted.code == 0
+    assert "a cache in q8_0 instead of f16" in fitted.err
+
+
+@pytest.mark.parametrize("megabytes", [40, 110])
+def test_too_little_for_the_libraries_is_said_before_they_are_loaded(megabytes: int) -> None:
+    run("-t", "1", limit=megabytes * MB).refused("localspec itself needs", "ulimit -v")
+
+
+def test_too_little_for_python_is_said() -> None:
+    run("-t", "1", limit=20 * MB).refused("memory")
+
+
+def test_threads_that_would_not_start_are_counted() -> None:
+    run("-t", "64", limit=500 * MB).refused("the models need about", "ulimit -v")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("megabytes", [60, 90, 130, 200, 230, 245, 260, 280, 320, 360, 400, 900])
+def test_under_any_limit_there_is_an_answer_or_a_reason(megabytes: int, threads: int) -> None:
+    done = run("-c", "4096", "-t", str(threads), limit=megabytes * MB)
+    if done.code:
+        done.refused("memory")
+    else:
+        assert done.out
+
+
+def test_the_libraries_room_is_required_only_under_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "address_space_left", lambda: None)
+    require_room()
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setattr(machine, "address_space_left", lambda: LEAST)
+    require_room()
+    monkeypatch.setattr(machine, "address_space_left", lambda: LEAST - 1)
+    with pytest.raises(OutOfMemory, match="localspec itself"):
+        require_room()
+
+
+# --- a control group --------------------------------------------------------------------------
+
+
+def test_in_a_small_control_group_a_large_target_is_read_from_disk(
+    large: Path, demo_draft: Path
+) -> None:
+    pair = ("--target", str(large), "--draft", str(demo_draft), "-t", "1", "-c", "512")
+    with cgroup(250 * MB) as command:
+        done = run(*pair, "--gamma", "2", before=tuple(command))
+    assert done.code == 0, done.err
+    assert "read from disk again and again" in done.err
+
+
+def test_in_a_small_control_group_what_cannot_be_read_from_disk_is_refused(large: Path) -> None:
+    pair = ("--target", str(large), "--draft", "none", "-t", "1", "-c", "512")
+    with cgroup(250 * MB) as command:
+        copied = run(*pair, "--no-mmap", before=tuple(command))
+        cached = run(*pair[:-1], "1000000", before=tuple(command))
+    copied.refused("the models need about", "--no-mmap")
+    cached.refused("the models need about", "--ctx-size")
+
+
+# --- a scripted machine -----------------------------------------------------------------------
+
+
+def test_weights_that_stay_on_disk_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, copies = Model.load, []
+
+    def load(path: Path, **how: Any) -> Model:
+        copies.append(how["repack"])
+        return real(path, **how)
+
+    monkeypatch.setattr(Model, "load", load)
+    for free in (75_000_000, 10**9):
+        monkeypatch.setattr(machine, "available", lambda free=free: free)
+        options = Options(ctx_size=32, threads=1, gamma=2)
+        load_session(options, progress=lambda _step, _share: None, cancel=Cancel()).close()
+    assert copies == [False, False, True, True]
+
+
+@pytest.mark.parametrize("how", [{"mmap": False}, {"mlock": True}])
+def test_what_may_not_stay_on_disk_is_refused(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, bool]
+) -> None:
+    monkeypatch.setattr(machine, "available", lambda: 75_000_000)
+    with pytest.raises(OutOfMemory, match="the models need") as refused:
+        load_session(
+            Options(ctx_size=32, **how),  # type: ignore[arg-type]
+            progress=lambda _step, _share: None,
+            cancel=Cancel(),
+        )
+    assert refused.value.remedy.startswith("Without --no-mmap and --mlock")
