@@ -23,7 +23,16 @@ from localspec.errors import (
     NotEnoughDisk,
     NotOnHub,
 )
-from localspec.pairs import catalogue, curated, download, hub, installed, pull, references
+from localspec.pairs import (
+    catalogue,
+    curated,
+    download,
+    hub,
+    hub_cache,
+    installed,
+    pull,
+    references,
+)
 from localspec.pairs.download import FileProgress
 from localspec.pairs.hub import RemoteFile
 from localspec.pairs.patience import Patience
@@ -357,7 +366,7 @@ def test_cancelling_keeps_what_came(hub_world: World, pair: tuple[Repo, Repo]) -
         download.fetch(file, "main", patience, ignore)
     stopper.join()
     fault.release.set()
-    assert not hub.has_blob(file)
+    assert not hub_cache.has_blob(file)
     kept = download.part_size(file)
     assert 0 < kept < file.size
     assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
@@ -447,7 +456,7 @@ def test_wrong_bytes_are_thrown_away_and_said(hub_world: World, pair: tuple[Repo
 
 def test_a_spoilt_part_is_found_out(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
-    hub.prepare(file)
+    hub_cache.prepare(file)
     download.part_path(file).write_bytes(bytes(1_000_000))
     with pytest.raises(DownloadCorrupt):
         download.fetch(file, "main", QUICK, ignore)
@@ -456,15 +465,15 @@ def test_a_spoilt_part_is_found_out(hub_world: World, pair: tuple[Repo, Repo]) -
 
 def test_a_part_that_is_too_long_is_begun_anew(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
-    hub.prepare(file)
+    hub_cache.prepare(file)
     download.part_path(file).write_bytes(bytes(file.size + 1))
     assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
 
 
 def test_a_blob_of_the_wrong_size_is_replaced(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
-    hub.prepare(file)
-    hub.blob_path(file).write_bytes(b"cut off")
+    hub_cache.prepare(file)
+    hub_cache.blob_path(file).write_bytes(b"cut off")
     assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
 
 
@@ -490,7 +499,7 @@ def test_a_disk_that_fills_up_keeps_the_part(hub_world: World, pair: tuple[Repo,
 def test_too_little_room_is_said_before_anything_moves(
     hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "free_bytes", lambda folder: 1_000_000)
+    monkeypatch.setattr(hub_cache, "free_bytes", lambda folder: 1_000_000)
     done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
     assert done.code == 1
     assert "2 MB are to be fetched and 1 MB are free" in done.err
@@ -531,7 +540,7 @@ def test_a_part_that_is_a_link_is_not_written_through(
     hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path
 ) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
-    hub.prepare(file)
+    hub_cache.prepare(file)
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     download.part_path(file).symlink_to(victim)
@@ -648,6 +657,6 @@ def test_records_that_may_not_be_read_are_explained(
 
 def test_free_space_is_known_where_nothing_is_yet(tmp_path: Path) -> None:
     known = shutil.disk_usage(tmp_path).total
-    assert 0 < hub.free_bytes(tmp_path / "a" / "b") <= known
+    assert 0 < hub_cache.free_bytes(tmp_path / "a" / "b") <= known
     (tmp_path / "file").touch()
-    assert 0 < hub.free_bytes(tmp_path / "file" / "x") <= known
+    assert 0 < hub_cache.free_bytes(tmp_path / "file" / "x") <= known

@@ -14,7 +14,7 @@ from textual.widgets import OptionList
 
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory
-from localspec.pairs import curated, download, hub, installed
+from localspec.pairs import curated, download, hub, hub_cache, installed
 from localspec.pairs.curated import CuratedPair
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.ui.app import ChatApp
@@ -187,7 +187,7 @@ def test_cancelling_keeps_what_came_and_pulling_again_continues(
             fault.release.set()
             await chat.until(lambda: f"{NAME} is installed" in chat.transcript())
             assert f"bytes={kept}-" in [seen.range for seen in hub_world.server.bodies()]
-            assert hub.is_here(file)
+            assert hub_cache.is_here(file)
 
     run(body)
 

@@ -8,6 +8,7 @@ hash are right is the file moved to where it can be taken for a model.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import queue
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
-from localspec.pairs import hub, hub_settings, units
+from localspec.pairs import hub, hub_cache, hub_settings, units
 from localspec.pairs.hub import RemoteFile
 from localspec.pairs.patience import Interrupted, Patience, Unreachable
 
@@ -58,7 +59,7 @@ Report = Callable[[FileProgress], None]
 
 def part_path(file: RemoteFile) -> Path:
     """Give the place of the file's bytes while they are not complete."""
-    blob = hub.blob_path(file)
+    blob = hub_cache.blob_path(file)
     return blob.with_name(blob.name + PART_ENDING)
 
 
@@ -93,16 +94,16 @@ def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -
     """
     hub.require_safe(file)
     fetching = _Fetching(file, patience, report)
-    if hub.snapshot_path(file).is_file() and hub.is_here(file):
+    if hub_cache.snapshot_path(file).is_file() and hub_cache.is_here(file):
         with contextlib.suppress(OSError):  # a cache that others own may be read only
-            hub.publish(file, None, revision)
+            hub_cache.publish(file, None, revision)
         fetching.tell("done", file.size)
-        return hub.snapshot_path(file)
+        return hub_cache.snapshot_path(file)
     try:
-        hub.prepare(file)
-        with hub.locked(file, patience, lambda: fetching.tell("waiting")):
-            complete = None if hub.is_here(file) else fetching.run()
-            path = hub.publish(file, complete, revision)
+        hub_cache.prepare(file)
+        with hub_cache.locked(file, patience, lambda: fetching.tell("waiting")):
+            complete = None if hub_cache.is_here(file) else fetching.run()
+            path = hub_cache.publish(file, complete, revision)
     except OSError as error:
         raise _disk_error(file, error) from None
     fetching.tell("done", file.size)
@@ -110,7 +111,7 @@ def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -
 
 
 def _disk_error(file: RemoteFile, error: OSError) -> HubError:
-    if hub.is_full(error):
+    if _is_full(error):
         have = units.size(part_size(file))
         return NotEnoughDisk(
             f"the disk is full: {have} of {file.name} ({units.size(file.size)}) are kept",
@@ -121,6 +122,11 @@ def _disk_error(file: RemoteFile, error: OSError) -> HubError:
         f" {error.strerror or error}",
         "Check the folder's permissions, or set HF_HOME to another.",
     )
+
+
+def _is_full(error: OSError) -> bool:
+    """Tell whether `error` means that there is no room: disk, quota or file size limit."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Fetching:

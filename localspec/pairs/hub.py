@@ -1,20 +1,16 @@
 """Repositories and their bytes. Nothing but the rooms `hub*` touches huggingface_hub.
 
-The library gives metadata, authorisation, the cache's layout and its locks. The bytes come
-through its HTTP session, but by our own Range requests: its own downloads start from zero in
-every new process.
+The library gives metadata and authorisation. The bytes come through its HTTP session, but by our
+own Range requests: its own downloads start from zero in every new process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import (
@@ -24,7 +20,7 @@ from localspec.errors import (
 )
 from localspec.pairs import references, units
 from localspec.pairs.hub_errors import CONTINUES, NO_HUB, only_hub_answers, translated
-from localspec.pairs.hub_settings import cache_folder, endpoint, headers, timeout_s
+from localspec.pairs.hub_settings import endpoint, headers, timeout_s
 from localspec.pairs.patience import Interrupted, Patience, retried
 from localspec.pairs.references import Reference
 from localspec.pairs.units import reason
@@ -287,136 +283,3 @@ def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> 
         return bytes(got[skip : skip + size])
 
     return retried(read, patience)
-
-
-# --- the cache ------------------------------------------------------------------------------
-
-
-def repo_folder(repo: str) -> Path:
-    """Give the cache's folder of `repo`; it may not exist."""
-    return cache_folder() / ("models--" + repo.replace("/", "--"))
-
-
-def blob_path(file: RemoteFile) -> Path:
-    """Give the place of the file's bytes in the cache."""
-    return repo_folder(file.repo) / "blobs" / file.etag
-
-
-def has_blob(file: RemoteFile) -> bool:
-    """Tell whether the file's bytes are in the cache, in full."""
-    try:
-        return blob_path(file).stat().st_size == file.size
-    except OSError:
-        return False
-
-
-def is_here(file: RemoteFile) -> bool:
-    """Tell whether the file is in the cache, in full, under whatever name.
-
-    Where links cannot be made, the snapshot holds the bytes and there is no blob.
-    """
-    pointer = snapshot_path(file)
-    try:
-        plain = not pointer.is_symlink() and pointer.stat().st_size == file.size
-    except OSError:
-        plain = False
-    return plain or has_blob(file)
-
-
-def snapshot_path(file: RemoteFile) -> Path:
-    """Give the place of the file's name in the cache, a link to its bytes."""
-    return repo_folder(file.repo) / "snapshots" / file.commit / file.name
-
-
-@contextlib.contextmanager
-def locked(
-    file: RemoteFile, patience: Patience, on_wait: Callable[[], None] | None = None
-) -> Iterator[None]:
-    """Hold the library's own lock on the file's blob; wait for others that hold it.
-
-    Args:
-        file: whose blob.
-        patience: whether the user wants to stop.
-        on_wait: is told, now and then, that somebody else holds the lock.
-
-    Raises:
-        Cancelled: the user wants to stop while waiting.
-    """
-    from filelock import Timeout
-    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
-
-    folder = cache_folder() / ".locks" / repo_folder(file.repo).name
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        while True:
-            patience.check()
-            try:
-                stack.enter_context(WeakFileLock(folder / f"{file.etag}.lock", timeout=0.2))
-                break
-            except Timeout:
-                if on_wait is not None:
-                    on_wait()
-        yield
-
-
-def prepare(file: RemoteFile) -> Path:
-    """Make the cache's folders for `file`; return the folder of its blob.
-
-    Raises:
-        OSError: they cannot be made.
-        HubError: a link in the cache leads out of it.
-    """
-    from huggingface_hub.file_download import _create_cachedir_tag  # type: ignore[attr-defined]
-
-    cache = cache_folder()
-    for folder in (blob_path(file).parent, snapshot_path(file).parent):
-        if not folder.resolve().is_relative_to(repo_folder(file.repo).resolve()):
-            raise HubError(
-                f"{folder} is a link that leads out of the cache", f"Remove it from {cache}."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-    _create_cachedir_tag(cache)
-    return blob_path(file).parent
-
-
-def publish(file: RemoteFile, complete: Path | None, revision: str) -> Path:
-    """Put a complete, verified file where the library and llama.cpp will find it.
-
-    Args:
-        file: what it is.
-        complete: its bytes, to be moved into place; None when the blob is there already.
-        revision: the branch or tag that was asked for.
-
-    Returns:
-        The file's path under its own name.
-    """
-    from huggingface_hub.file_download import (
-        _cache_commit_hash_for_specific_revision as write_ref,
-    )
-    from huggingface_hub.file_download import (
-        _chmod_and_move as move,
-    )
-    from huggingface_hub.file_download import (
-        _create_symlink as link,
-    )
-
-    blob, pointer = blob_path(file), snapshot_path(file)
-    if complete is not None:
-        move(complete, blob)
-    if not pointer.exists():
-        link(str(blob), str(pointer), new_blob=complete is not None)
-    write_ref(str(repo_folder(file.repo)), revision, file.commit)
-    return pointer
-
-
-def is_full(error: OSError) -> bool:
-    """Tell whether `error` means that there is no room: disk, quota or file size limit."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def free_bytes(folder: Path) -> int:
-    """Give the free space in bytes where `folder` is, or where it would be made."""
-    for place in (folder, *folder.parents):
-        with contextlib.suppress(OSError):  # not there yet, or in a folder that is closed to us
-            return shutil.disk_usage(place).free
-    return 0

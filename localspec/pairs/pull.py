@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
-from localspec.pairs import curated, download, hub, hub_settings, installed, units, vocabulary
+from localspec.pairs import (
+    curated,
+    download,
+    hub_cache,
+    hub_settings,
+    installed,
+    units,
+    vocabulary,
+)
 from localspec.pairs.download import FileProgress
 from localspec.pairs.examine import Note, PairReport, examine
 from localspec.pairs.hub import RemoteFile
@@ -90,7 +98,7 @@ def plan(
     if report.draft is not None:
         vocabulary.check(report.target.header, report.draft.header)
     report = replace(report, name=_choose_name(name, report))
-    return PullPlan(report, hub.free_bytes(hub_settings.cache_folder()))
+    return PullPlan(report, hub_cache.free_bytes(hub_settings.cache_folder()))
 
 
 def require_room(plan: PullPlan) -> None:
@@ -169,7 +177,7 @@ class _Meter:
             total += file.size
             if file.etag in self.done:
                 done += self.done[file.etag]
-            elif hub.is_here(file):
+            elif hub_cache.is_here(file):
                 done += file.size
             else:
                 done += download.part_size(file)

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import catalogue, curated, download, hub, hub_settings, installed, last_used
+from localspec.pairs import (
+    catalogue,
+    curated,
+    download,
+    hub,
+    hub_cache,
+    hub_settings,
+    installed,
+    last_used,
+)
 from localspec.pairs.hub import RemoteFile
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
 from localspec.pairs.patience import Patience
@@ -98,9 +107,9 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
 def _delete(file: RemoteFile, patience: Patience) -> int:
     """Delete a file's name and, when no other name leads to them, its bytes; return the gain."""
     hub.require_safe(file)
-    pointer, blob = hub.snapshot_path(file), hub.blob_path(file)
+    pointer, blob = hub_cache.snapshot_path(file), hub_cache.blob_path(file)
     try:
-        with hub.locked(file, patience):
+        with hub_cache.locked(file, patience):
             size = pointer.stat().st_size if pointer.is_file() else 0
             pointer.unlink(missing_ok=True)
             freed = size if not blob.exists() else 0
@@ -117,7 +126,7 @@ def _delete(file: RemoteFile, patience: Patience) -> int:
 
 
 def _still_named(file: RemoteFile, blob: Path) -> bool:
-    snapshots = hub.repo_folder(file.repo) / "snapshots"
+    snapshots = hub_cache.repo_folder(file.repo) / "snapshots"
     real = blob.resolve()
     return any(path.is_symlink() and path.resolve() == real for path in snapshots.rglob("*"))
 
@@ -131,8 +140,8 @@ def _delete_part(file: RemoteFile) -> int:
 
 def _tidy(file: RemoteFile) -> None:
     """Remove the folders that have become empty, and the repository's when nothing is left."""
-    folder = hub.repo_folder(file.repo)
-    for parent in hub.snapshot_path(file).parents:
+    folder = hub_cache.repo_folder(file.repo)
+    for parent in hub_cache.snapshot_path(file).parents:
         if parent == folder / "snapshots" or parent == folder:
             break
         with contextlib.suppress(OSError):
@@ -149,11 +158,11 @@ def _remove_partial(name: str, patience: Patience) -> Removal:
     freed = 0
     if entry is not None:
         for side in (entry.target, entry.draft):
-            blobs = hub.repo_folder(side.repo) / "blobs"
+            blobs = hub_cache.repo_folder(side.repo) / "blobs"
             for part in blobs.glob(f"*{download.PART_ENDING}"):
                 etag = part.name.removesuffix(download.PART_ENDING)
                 file = RemoteFile(side.repo, "", "", 0, etag)
-                with hub.locked(file, patience):
+                with hub_cache.locked(file, patience):
                     freed += _delete_part(file)
     if not freed:
         raise NotOnHub(f"no pair named {name} is installed", catalogue.suggestion(name))

@@ -134,7 +134,7 @@ def from_hub(
 def _from_cache(reference: Reference, paths: list[Path]) -> Source:
     """Take a cached model as it is; its commit is the snapshot it lies in."""
     found = local(paths[0])
-    snapshots = hub.repo_folder(reference.repo) / "snapshots"
+    snapshots = hub_cache.repo_folder(reference.repo) / "snapshots"
     commit = paths[0].relative_to(snapshots).parts[0]
     files = tuple(
         RemoteFile(
@@ -177,12 +177,14 @@ def from_record(found: Source, model: InstalledModel) -> Source:
 
 
 def _describe(repo: RemoteRepo, files: tuple[RemoteFile, ...], header: GgufHeader) -> Source:
-    missing = sum(file.size - download.part_size(file) for file in files if not hub.is_here(file))
+    missing = sum(
+        file.size - download.part_size(file) for file in files if not hub_cache.is_here(file)
+    )
     return Source(
         label=_label(repo.repo, files),
         header=header,
         n_bytes=sum(file.size for file in files),
-        paths=tuple(hub.snapshot_path(file) for file in files),
+        paths=tuple(hub_cache.snapshot_path(file) for file in files),
         files=files,
         missing=missing,
         repo=repo.repo,
@@ -199,9 +201,11 @@ def _label(repo: str, files: tuple[RemoteFile, ...]) -> str:
 
 
 def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) -> GgufHeader:
-    if hub.is_here(file):
-        here = hub.blob_path(file) if hub.has_blob(file) else hub.snapshot_path(file)
-        return gguf.read_header(here)
+    if hub_cache.is_here(file):
+        blob = hub_cache.has_blob(file)
+        return gguf.read_header(
+            hub_cache.blob_path(file) if blob else hub_cache.snapshot_path(file)
+        )
     label = f"{file.repo}:{file.name}"
 
     def read(offset: int, size: int) -> bytes:
