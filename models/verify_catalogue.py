@@ -65,6 +65,8 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
 
 def _look_at(side: CuratedFile, patience: Patience) -> Source:
     source = sources.from_hub(Reference(side.repo, file=side.file), patience)
+    if source.files[0].name != side.file:  # `pull` knows a curated pair by these very names
+        raise LocalspecError(f"{side.file} is named {source.files[0].name} in {side.repo}")
     if len(source.files) != 1 or not source.files[0].sha256:
         raise LocalspecError(f"{source.label} cannot be pinned: split, or without a sha256")
     return source

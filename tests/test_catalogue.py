@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,6 +62,10 @@ def pair(hub_world: World) -> tuple[Repo, Repo]:
             "https://huggingface.co/u/r/resolve/refs%2Fpr%2F3/m.gguf",
             Reference("u/r", file="m.gguf", revision="refs/pr/3"),
         ),
+        (
+            "https://huggingface.co/u/r/blob/feature%2Fx/m.gguf",
+            Reference("u/r", file="m.gguf", revision="feature/x"),
+        ),
         ("hf://u/r@v1/m.gguf", Reference("u/r", file="m.gguf", revision="v1")),
         ("hf://u/r/m.gguf", Reference("u/r", file="m.gguf")),
         ("hf://models/u/r", Reference("u/r")),
@@ -79,6 +84,7 @@ def test_references_in_every_form(text: str, expected: Reference) -> None:
         *(
             "https://example.com/u/r",
             "https://hf.co/u",
+            "https://[hf.co/u/r",
             "hf://",
             "u/r:m\u2028.gguf",
             "u/r:a\\b.gguf",
@@ -407,6 +413,21 @@ def test_rm_removes_what_no_other_pair_uses(hub_world: World, pair: tuple[Repo, 
     again = hub_world.run("rm", "two")
     assert again.code == 1
     assert "no pair named two is installed" in again.err
+
+
+def test_rm_frees_a_cache_however_its_place_is_spelled(
+    hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("real")
+    for pulled, removed in (("real/hub", "real/hub"), ("link/hub", "real/hub")):
+        (tmp_path / "real").mkdir(exist_ok=True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", pulled)
+        assert hub_world.run("pull", "ann/Big-GGUF", "--draft", "none").code == 0
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", removed)
+        done = hub_world.run("rm", "big")
+        assert "kept" not in done.out
+        assert "removed big: 68.8 kB freed" in done.out
 
 
 def test_rm_leaves_the_other_files_of_a_repository(hub_world: World) -> None:

@@ -194,6 +194,32 @@ def test_a_file_kept_in_git_itself_is_verified_by_gits_hash(hub_world: World) ->
         download.fetch(fetched, "main", QUICK, ignore)
 
 
+def test_an_installed_pair_is_pulled_again_whatever_its_files_are(hub_world: World) -> None:
+    hub_world.server.add("ann/Tiny", {"tiny.gguf": ggufs.model()}, lfs=False)
+    assert hub_world.run("pull", "ann/Tiny", "--draft", "none").code == 0
+    sent = hub_world.server.sent()
+    for arguments in (("tiny",), ("tiny", "--draft", "ann/Tiny", "--name", "twice")):
+        done = hub_world.run("pull", *arguments)
+        assert done.code == 0, done.err
+    assert hub_world.server.sent() == sent
+    assert "in all 8.93 kB of 8.93 kB" in done.err  # one file, though pulled under two revisions
+
+
+def test_files_in_the_cache_of_another_home_are_not_fetched_again(
+    hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hub_world.run("pull", "ann/Big-GGUF", "--draft", "none").code == 0
+    sent = hub_world.server.sent("Big-GGUF")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "other"))
+    done = hub_world.run("pull", "big", "--draft", "ann/Small-GGUF", "--name", "mixed")
+    assert done.code == 0, done.err
+    assert hub_world.server.sent("Big-GGUF") == sent
+    found = catalogue.resolve("mixed")
+    assert hub_world.cache in found.target.parents
+    assert found.draft is not None
+    assert tmp_path / "other" in found.draft.parents
+
+
 def test_the_command_line_obeys_the_environment(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     pair[0].private = True
     token = hub_world.server.token
@@ -570,6 +596,10 @@ def test_names_are_derived_told_and_kept_apart(hub_world: World, pair: tuple[Rep
     taken = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none", "--name", "big")
     assert taken.code == 2
     assert "another pair named big" in taken.err
+    assert "`localspec rm big`" in taken.err
+    curated_one = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none", "--name", "QWEN3-8b")
+    assert "another pair named qwen3-8b in the catalogue" in curated_one.err
+    assert "localspec rm" not in curated_one.err
     for bad in ("demo", "none", "a/b", "", "UP PER", "x" * 99):
         assert hub_world.run("pull", "ann/Big-GGUF", "--name", bad).code == 2, bad
 

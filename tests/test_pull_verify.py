@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import shutil
 import sys
@@ -85,12 +86,20 @@ def test_entries_that_do_not_hold_are_named_and_left(
     hub_world.server.repos[entry.target.repo].files[entry.target.file] = ggufs.model(["x"] * 300)
     del hub_world.server.repos["bartowski/SmolLM2-135M-Instruct-GGUF"]
     hub_world.server.repos["unsloth/gemma-3-12b-it-qat-GGUF"].gated = "manual"
-    assert script.main(["qwen3-8b", "smollm2-1.7b", "gemma-3-12b", "qwen2.5-7b"]) == 1
+    loud = curated.pairs()["qwen3-14b"].target
+    files = hub_world.server.repos[loud.repo].files
+    files[loud.file.upper()] = files.pop(loud.file)
+    hub_world.server.repos["bartowski/Llama-3.3-70B-Instruct-GGUF"].lfs = False
+    wanted = ["qwen3-8b", "smollm2-1.7b", "gemma-3-12b", "qwen3-14b", "llama-3.3-70b", "qwen2.5-7b"]
+    assert script.main(wanted) == 1
     out = capsys.readouterr().out
     assert "qwen3-8b: FAILED" in out
     assert "token 5 is 'word5', in the target 'x'" in out
     assert "smollm2-1.7b: FAILED: there is no repository" in out
     assert "gemma-3-12b: FAILED: unsloth/gemma-3-12b-it-qat-GGUF is gated" in out
+    assert f"qwen3-14b: FAILED: {loud.file} is named {loud.file.upper()} in {loud.repo}" in out
+    assert "llama-3.3-70b: FAILED" in out
+    assert "cannot be pinned" in out
     assert "qwen2.5-7b: ok" in out
     assert {name for name, one in curated.pairs().items() if one.verified} == {"qwen2.5-7b"}
 
@@ -105,6 +114,70 @@ def test_without_a_network_it_stops(
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     assert script.main([]) == 1
     assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_a_pinned_pair_is_pulled_at_its_revision(
+    hub_world: World, catalogue: Path, script: ModuleType
+) -> None:
+    serve_everything(hub_world)
+    assert script.main(["qwen3-8b"]) == 0
+    pinned = curated.pairs()["qwen3-8b"]
+    done = hub_world.run("pull", "qwen3-8b")
+    assert done.code == 0, done.err
+    for side in (pinned.target, pinned.draft):
+        path = hub_world.snapshot(side.repo, side.revision, side.file)
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == side.sha256
+    asked = [seen.path for seen in hub_world.server.seen if "/revision/" in seen.path]
+    assert {f"/api/models/{pinned.target.repo}/revision/{pinned.target.revision}"} < set(asked)
+
+
+def test_a_pinned_revision_that_is_gone_is_told_with_what_to_pull_instead(
+    hub_world: World, catalogue: Path, script: ModuleType
+) -> None:
+    serve_everything(hub_world)
+    assert script.main(["qwen3-8b"]) == 0
+    entry = curated.pairs()["qwen3-8b"]
+    for side in (entry.target, entry.draft):
+        hub_world.server.repos[side.repo].commit = "f" * 40
+    done = hub_world.run("pull", "qwen3-8b")
+    assert done.code == 1
+    assert f"has no revision {entry.target.revision}" in done.err
+    command = done.err.rsplit("`localspec ", 1)[1].split("`")[0]
+    assert hub_world.run(*command.split()).code == 0
+
+
+@pytest.mark.parametrize("lie", ["no sha256", "right sha256"])
+def test_a_hub_that_serves_other_bytes_under_a_pinned_revision_is_found_out(
+    hub_world: World, catalogue: Path, script: ModuleType, lie: str
+) -> None:
+    serve_everything(hub_world)
+    assert script.main(["qwen3-8b"]) == 0
+    entry = curated.pairs()["qwen3-8b"]
+    repo = hub_world.server.repos[entry.target.repo]
+    if lie == "no sha256":
+        repo.lfs = False  # another file, named by git's hash
+        repo.files[entry.target.file] = ggufs.model(seed=99)
+    else:
+        hub_world.server.fault(f"/cdn/{repo.name}", flip_at=8_000, whole=True)
+    done = hub_world.run("pull", "qwen3-8b")
+    assert done.code == 1
+    refusal = "is not the file that the catalogue" if lie == "no sha256" else "thrown away"
+    assert refusal in done.err
+    assert hub_world.blobs(repo.name) == {}
+
+
+def test_a_pair_whose_file_is_gone_gets_the_same_bytes_again(
+    hub_world: World, catalogue: Path
+) -> None:
+    repo = hub_world.server.add("ann/Big-GGUF", {"big.gguf": ggufs.model()})
+    assert hub_world.run("pull", "ann/Big-GGUF", "--draft", "none").code == 0
+    hub_world.snapshot(repo.name, repo.commit, "big.gguf").resolve().unlink()
+    good, repo.files["big.gguf"] = repo.files["big.gguf"], ggufs.model(seed=5)
+    done = hub_world.run("pull", "big")
+    assert done.code == 1
+    assert "is not the file that was pulled before" in done.err
+    repo.files["big.gguf"] = good
+    assert hub_world.run("pull", "big").code == 0
 
 
 def test_a_pinned_pair_that_was_replaced_is_refused(

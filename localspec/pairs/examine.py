@@ -19,7 +19,7 @@ from localspec.pairs import (
     vocabulary,
 )
 from localspec.pairs.catalogue import NO_DRAFT
-from localspec.pairs.curated import CuratedFile
+from localspec.pairs.curated import CuratedFile, CuratedPair
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
 from localspec.pairs.memory import disk, fit, outlook
 from localspec.pairs.memory.fit import Fit
@@ -27,6 +27,7 @@ from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.need import facts
 from localspec.pairs.memory.outlook import Outlook
 from localspec.pairs.patience import Patience
+from localspec.pairs.references import Reference
 from localspec.pairs.sources import Source
 from localspec.pairs.vocabulary import VocabularyReport
 
@@ -135,7 +136,9 @@ def _find(pair: str, patience: Patience, note: Note | None) -> tuple[str, Source
     """Find the pair's name (empty if none), its target, and how to find its own draft."""
     text = pair.strip()
     if not text:
-        raise UsageError("PAIR is empty", "Name a pair, a GGUF file or a Hub reference.")
+        raise UsageError(
+            "the name of a model is empty", "Name a pair, a GGUF file or a Hub reference."
+        )
     if text.lower() == DEMO:
         files = catalogue.demo_files()
         target = replace(sources.local(files[0]), licence=OWN_LICENCE)
@@ -159,19 +162,24 @@ def _find_name(name: str, patience: Patience, note: Note | None) -> tuple[str, S
         )
     entry = curated.pairs().get(name.lower())
     if entry is not None:
-        target = replace(_curated(entry.target, patience, note), licence=entry.licence)
-        return entry.name, target, lambda: _curated(entry.draft, patience, note)
+        target = replace(_curated(entry, entry.target, patience, note), licence=entry.licence)
+        return entry.name, target, lambda: _curated(entry, entry.draft, patience, note)
     raise NotOnHub(f"there is no pair named {name}", catalogue.suggestion(name))
 
 
-def _curated(file: CuratedFile, patience: Patience, note: Note | None) -> Source:
+def _curated(
+    entry: CuratedPair, file: CuratedFile, patience: Patience, note: Note | None
+) -> Source:
     """Look at one side of a curated pair; it must be the very file that was verified."""
-    found = sources.from_hub(file.reference, patience, note)
-    actual = found.files[0].sha256
-    if file.sha256 and actual and file.sha256 != actual:
+    target, draft = (Reference(side.repo, file=side.file) for side in (entry.target, entry.draft))
+    newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
+    try:
+        found = sources.from_hub(file.reference, patience, note)
+    except NotOnHub as error:
+        raise NotOnHub(error.message, newest if file.revision else error.remedy) from None
+    if file.sha256 and sources.sha256(found) != file.sha256:
         raise DownloadCorrupt(
-            f"{found.label} is not the file that the catalogue was checked with",
-            "Pull it by its reference if you trust its owner.",
+            f"{found.label} is not the file that the catalogue was checked with", newest
         )
     return found
 
@@ -184,7 +192,13 @@ def _own_draft(record: InstalledPair, patience: Patience, note: Note | None) -> 
 def _from_record(model: InstalledModel, patience: Patience, note: Note | None) -> Source:
     """Look at an installed model where it is, or on the Hub where files of it are gone."""
     if not model.complete and model.reference:
-        return sources.from_hub(references.parse(model.reference), patience, note)
+        again = sources.from_hub(references.parse(model.reference), patience, note)
+        if tuple(file.sha256 for file in again.files) != model.sha256:
+            raise DownloadCorrupt(
+                f"{again.label} is not the file that was pulled before",
+                "Remove the pair, then pull it by its reference if you trust its owner.",
+            )
+        return again
     found = sources.local(model.path)
     return sources.from_record(found, model)
 

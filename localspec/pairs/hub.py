@@ -52,7 +52,7 @@ class RemoteFile:
     @property
     def sha256(self) -> str:
         """The file's sha256, empty when the Hub does not say it."""
-        return self.etag if len(self.etag) == 64 else ""
+        return self.etag if re.fullmatch(r"[0-9a-f]{64}", self.etag) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
 
 def cache_folder() -> Path:
     """Give the Hub cache's folder, as ``HF_HUB_CACHE`` and ``HF_HOME`` and the defaults say."""
-    return Path(_constants().HF_HUB_CACHE)
+    return Path(_constants().HF_HUB_CACHE).absolute()  # as the records of pairs have it
 
 
 def endpoint() -> str:

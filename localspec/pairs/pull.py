@@ -128,10 +128,9 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
     require_room(plan)
     pair = plan.report
     models = [pair.target] if pair.draft is None else [pair.target, pair.draft]
-    # Once each: a model may be its own draft.
-    wanted = list(dict.fromkeys((file, model.revision) for model in models for file in model.files))
-    meter = _Meter([file for file, _ in wanted], report)
-    for file, revision in wanted:
+    wanted = [file_and_revision for model in models for file_and_revision in _to_fetch(model)]
+    meter = _Meter(list(dict.fromkeys(file for file, _ in wanted)), report)
+    for file, revision in dict.fromkeys(wanted):  # once each: a model may be its own draft
         download.fetch(file, revision, patience, meter.tell)
     record = InstalledPair(
         name=plan.name,
@@ -145,6 +144,18 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
             "Run the same command again.",
         )
     return record
+
+
+def _to_fetch(model: Source) -> list[tuple[RemoteFile, str]]:
+    """List the model's files that belong in the present cache, each with its revision.
+
+    Local models have none; an installed pair may have them, complete, in another HF_HOME's cache.
+    """
+    return [
+        (file, model.revision)
+        for file, path in zip(model.files, model.paths, strict=False)
+        if path.absolute() == hub_cache.snapshot_path(file)
+    ]
 
 
 @dataclass(slots=True)
@@ -193,9 +204,11 @@ def _choose_name(wanted: str | None, report: PairReport) -> str:
     if wanted is not None:
         name = installed.check_name(wanted)
         if not _free_for(name, report):
+            installed_one = installed.find(name) is not None
+            where = "" if installed_one else " in the catalogue"
+            instead = f", or run `localspec rm {name}` first" if installed_one else ""
             raise UsageError(
-                f"there is another pair named {name}",
-                f"Choose another --name, or run `localspec rm {name}` first.",
+                f"there is another pair named {name}{where}", f"Choose another --name{instead}."
             )
         return name
     base = report.name if report.name not in ("", DEMO) else _derive(report.target)

@@ -96,21 +96,24 @@ def _cut_revision(text: str) -> tuple[str, str]:
 
 def _parse_url(text: str) -> Reference:
     scheme, _, rest = text.rpartition("://")
-    url = urlsplit(text if scheme else f"https://{text}")
+    try:
+        url = urlsplit(text if scheme else f"https://{text}")
+    except ValueError:  # brackets, as around an address of IPv6, that do not close
+        raise BadReference(f"{text!r} is no Hub address", _FORMS) from None
     path = f"{url.netloc}{url.path}" if scheme == "hf" else url.path
     if scheme not in ("", "http", "https", "hf") or not rest:
         raise BadReference(f"{text!r} is no Hub address", _FORMS)
     if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, _endpoint_host()):
         raise BadReference(f"{url.netloc} is not the Hub", "Set HF_ENDPOINT to use another Hub.")
-    path = unquote(path).strip("/").removeprefix("models/")
-    parts = path.split("/")
+    path = path.strip("/").removeprefix("models/")
+    parts = [unquote(part) for part in path.split("/")]  # a branch may have a %2F in its name
     if len(parts) >= 4 and parts[2] in _IN_URLS:
         revision, file = parts[3], "/".join(parts[4:])
         if parts[3] == "refs" and len(parts) >= 6:  # refs/pr/3
             revision, file = "/".join(parts[3:6]), "/".join(parts[6:])
         file = file if file.lower().endswith(".gguf") else ""
         return _checked(text, Reference("/".join(parts[:2]), file=file, revision=revision))
-    return parse(path) if len(parts) > 1 else _checked(text, Reference(path))
+    return parse("/".join(parts)) if len(parts) > 1 else _checked(text, Reference(parts[0]))
 
 
 def _endpoint_host() -> str:

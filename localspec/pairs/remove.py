@@ -94,7 +94,8 @@ def _files(model: InstalledModel) -> list[tuple[RemoteFile | None, Path]]:
 def _reason_to_keep(model: InstalledModel, path: Path) -> str:
     if not model.repo:
         return "it is your own file"
-    if hub_settings.cache_folder() not in path.parents:
+    # However either is spelled: the cache may have been reached through a link.
+    if not path.parent.resolve().is_relative_to(hub_settings.cache_folder().resolve()):
         return "it lies outside the present Hub cache"
     real = path.resolve()
     for pair in installed.all_pairs():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,7 +161,10 @@ def _from_cache(reference: Reference, paths: list[Path]) -> Source:
 def from_record(found: Source, model: InstalledModel) -> Source:
     """Add to a local model what its pair's record knows about where it came from."""
     files = tuple(
-        RemoteFile(model.repo, model.commit, name, path.stat().st_size, digest)
+        # A file kept in git itself has no sha256 in the record; its blob has its name.
+        RemoteFile(
+            model.repo, model.commit, name, path.stat().st_size, digest or path.resolve().name
+        )
         for name, path, digest in zip(model.files, found.paths, model.sha256, strict=False)
     )
     if not model.repo or len(files) != len(found.paths):
@@ -174,6 +178,18 @@ def from_record(found: Source, model: InstalledModel) -> Source:
         revision=model.commit,
         licence=model.licence or found.licence,
     )
+
+
+def sha256(source: Source) -> str:
+    """Give the hash of the first file; empty when neither the Hub nor this disk knows it.
+
+    In a cache without links the file's own bytes say it.
+    """
+    known = source.files[0].sha256
+    if known or source.missing or not folders.is_file(source.paths[0]):
+        return known
+    with source.paths[0].open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _describe(repo: RemoteRepo, files: tuple[RemoteFile, ...], header: GgufHeader) -> Source:
