@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import BadReference, LocalspecError, ModelFileError, NotOnHub, UsageError
-from localspec.pairs import catalogue, curated, folders, installed, quants, references
+from localspec.pairs import catalogue, curated, folders, installed, quants, references, request
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.references import Reference
+from localspec.pairs.request import PullRequest
 from tests.support import ggufs
 from tests.support.hub_server import Repo
 from tests.support.hub_world import World, world
@@ -113,6 +114,45 @@ def test_an_endpoint_of_ones_own_is_a_hub(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.example.com")
     url = "https://hub.example.com/u/r/resolve/main/m.gguf"
     assert references.parse(url) == Reference("u/r", file="m.gguf", revision="main")
+
+
+def test_a_repositorys_file_in_the_form_of_a_path(
+    hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "ann/Big-GGUF/big-Q4_K_M.gguf"
+    with pytest.raises(NotOnHub, match="is not on this disk"):
+        catalogue.resolve(text)
+    assert hub_world.run("pull", text, "--draft", "none").code == 0
+    assert hub_world.cache in catalogue.resolve(text).target.parents
+    (tmp_path / "ann" / "Big-GGUF").mkdir(parents=True)
+    with pytest.raises(ModelFileError, match="does not exist"):  # a file of one's own is meant
+        catalogue.resolve(text)
+    (tmp_path / text).write_bytes(ggufs.model())
+    assert catalogue.resolve(text).target == Path(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("u/r", PullRequest("u/r")),
+        ("localspec pull u/r:Q8_0 --draft=u/d", PullRequest("u/r:Q8_0", "u/d")),
+        ("--name n u/r --draft none", PullRequest("u/r", "none", "n")),
+        ("'/a b/c.gguf' --draft C:\\d.gguf", PullRequest("/a b/c.gguf", "C:\\d.gguf")),
+        ("u/r#x", PullRequest("u/r#x")),
+    ],
+)
+def test_a_pull_is_read_from_one_line(text: str, expected: PullRequest) -> None:
+    assert request.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "pull x", "u/r --draft", "u/r 'x", "u/r -n x", "u/r --dry-run"]
+)
+def test_a_line_that_is_no_pull_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        request.parse(text)
+    assert "Write PAIR or user/repo" in caught.value.remedy
 
 
 def test_paths_are_told_from_references() -> None:

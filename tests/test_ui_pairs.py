@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory
@@ -19,6 +19,7 @@ from localspec.pairs.curated import CuratedPair
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.ui.app import ChatApp
 from localspec.ui.pairs_layout import Work
+from localspec.ui.pairs_screen import PairsScreen
 from localspec.ui.turns import Phase
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
@@ -442,5 +443,135 @@ def test_no_switch_while_an_answer_runs_nor_to_the_same_pair() -> None:
             chat.session.gate.open()
             await chat.until(chat.ready)
             assert rooms.log == ["load first"]
+
+    run(body)
+
+
+# --- a reference that is typed ----------------------------------------------------------------
+
+
+@pytest.fixture
+def strangers(hub_world: World) -> Repo:
+    """A pair that the catalogue does not know."""
+    hub_world.server.add("ann/Small-GGUF", {"s-Q8_0.gguf": ggufs.model(seed=1)})
+    files = {"b-Q8_0.gguf": ggufs.model(n_bytes=BIG), "b-Q2_K.gguf": ggufs.model(seed=3)}
+    return hub_world.server.add("ann/Big-GGUF", files)
+
+
+async def type_in(chat: Chat, text: str) -> None:
+    """Have the line for a reference, and write `text` in it."""
+    await chat.pilot.press("p")
+    await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
+    line = chat.app.screen.query_one(Input)
+    line.value = ""
+    await chat.pilot.press(*text)
+    assert line.value == text
+    await chat.pilot.press("enter")
+
+
+def test_a_reference_is_typed_checked_pulled_and_used(hub_world: World, strangers: Repo) -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        async with chatting(rooms) as chat:
+            await browse(chat)
+            await type_in(chat, "ann/Big-GGUF:q8_0 --draft ann/Small-GGUF --name cqx")
+            await chat.until(lambda: "Enter fetches 2" in chat.screen(), "the check")
+            assert "the same 300 tokens" in chat.screen()
+            assert shown(chat).highlighted_option is not None
+            assert shown(chat).highlighted_option.id == "cqx"
+            assert not [seen for seen in hub_world.server.bodies() if not seen.range]
+            fault = hub_world.server.fault("/cdn/ann/Big", hold_after=900_000, whole=True)
+            await chat.pilot.press("enter")
+            await chat.until(fault.reached.is_set, "the download")
+            await chat.until(lambda: "fetching" in chat.screen(), "the files")
+            await chat.pilot.press("c")
+            await chat.until(lambda: "cancelled" in chat.screen(), "the end of it")
+            fault.release.set()
+            await chat.pilot.press("enter")  # the same reference again, by its line
+            await chat.until(lambda: "Enter fetches" in chat.screen(), "the second check")
+            await chat.pilot.press("enter")
+            await chat.until(lambda: "cqx is installed" in chat.screen(), "the pair")
+            await chat.until(lambda: "X remove" in chat.screen(), "the list anew")
+            record = installed.find("cqx")
+            assert record is not None
+            assert record.target.files == ("b-Q8_0.gguf",)
+            assert record.draft is not None
+            await chat.pilot.press("enter")
+            await chat.until(lambda: len(rooms.sessions) == 2 and chat.ready(), "use")
+            assert rooms.log[-1] == "load cqx"
+
+    run(body)
+
+
+def test_what_is_typed_wrongly_is_said_and_can_be_mended(hub_world: World, strangers: Repo) -> None:
+    cases = {
+        "": "nothing to pull is named",
+        "ann/Big-GGUF ann/Small-GGUF": "one model too many",
+        "ann/Big-GGUF --ctx-size 5": "no option --ctx-size",
+        "ann/Big-GGUF:Q5_K_M": "It has: Q2_K, Q8_0.",
+        "ann/Big-GGUF --draft ann/Nobody": "there is no repository ann/Nobody",
+        "ann//x": "names no repository",
+        "ann/Big-GGUF --name none": "cannot be a pair's name",
+        "/no/such.gguf": "does not exist",
+        "demo": "demo comes with localspec",
+    }
+
+    async def body() -> None:
+        async with chatting(Rooms(), size=(100, 40)) as chat:
+            await browse(chat)
+            for text, said in cases.items():
+                await type_in(chat, text)
+                await chat.until(lambda said=said: said in chat.screen(), said)
+                assert "✗" in chat.screen()
+                await chat.pilot.press("escape") if shown(chat) is not chat.app.focused else None
+            assert isinstance(chat.app.screen, PairsScreen)
+            assert chat.app.pairs.state.guest is None
+            assert installed.all_pairs() == []
+
+    run(body)
+
+
+def test_a_typed_pair_is_left_again_and_what_is_installed_is_not_pulled_twice(
+    hub_world: World, strangers: Repo
+) -> None:
+    assert hub_world.run("pull", "ann/Big-GGUF", "--draft", "none", "--name", "mine").code == 0
+
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await browse(chat)
+            await type_in(chat, "localspec pull ann/Big-GGUF --draft none --name mine")
+            await chat.until(lambda: "mine is installed already" in chat.screen())
+            await chat.until(lambda: shown(chat).highlighted_option.id == "mine", "its line")
+            await type_in(chat, "ann/Big-GGUF:Q2_K")
+            # No draft is known: those on this disk and in the catalogue were tried.
+            await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
+            assert "models would fit" in chat.screen()
+            assert shown(chat).highlighted_option.id == "big"
+            await chat.pilot.press("escape")
+            await chat.until(lambda: "big" not in [o.id for o in shown(chat).options], "gone")
+            await chat.pilot.press("escape")
+            await chat.until(lambda: chat.app.focused is chat.app.prompt, "closed")
+
+    run(body)
+
+
+@pytest.mark.parametrize("size", [(40, 10), (80, 24)])
+def test_typing_fits_on_small_screens(
+    hub_world: World, strangers: Repo, size: tuple[int, int]
+) -> None:
+    async def body() -> None:
+        async with chatting(Rooms(), size=size) as chat:
+            await browse(chat)
+            before = shown(chat).scrollable_content_region.width
+            await chat.pilot.press("p")
+            await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
+            assert shown(chat).scrollable_content_region.width == before  # no line is wrapped
+            await chat.until(lambda: "Enter check  Esc leave" in chat.screen(), "its keys")
+            await chat.pilot.press("escape")
+            await type_in(chat, "ann/Big-GGUF --draft none --name a")
+            await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
+            assert any(line.strip(" │").startswith("a ") for line in chat.screen().splitlines())
+            await chat.pilot.press("p")
+            await chat.until(lambda: "ann/Big-GGUF --draft none" in chat.screen(), "the text again")
 
     run(body)

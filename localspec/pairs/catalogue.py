@@ -89,7 +89,7 @@ def _resolve_pair(text: str, pull_draft: str | None) -> ResolvedPair:
     if text.lower() == DEMO:
         target, draft = demo_files()
         return ResolvedPair(DEMO, target, draft, "part of the demo pair")
-    if references.looks_like_path(text):
+    if references.means_local(text):
         return _resolve_path(folders.user_path(text))
     if references.looks_like_reference(text):
         return _resolve_reference(text, pull_draft)

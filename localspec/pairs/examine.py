@@ -143,7 +143,7 @@ def _find(pair: str, patience: Patience, note: Note | None) -> tuple[str, Source
         files = catalogue.demo_files()
         target = replace(sources.local(files[0]), licence=OWN_LICENCE)
         return DEMO, target, lambda: replace(sources.local(files[1]), licence=OWN_LICENCE)
-    if references.looks_like_path(text):
+    if references.means_local(text):
         return "", sources.local(sources.require_file(text)), None
     if references.looks_like_reference(text):
         if folders.is_file(Path(text)):

@@ -61,6 +61,6 @@ def _path() -> Path:
 def lasting(text: str) -> str:
     """What means the same in another working folder."""
     text = text.strip()
-    if references.looks_like_path(text):
+    if references.means_local(text):
         return str(folders.user_path(text).absolute())
     return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
 from localspec.pairs import catalogue, curated, gguf, installed
@@ -11,6 +12,9 @@ from localspec.pairs.curated import CuratedPair
 from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import fit
 from localspec.pairs.memory.fit import Fit
+
+if TYPE_CHECKING:
+    from localspec.pairs.examine import PairReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,25 @@ def _needed(pair: InstalledPair, n_bytes: int) -> int:
     target, *drafts = models
     more = sum(model.tensor_bytes - model.header.tensor_bytes for model in models)
     return fit.needed_bytes(target.header, drafts[0].header if drafts else None, more_bytes=more)
+
+
+def examined(report: PairReport) -> Row:
+    """A pair that was looked at and is not installed yet, as it would be listed."""
+    target, draft = report.target, report.draft
+    files = [file for model in (target, draft) if model is not None for file in model.files]
+    return Row(
+        name=report.name,
+        kind="own",
+        memory_gb=0,
+        n_bytes=report.n_bytes,
+        fit=report.fit,
+        licence=target.licence,
+        state="available",
+        target=target.reference or target.label,
+        draft="none" if draft is None else draft.reference or draft.label,
+        notes="",
+        verified=all(file.sha256 for file in files),
+    )
 
 
 def _available(entry: CuratedPair) -> Row:

@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from localspec.errors import BadReference
+from localspec.pairs import folders
 
 _REPO: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 _QUANT: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,39}", re.ASCII)
@@ -43,6 +44,21 @@ def looks_like_path(text: str) -> bool:
         return True
     host = text.split("/", 1)[0].lower()
     return text.lower().endswith(".gguf") and ":" not in text and host not in _HUB_HOSTS
+
+
+def means_local(text: str) -> bool:
+    """Tell whether `text` means a file on this disk, there or not.
+
+    ``user/repo/file.gguf`` does only where that file is, or at least its folder.
+    """
+    if not looks_like_path(text):
+        return False
+    owner, _, rest = text.partition("/")
+    name, _, file = rest.partition("/")
+    if not file or not _REPO.fullmatch(f"{owner}/{name}"):
+        return True
+    path = folders.user_path(text)
+    return folders.is_file(path) or path.parent.is_dir()
 
 
 def looks_like_reference(text: str) -> bool:

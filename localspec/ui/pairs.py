@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from localspec.errors import Cancelled
-from localspec.pairs import installed, listing, pull, remove, units
+from localspec.errors import Cancelled, UsageError
+from localspec.pairs import installed, listing, pull, remove, request, units
 from localspec.pairs.patience import Patience
+from localspec.pairs.request import PullRequest
 from localspec.ui.pairs_layout import PairsState, Work
 from localspec.ui.pairs_screen import PairsScreen
 from localspec.ui.turns import REASONS
@@ -50,6 +51,7 @@ class Pairs:
         self._patience = Patience()
         self._thread: threading.Thread | None = None
         self._screen: PairsScreen | None = None
+        self._asked: dict[str, PullRequest] = {}  # by the name that the pair will have
         self.state = PairsState()
 
     # What the user asks for
@@ -78,7 +80,18 @@ class Pairs:
         elif row.state == "installed":
             self._use(row.name)
         else:
-            self._check(row.name)
+            self._check(row.name, self._asked.get(row.name) or PullRequest(row.name))
+
+    def ask(self, text: str) -> bool:
+        """Check what was typed, as `localspec pull` would; whether it can be looked at."""
+        self.state.doomed = ""
+        try:
+            wanted = request.parse(text)
+        except UsageError as error:
+            self.state.said = (f"✗ {error.message}", error.remedy)
+            self._redraw()
+            return False
+        return self._check(text, wanted, typed=True)
 
     def remove(self, row: Row) -> None:
         """Remove `row` when it is asked for the second time."""
@@ -101,9 +114,9 @@ class Pairs:
 
     def step_back(self) -> bool:
         """Leave a question unanswered; whether there was one."""
-        asked = self.state.doomed or self.state.plan is not None
+        asked = self.state.doomed or self.state.plan is not None or self.state.guest is not None
         if self.state.work is not Work.PULLING:
-            self.state.plan = None
+            self.state.plan = self.state.guest = None
         self.state.doomed = ""
         self._redraw()
         return bool(asked) and self.state.work is not Work.PULLING
@@ -139,10 +152,10 @@ class Pairs:
             text, _ = in_words(error)
             self._tell(lambda: self._say(f"✗ {text}"))
 
-    def _look(self, name: str) -> None:
-        plan = pull.plan(name, None, None, self._patience, self._note)
+    def _look(self, wanted: PullRequest) -> None:
+        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience, self._note)
         pull.require_room(plan)
-        self._tell(lambda: self._looked(plan, name))
+        self._tell(lambda: self._looked(plan, wanted))
 
     def _note(self, text: str) -> None:
         self.state.note = text  # one word, read by the screen now and then
@@ -171,15 +184,17 @@ class Pairs:
         else:
             self._say(REASONS[self._app.turns.phase])
 
-    def _check(self, name: str) -> None:
-        self._begin(Work.CHECKING, name, lambda: self._look(name))
+    def _check(self, name: str, wanted: PullRequest, *, typed: bool = False) -> bool:
+        return self._begin(Work.CHECKING, name, lambda: self._look(wanted), typed=typed)
 
     def _pull(self, plan: PullPlan | None) -> None:
         if plan is not None:
             self.state.expect(plan)  # before the first progress can come
             self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
 
-    def _begin(self, work: Work, name: str, job: Callable[[], None]) -> bool:
+    def _begin(
+        self, work: Work, name: str, job: Callable[[], None], *, typed: bool = False
+    ) -> bool:
         """Start `job` unless something else is being done; whether it was started."""
         state = self.state
         if state.work is not Work.NONE:
@@ -187,6 +202,7 @@ class Pairs:
             return False
         self._patience = Patience()
         state.work, state.name, state.note, state.said = work, name, "", ()
+        state.typed = typed
         # A daemon: what cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(
             target=self._guarded, args=(job,), name="pairs", daemon=True
@@ -207,8 +223,20 @@ class Pairs:
     def _tell(self, settle: Callable[[], None]) -> None:
         self._post(PairNews(settle))
 
-    def _looked(self, plan: PullPlan, name: str) -> None:
-        self.state.work, self.state.plan, self.state.name = Work.NONE, plan, name
+    def _looked(self, plan: PullPlan, wanted: PullRequest) -> None:
+        """Ask whether to go on; what was typed gets a line of its own if it is no known pair."""
+        state = self.state
+        typed, known = state.typed, state.row(plan.name)
+        state.work, state.typed, state.name = Work.NONE, False, plan.name
+        if known is not None and known.state == "installed" and not plan.report.missing:
+            state.said = (f"{plan.name} is installed already",)
+        else:
+            state.plan = plan
+        if known is None:
+            state.guest = listing.examined(plan.report)
+        self._asked[plan.name] = wanted
+        if typed and self._screen is not None:
+            self._screen.select(plan.name)
 
     def _cancelled(self) -> None:
         kept = self.state.work is Work.PULLING
@@ -221,6 +249,8 @@ class Pairs:
         if self._screen is None and state.work in (Work.PULLING, Work.REMOVING):
             self._app.transcript.say(f"{state.name}: {text}", remedy, error=failed)
         state.end((f"{'✗ ' if failed else ''}{text}", remedy))
+        if state.typed:
+            state.typed, state.name = False, ""
 
     def _say(self, text: str) -> None:
         self.state.said = (text,)

@@ -47,6 +47,8 @@ class PairsState:
         note: what is being looked at.
         said: how the last work ended, in short lines.
         doomed: the pair that is removed if the user says so again.
+        typed: whether `name` is what the user has typed, which is no pair yet.
+        guest: the pair that came of it, until it is installed or left.
         progress: of the pull.
     """
 
@@ -59,6 +61,8 @@ class PairsState:
     note: str = ""
     said: tuple[str, ...] = ()
     doomed: str = ""
+    typed: bool = False
+    guest: Row | None = None
     progress: PullProgress | None = None
     files: list[RemoteFile] = field(default_factory=list)
     moved: dict[str, FileProgress] = field(default_factory=dict)
@@ -66,6 +70,16 @@ class PairsState:
     def list(self, rows: list[Row], used: int) -> None:
         """Take the pairs as they are now."""
         self.rows, self.used = rows, used
+        if self.guest is not None and self.row(self.guest.name) is not self.guest:
+            self.guest = None
+
+    def shown(self) -> tuple[Row, ...]:
+        """The lines of the list: what was typed first, then the pairs."""
+        return (*([self.guest] if self.guest is not None else []), *(self.rows or []))
+
+    def row(self, name: str) -> Row | None:
+        """The pair of that name; a known one goes before one that was typed."""
+        return next((row for row in reversed(self.shown()) if row.name == name), None)
 
     def checked(self, name: str) -> PullPlan | None:
         """What was found out about `name`, if the user is being asked about it now."""
@@ -128,7 +142,7 @@ def detail_lines(state: PairsState, row: Row | None, width: int, height: int) ->
     """What is below the list: progress, the report of a check, or the row's details."""
     if width <= 0 or height <= 0:
         return []
-    here = row is not None and row.name == state.name
+    here = state.typed or (row is not None and row.name == state.name)
     if state.work is Work.PULLING and (here or row is None):
         lines = pull_lines(state, width, height)
     elif state.work is not Work.NONE and here:
@@ -193,6 +207,7 @@ def _plan_lines(plan: PullPlan | None, width: int, height: int) -> list[Content]
         ("tokens", found.vocabulary.reason if found.vocabulary else "no draft to compare"),
         ("target", f"{found.target.label}, {units.size(found.target.n_bytes)}"),
         ("draft", _draft_words(plan)),
+        *(("", line) for line in report.candidate_lines(found.candidates)),
     ):
         lines += _labelled(label, text, width)
     return [*lines[: height - 1], *_wrap(f"{question}{free}, Esc leaves it.", width, "bold")[:1]]
@@ -264,11 +279,11 @@ def key_hints(state: PairsState, row: Row | None) -> list[tuple[str, str]]:
     busy = row is not None and row.name == state.name and state.work is not Work.NONE
     if row is not None and row.name != state.in_use and not busy:
         planned = state.checked(row.name) is not None
-        word = "use" if row.state == "installed" else "pull" if planned else "check"
+        word = "pull" if planned else "use" if row.state == "installed" else "check"
         hints.append(("Enter", word))
         if row.state != "available" and row.kind != "demo":
             hints.append(("X", "remove"))
-    hints.append(("Esc", "close"))
+    hints += [("Esc", "close"), ("P", "pull another")]
     return hints
 
 

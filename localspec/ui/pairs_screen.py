@@ -8,7 +8,7 @@ from textual import on
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.ui import pairs_layout
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _REDRAW_S = 0.25
 _LABEL = "$foreground 65%"
+_TYPING = (("Enter", "check"), ("Esc", "leave"))
+_FORM = "user/repo[:QUANT] [--draft user/repo] [--name NAME]"
 
 
 class PairsScreen(ModalScreen[None]):
@@ -37,6 +39,7 @@ class PairsScreen(ModalScreen[None]):
         ("x,delete", "remove", "Remove"),
         ("c", "cancel", "Cancel"),
         ("r", "refresh", "Look again"),
+        ("p", "ask", "Pull another"),
     ]
 
     def __init__(self, pairs: Pairs) -> None:
@@ -46,6 +49,7 @@ class PairsScreen(ModalScreen[None]):
         self._head = Static(markup=False, id="pair-head")
         self._detail = Static(markup=False, id="pair-detail")
         self._keys = Static(markup=False, id="pair-keys")
+        self._ask = Input(placeholder=_FORM, id="pair-ask", compact=True, select_on_focus=False)
         self._drawn: list[Content] = []
 
     def compose(self) -> ComposeResult:
@@ -54,11 +58,13 @@ class PairsScreen(ModalScreen[None]):
             box.border_title = "Pairs"
             yield self._head
             yield self._list
+            yield self._ask
             yield self._detail
             yield self._keys
 
     def on_mount(self) -> None:
         """Follow a pull; its news come from another thread."""
+        self._ask.display = False
         self._list.focus()
         self.set_interval(_REDRAW_S, self._follow)
         self.call_after_refresh(self.redraw)
@@ -72,8 +78,10 @@ class PairsScreen(ModalScreen[None]):
         self.call_after_refresh(self.redraw)
 
     def action_back(self) -> None:
-        """Leave a question, else the screen."""
-        if not self._pairs.step_back():
+        """Leave the line that is being typed, a question, or the screen."""
+        if self._ask.display:
+            self._show_ask(shown=False)
+        elif not self._pairs.step_back():
             self.dismiss()
 
     def action_remove(self) -> None:
@@ -88,6 +96,27 @@ class PairsScreen(ModalScreen[None]):
     def action_refresh(self) -> None:
         """Look at the disk again."""
         self._pairs.refresh()
+
+    def action_ask(self) -> None:
+        """Have a reference typed, for what is not in the list."""
+        self._show_ask(shown=True)
+
+    def select(self, name: str) -> None:
+        """Go to the line of `name`."""
+        self.redraw()
+        names = [row.name for row in self._pairs.state.shown()]
+        if name in names:
+            self._list.highlighted = names.index(name)
+
+    @on(Input.Submitted)
+    def _typed(self, event: Input.Submitted) -> None:
+        if self._pairs.ask(event.value):
+            self._show_ask(shown=False)
+
+    def _show_ask(self, *, shown: bool) -> None:
+        self._ask.display = shown
+        (self._ask if shown else self._list).focus()
+        self._draw_detail()
 
     @on(OptionList.OptionSelected)
     def _selected(self) -> None:
@@ -110,15 +139,15 @@ class PairsScreen(ModalScreen[None]):
             self.redraw()
 
     def _row(self) -> Row | None:
-        rows, at = self._pairs.state.rows, self._list.highlighted
-        return rows[at] if rows and at is not None and at < len(rows) else None
+        rows, at = self._pairs.state.shown(), self._list.highlighted
+        return rows[at] if at is not None and at < len(rows) else None
 
     def _draw_list(self) -> None:
         """Write only the lines that say something else; the selection stays on its pair."""
         state = self._pairs.state
         width = max(0, self._list.scrollable_content_region.width - 2)
         self._head.update(pairs_layout.head_line(width))
-        rows = state.rows or []
+        rows = state.shown()
         lines = [pairs_layout.row_line(state, row, width) for row in rows]
         names = [row.name for row in rows]
         if names == [option.id for option in self._list.options]:
@@ -145,6 +174,8 @@ class PairsScreen(ModalScreen[None]):
         self.query_one("#pairs").border_subtitle = Content(pairs_layout.summary(state))
         hints = [
             Content.assemble((key, "bold $text-accent"), (f" {meaning}", _LABEL))
-            for key, meaning in pairs_layout.key_hints(state, row)
+            for key, meaning in (
+                _TYPING if self._ask.display else pairs_layout.key_hints(state, row)
+            )
         ]
         self._keys.update(Content("  ").join(hints))
