@@ -29,7 +29,17 @@ MAY_IMPORT = {
 
 # Inside the engine: leaves know only other leaves.
 LEAVES = {
-    *("stats", "cancel", "grammar", "sampling", "noise", "verify"),
+    *(
+        "stats",
+        "cancel",
+        "grammar",
+        "json_schema",
+        "json_text",
+        "schema_pattern",
+        "sampling",
+        "noise",
+        "verify",
+    ),
     *("plan", "gamma", "cost", "calibration", "simulate"),
 }
 

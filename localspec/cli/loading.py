@@ -18,8 +18,9 @@ from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
 from localspec.engine.generate import Engine
+from localspec.engine.json_schema import schema_to_gbnf
 from localspec.engine.llama import Context, ContextOptions, Model, devices
-from localspec.engine.llama_grammar import check_grammar, schema_to_gbnf
+from localspec.engine.llama_grammar import check_grammar
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import SamplingError, UsageError
 from localspec.pairs.catalogue import ResolvedPair

@@ -1,20 +1,19 @@
-"""llama.cpp's grammars as constraints: GBNF text, or a JSON schema turned into it."""
+"""llama.cpp's grammars (GBNF) as constraints."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
+import re
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
-from llama_cpp import llama_grammar as schema_converter
 
-from localspec.engine.grammar import require_enforceable
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.errors import EngineError, UsageError
 
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 ROOT = b"root"
 _MANY = 512  # from here on it pays to look at first bytes before asking llama.cpp
 _DEEPEST = 1000  # llama.cpp's parser calls itself for every bracket, and would end the process
+# llama.cpp's grammars read these bytes as characters, though no text has them (RFC 3629).
+_NO_TEXT = re.compile(
+    rb"[\xC0\xC1\xF5-\xFF]|\xE0[\x80-\x9F]|\xED[\xA0-\xBF]|\xF0[\x80-\x8F]|\xF4[\x90-\xBF]"
+)
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
@@ -33,12 +36,16 @@ class LlamaGrammar:
     """One state of a grammar over one model's vocabulary.
 
     Control tokens are never allowed, but for those that end generation: llama.cpp matches their
-    names against the grammar as if they were text, though nobody gets to see that text.
+    names against the grammar as if they were text, though nobody gets to see that text. Nor are
+    bytes that make no text.
     """
 
-    def __init__(self, handle: int, vocabulary: _Vocabulary, *, over: bool = False) -> None:
+    def __init__(
+        self, handle: int, vocabulary: _Vocabulary, *, before: int = 0, over: bool = False
+    ) -> None:
         self._handle = handle
         self._vocabulary = vocabulary
+        self._before = before  # the last byte of the text so far
         self._over = over
         self._first: NDArray[np.bool_] | None = None
 
@@ -89,6 +96,8 @@ class LlamaGrammar:
         lib.llama_sampler_apply(self._handle, ctypes.byref(array))
         possible: NDArray[np.bool_] = candidates["logit"] == 0
         possible &= ~self._vocabulary.hidden[ids]
+        if self._before >= 0xE0:
+            possible &= _text_after(self._before)[self._vocabulary.first[ids]]
         return possible
 
     def after(self, token: int) -> LlamaGrammar:
@@ -103,7 +112,12 @@ class LlamaGrammar:
         if self._over:
             return self
         over = token in self._vocabulary.ends
-        state = LlamaGrammar(lib.llama_sampler_clone(self._handle), self._vocabulary, over=over)
+        state = LlamaGrammar(
+            lib.llama_sampler_clone(self._handle),
+            self._vocabulary,
+            before=int(self._vocabulary.last[token]),
+            over=over,
+        )
         if not over:
             lib.llama_sampler_accept(state._handle, token)
         return state
@@ -117,14 +131,16 @@ class _Vocabulary:
     """What a grammar needs to know of a vocabulary of n tokens.
 
     Attributes:
-        hidden: (n,) control tokens that do not end generation.
+        hidden: (n,) control tokens that do not end generation, and bytes that make no text.
         first: (n,) the first byte of each token's text, 255 where there is none.
+        last: (n,) the last byte, 0 where there is none.
         single: (256,) the token that is exactly this ASCII character, -1 where there is none.
         ends: the ids that end generation.
     """
 
     hidden: NDArray[np.bool_]
     first: NDArray[np.uint8]
+    last: NDArray[np.uint8]
     single: NDArray[np.int64]
     ends: frozenset[int]
 
@@ -135,15 +151,22 @@ class _Vocabulary:
         n, ends = model.n_vocab, model.end_tokens
         hidden = np.array([lib.llama_vocab_is_control(vocab, i) for i in range(n)], np.bool_)
         hidden[list(ends)] = False
-        first = np.full(n, 255, np.uint8)
+        first, last = np.full(n, 255, np.uint8), np.zeros(n, np.uint8)
         single = np.full(256, -1, np.int64)
         for token in range(n):
             text = model.piece(token)
             if text and token not in ends and not by_id:
-                first[token] = text[0]
+                first[token], last[token] = text[0], text[-1]
+                hidden[token] |= _NO_TEXT.search(text) is not None
                 if len(text) == 1 and text[0] < 128:
                     single[text[0]] = token
-        return _Vocabulary(hidden, first, single, ends)
+        return _Vocabulary(hidden, first, last, single, ends)
+
+
+@cache
+def _text_after(before: int) -> NDArray[np.bool_]:
+    """Which bytes may follow the byte `before` (256,)."""
+    return np.array([_NO_TEXT.match(bytes([before, byte])) is None for byte in range(256)])
 
 
 def check_grammar(gbnf: str) -> None:
@@ -170,33 +193,6 @@ def check_grammar(gbnf: str) -> None:
     elif "no vocab to parse token" not in written:
         reason = written.partition("error parsing grammar: ")[2].partition("\n\n")[0]
         raise _refusal(" ".join(reason.split())[:200] or _said(section))
-
-
-def schema_to_gbnf(schema: str) -> str:
-    """The GBNF of a JSON schema, given as JSON text.
-
-    Raises:
-        UsageError: not JSON, no schema, or one that refers to the network.
-    """
-    try:
-        parsed = json.loads(schema)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the JSON schema is not JSON: {error}", "Check the schema.") from error
-    if not isinstance(parsed, dict):
-        raise UsageError("the JSON schema is not a JSON object", "Check the schema.")
-    try:
-        require_enforceable(parsed)
-        gbnf: str = schema_converter.json_schema_to_gbnf(schema)
-    except UsageError:
-        raise
-    except Exception as error:  # the converter raises what it happens to meet
-        raise UsageError(
-            f"this JSON schema cannot become a grammar: {error}",
-            "Use JSON Schema without remote references; see llama.cpp's grammars/README.md.",
-        ) from error
-    # The converter lets control characters into strings, and quotes where a pattern has a dot.
-    gbnf = gbnf.replace(r"dot ::= [^\x0A\x0D]", r'dot ::= [^"\\\x7F\x00-\x1F]')
-    return gbnf.replace(r'char ::= [^"\\] |', r'char ::= [^"\\\x7F\x00-\x1F] |')
 
 
 def _said(section: LogSection) -> str:

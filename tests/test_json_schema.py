@@ -1,0 +1,383 @@
+"""JSON schemas: what their grammars let through is valid, and the rest is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from localspec.engine.json_schema import schema_to_gbnf
+from localspec.engine.llama import Model
+from localspec.engine.llama_grammar import LlamaGrammar, check_grammar
+from localspec.errors import UsageError
+
+from .support.json_validity import valid
+
+CLOSING = [b'"', b"}", b"]", b":", b",", b"0", b"-", b"e", b"l"]
+
+
+def grammar(model: Model, schema: Any) -> LlamaGrammar:
+    return LlamaGrammar.parse(model, schema_to_gbnf(json.dumps(schema)))
+
+
+def conforms(model: Model, state: LlamaGrammar, text: str) -> bool:
+    """Whether a grammar lets through the whole of `text`."""
+    for token in model.tokenize(text, add_special=False, parse_special=False):
+        if not state.allowed(np.array([token]))[0]:
+            return False
+        state = state.after(token)
+    return bool(state.allowed(np.array(sorted(model.end_tokens))).any())
+
+
+def written(model: Model, state: LlamaGrammar, rng: np.random.Generator, length: int) -> str:
+    """A random text of the grammar, which from `length` tokens on closes what is open."""
+    ids, ends = np.arange(model.n_vocab), np.array(sorted(model.end_tokens))
+    pieces, text = {model.piece(int(i)): int(i) for i in ids[::-1]}, b""
+    closing = [pieces[piece] for piece in CLOSING]
+    for step in range(100 + 10 * length):
+        allowed = state.allowed(ids)
+        may_end = allowed[ends].any()
+        allowed[ends] = False
+        if may_end and (step >= length or not allowed.any() or rng.random() < 0.3):
+            return text.decode()
+        possible = [i for i in closing if allowed[i]]
+        if possible and step >= length:
+            token = possible[0]
+        elif possible and rng.random() < 0.5:
+            token = int(rng.choice(possible))
+        else:
+            token = int(rng.choice(ids[allowed]))
+        text, state = text + model.piece(token), state.after(token)
+    assume(False)
+    return ""
+
+
+# ---------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ("[" * 100_000, "not JSON"),
+        ('{"type": "frobnicate"}', "frobnicate"),
+        ('{"type": "char"}', "char"),
+        ('{"type": []}', "type"),
+        ('{"type": null}', "None"),
+        ('{"type": {}}', "makes no sense"),
+        ('{"properties": [1]}', "properties"),
+        ('{"properties": {"a": 1}}', "has 1 for a schema"),
+        ('{"properties": {"a": false}}', "not"),
+        ('{"$ref": "https://example.com/a.json"}', "remote"),
+        ('{"$ref": "#/nowhere"}', "nowhere"),
+        ('{"$ref": "#/default", "default": {"minimum": 1}}', "minimum"),
+        ('{"$ref": "#/$defs/a", "type": "null", "$defs": {"a": {}}}', "type"),
+        ('{"type": "integer", "minimum": 0}', "minimum"),
+        ('{"type": "array", "items": {"type": "number", "multipleOf": 3}}', "multipleOf"),
+        ('{"type": "object", "properties": {"a": {"not": {}}}}', "not"),
+        ('{"type": "object", "required": ["a"]}', "required"),
+        ('{"type": "string", "pattern": "^a$", "maxLength": 3}', "maxLength"),
+        ('{"type": "string", "pattern": "^a$", "format": "date"}', "format"),
+        ('{"anyOf": [{"type": "string"}], "type": "string"}', "type"),
+        ('{"anyOf": []}', "anyOf"),
+        ('{"enum": []}', "enum"),
+        ('{"enum": [1], "const": 1}', "enum"),
+        ('{"type": "integer", "enum": ["a", 1.5]}', "enum"),
+        ('{"type": "string", "format": "email"}', "format"),
+        ('{"type": "array", "items": {}, "minItems": 3, "maxItems": 2}', "maxItems"),
+        ('{"type": "array", "items": {}, "minItems": -1}', "minItems"),
+        ('{"type": "array", "items": {}, "maxItems": true}', "maxItems"),
+        ('{"prefixItems": [{}, {}], "minItems": 3}', "minItems"),
+        ('{"prefixItems": [{}], "items": {}}', "prefixItems"),
+        ('{"type": "string", "minLength": 3, "maxLength": 2}', "maxLength"),
+        ('{"type": ["string", "null"], "minItems": 2}', "minItems"),
+        ('{"const": 1e999}', "const"),
+        ('{"const": "\\ud800"}', "const"),
+        ('{"properties": {"\\ud800": {}}}', "properties"),
+        ('{"$defs": {"x": {"uniqueItems": true}}, "$ref": "#/$defs/x"}', "uniqueItems"),
+        ('{"type": "string", "allOf": [{"enum": ["a"]}]}', "allOf"),
+        (
+            '{"allOf": [{"properties": {"a": {}}}, {"properties": {"a": {"type": "null"}}}]}',
+            "allOf",
+        ),
+        ('{"allOf": [{"properties": {"a": {}}}, {"additionalProperties": false}]}', "allOf"),
+        ('{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}', "too deep"),
+        ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "oneOf"),
+        ('{"oneOf": [{"enum": [1, 2]}, {"const": 1.0}]}', "oneOf"),
+        ('{"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}', "oneOf"),
+        ('{"oneOf": [{"required": ["a"], "properties": {"a": {}}}, {"type": "null"}]}', "oneOf"),
+    ],
+)
+def test_a_bad_schema_is_refused_with_its_reason(schema: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        schema_to_gbnf(schema)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("^a|b$", "^(a)|(b)$", "a$b", "^*$", "(a", "a)", "[a", "[]", "a**", "a{2}{3}", "a{3,2}"),
+        *(
+            "[b-a]",
+            r"[\d-z]",
+            r"\1",
+            r"\b",
+            r"\p{L}",
+            "(?=a)",
+            "\x01",
+            "\\",
+            "{,3}",
+            "a^b",
+            "\ud800",
+        ),
+    ],
+)
+def test_a_bad_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(UsageError, match="'pattern' cannot be enforced: "):
+        schema_to_gbnf(json.dumps({"type": "string", "pattern": pattern}))
+
+
+def test_a_schema_of_the_wrong_shape_is_never_a_crash() -> None:
+    odd: Sequence[Any] = (None, True, 1, "a", [], {}, [1], [{}], ["a"], {"a": 1}, {"a": {}})
+    keywords = ("properties", "required", "additionalProperties", "items", "prefixItems", "enum")
+    keywords += ("minItems", "maxLength", "pattern", "format", "type", "$ref", "allOf", "oneOf")
+    refused = 0
+    for keyword in keywords:
+        for value in odd:
+            try:
+                check_grammar(schema_to_gbnf(json.dumps({keyword: value})))
+            except UsageError:
+                refused += 1
+    assert len(keywords) * len(odd) / 2 < refused < len(keywords) * len(odd)
+
+
+# ---------------------------------------------------------------- let through
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "others"),
+    [
+        ({"type": ["string", "null"], "enum": ["a", None]}, ['"a"', "null"], ['"b"']),
+        ({"type": "integer", "enum": ["a", 1]}, ["1"], ['"a"']),
+        ({"allOf": [{"enum": ["a"]}]}, ['"a"'], ["{}"]),
+        ({"enum": ["é한", "🐶", 'a"\n\\']}, ['"é한"', '"🐶"', r'"a\"\n\\"'], ['"🐶']),
+        ({"const": {"a": [1, None]}}, ['{"a": [1, null]}'], []),
+        (
+            {
+                "properties": {"color": {"enum": ["red"]}, "back": {"$ref": "#/$defs/color"}},
+                "$defs": {"color": {"enum": ["blue"]}},
+            },
+            ['{"color":"red","back":"blue"}', "{}", '{"back":"blue"}'],
+            ['{"back":"red"}', '{"back":"blue","color":"red"}', '{"x":1}', '{"color":"red",}'],
+        ),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/string"}, "s": {"type": "string"}}}
+            | {"$defs": {"string": {"type": "integer"}}, "required": ["s"]},
+            ['{"s":"","a":1}'],
+            ['{"s":"","a":"1"}', '{"a":1}'],
+        ),
+        (
+            {"properties": {"decimal_part": {"enum": ["x"]}, "n": {"type": "number"}}},
+            ['{"n":1.5e-7}', '{"n":-0}'],
+            ['{"n":1."x"}', '{"n":01}', '{"n":1e999}'],
+        ),
+        (
+            {"properties": {"": {"type": "integer"}, "*": {"type": "null"}}, "required": ["", "*"]}
+            | {"additionalProperties": {"type": "boolean"}},
+            ['{"":1,"*":null}', '{"":1,"*":null,"x":true,"y":false}'],
+            ["1", '{"":1,"*":null,"":true}', '{"":1,"*":true}', '{"":1}'],
+        ),
+        (
+            {"$ref": "#/$defs/my_node"}
+            | {"$defs": {"my_node": {"properties": {"next": {"$ref": "#/$defs/my_node"}}}}},
+            ["{}", '{"next":{"next":{}}}'],
+            ['{"next":1}'],
+        ),
+        ({"$ref": "#/$defs/a~1b%25", "$defs": {"a/b%": {"type": "null"}}}, ["null"], ["{}"]),
+        ({}, ["{}", '{"a": [1, true]}'], ["1"]),
+        ({"items": {}, "maxItems": 1}, ["[]", '[{"a":1}]'], ["[1,2]"]),
+        ({"type": "array", "minItems": 2, "maxItems": 3}, ["[1,2]", "[1, 2, null]"], ["[1]"]),
+        ({"items": True, "maxItems": 0}, ["[]"], ["[1]"]),
+        (
+            {"prefixItems": [{"type": "null"}, {"type": "integer"}], "minItems": 2, "maxItems": 2},
+            ["[null, 3]"],
+            ["[null]", "[3,null]", "[null,3,3]"],
+        ),
+        ({"type": ["object", "null"], "properties": {"a": True}}, ['{"a":[1]}', "null"], ["1"]),
+        ({"type": "string", "minLength": 2, "maxLength": 3}, ['"ab"', '"a🐶c"'], ['"a"', '"abcd"']),
+        ({"type": "string", "minLength": 2}, ['"éé"'], [r'"\ud83d\ude00"', r'"\ud800a"']),
+        ({"type": "string", "maxLength": 1999}, ['""', '"a"'], ['"a']),
+        ({"format": "date"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
+        ({"format": "date"}, ['"2023-04-30"', '"2023-12-31"'], ['"2023-04-31"', '"2023-00-01"']),
+        ({"format": "date-time"}, ['"2023-04-30T23:59:59.123+02:00"'], ['"2023-04-30 23:59:59Z"']),
+        (
+            {"format": "uuid4"},
+            ['"12345678-1234-4321-8765-123456789abc"'],
+            ['"12345678-1234-1321-8765-123456789abc"'],
+        ),
+        (
+            {"allOf": [{"$ref": "#/$defs/a"}, {"properties": {"b": {}}, "required": ["b"]}]}
+            | {"$defs": {"a": {"type": "object", "properties": {"a": {"type": "null"}}}}},
+            ['{"b":1,"a":null}', '{"b":1}'],
+            ['{"a":null}', "{}"],
+        ),
+        (
+            {
+                "oneOf": [
+                    {"type": "object", "properties": {"kind": {"const": "a"}, "x": {}}}
+                    | {"required": ["kind"]},
+                    {"type": "object", "properties": {"kind": {"const": "b"}}}
+                    | {"required": ["kind"]},
+                    {"type": ["string", "null"]},
+                ],
+            },
+            ['{"kind":"a","x":1}', '{"kind":"b"}', "null"],
+            ['{"kind":"b","x":1}', "{}", "1"],
+        ),
+    ],
+)
+def test_what_a_schema_lets_through(
+    target_model: Model, schema: dict[str, Any], fits: list[str], others: list[str]
+) -> None:
+    start = grammar(target_model, schema)
+    assert [text for text in fits if not conforms(target_model, start, text)] == []
+    assert [text for text in fits if not valid(text, schema)] == []
+    assert [text for text in others if conforms(target_model, start, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "others"),
+    [
+        ("^.{2}$", ['"ab"', '" é"', r'"\"\\"'], ['"a"', '"""', '"\\a"', '"a\t"', r'"a\n"']),
+        ("^[a-c_.,]+x?$", ['"a_.x"'], ['"ax"x', '"d"', '""']),
+        (r"^\(a\|b\)$", ['"(a|b)"'], ['"a"']),
+        ("^(ab|c)[0-9]*$", ['"ab12"', '"c"'], ['"ab|c"', '"b1"']),
+        (r"^tel:\+?[0-9]+$", ['"tel:+12"', '"tel:3"'], ['"12"', '"+12"']),
+        (r"^\d+\.\d{2,3}$", ['"10.25"'], ['"10x25"', '"10.2"', '"10.2555"']),
+        (r"^(?:\(\))*?$", ['""', '"()()"'], ['"(()"']),
+        ("^[^a-z]$", ['"A"', r'"\\"', r'"\n"', '"é"'], ['"a"', '"\\"']),
+        ("^[ -~]$", ['"a"', r'"\""', r'"\\"', '"-"'], ['"é"', '"""']),
+        (r"^[\]\-^]+$", ['"]-^"'], ['"\\"']),
+        (r"^[^\s]\S\W\w$", ['"é!-a"'], ['"é!- "', '" !-a"', '"é\u2003-a"']),
+        (r"^\s$", ['" "', r'"\n"'], ['"a"', '"\n"']),
+        ("^a", ['"a"', '"abc"'], ['"ba"']),
+        ("b|c", ['"abc"', '"c"'], ['"a"', '""']),
+        ("", ['""', '"x"'], ["x"]),
+        (r"^\t\\$", [r'"\t\\"'], ['"\t\\"']),
+    ],
+)
+def test_what_a_pattern_lets_through(
+    target_model: Model, pattern: str, fits: list[str], others: list[str]
+) -> None:
+    schema = {"type": "string", "pattern": pattern}
+    start = grammar(target_model, schema)
+    assert [text for text in fits if not conforms(target_model, start, text)] == []
+    assert [text for text in fits if not valid(text, schema)] == []
+    assert [text for text in others if conforms(target_model, start, text)] == []
+
+
+def test_property_names_that_look_like_keywords_are_names() -> None:
+    schema = {"type": "object", "properties": {"minimum": {"type": "integer"}, "not": {}}}
+    assert "minimum" in schema_to_gbnf(json.dumps(schema))
+
+
+def test_strings_hold_no_control_characters(target_model: Model) -> None:
+    state = grammar(target_model, {"type": "string"})
+    quote = target_model.tokenize('"', add_special=False, parse_special=False)[-1]
+    state, ids = state.after(quote), np.arange(target_model.n_vocab)
+    inside = [target_model.piece(int(i), special=True) for i in ids[state.allowed(ids)]]
+    assert len(inside) > 100
+    # Behind the closing quote a line may end.
+    assert not any(byte < 32 for piece in inside for byte in piece.partition(b'"')[0])
+
+
+# ---------------------------------------------------------------- named and other properties
+
+LETTERS = st.text(st.sampled_from('ab"\\é🐶\n*-]^'), max_size=3)
+
+
+@given(st.sets(LETTERS, min_size=1, max_size=5), LETTERS)
+@example({"a"}, "a")
+@example({""}, "")
+@example({"ab", "abc"}, "abcd")
+def test_other_properties_have_none_of_the_names(
+    target_model: Model, names: set[str], other: str
+) -> None:
+    schema = {
+        "properties": {name: {"type": "integer"} for name in sorted(names)},
+        "additionalProperties": {"type": "boolean"},
+    }
+    start = grammar(target_model, schema)
+    text = json.dumps({other: True}, ensure_ascii=False)
+    assert conforms(target_model, start, text) == (other not in names)
+    for name in names:
+        twice = f"{{{json.dumps(name, ensure_ascii=False)}:1,{text[1:]}"
+        assert conforms(target_model, start, twice) == (other not in names)
+        units = name.encode("utf-16-be").hex(" ", 2).split()
+        escaped = "".join(f"\\u{unit}" for unit in units)
+        assert not conforms(target_model, start, f'{{"{escaped}":true}}')
+        assert conforms(target_model, start, f"{{{json.dumps(name, ensure_ascii=False)}:1}}")
+
+
+# ---------------------------------------------------------------- any schema
+
+NAMES = st.sampled_from(["", "*", "a", "ab", 'a"b', "é", "decimal_part", "root", "string", "x\ny"])
+VALUES = st.sampled_from([None, True, 0, 1, 1.5, "a", 'b"\\', "🐶", [], [1], {}, {"a": None}])
+TYPES = st.sampled_from(["object", "array", "string", "number", "integer", "boolean", "null"])
+SIZES = st.integers(0, 2)
+PATTERNS = st.sampled_from([r"^tel:\+?\d+$", "^(a|bc)*$", r"[^x]\.", "^.$", r"^[!-~]{2}$"])
+PLAIN = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"type": TYPES | st.lists(TYPES, min_size=1, max_size=2)}),
+    st.fixed_dictionaries({"const": VALUES}, optional={"type": TYPES}),
+    st.fixed_dictionaries({"enum": st.lists(VALUES, min_size=1, max_size=3)}),
+    st.fixed_dictionaries(
+        {"type": st.just("string")}, optional={"minLength": SIZES, "maxLength": SIZES}
+    ),
+    st.fixed_dictionaries({"pattern": PATTERNS}),
+    st.just({"format": "date"}),
+    st.builds(lambda name: {"$ref": f"#/$defs/{name}"}, st.sampled_from(["a", "string"])),
+)
+
+
+@st.composite
+def objects(draw: st.DrawFn, inside: st.SearchStrategy[Any]) -> dict[str, Any]:
+    properties = draw(st.dictionaries(NAMES, inside, max_size=3))
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    schema["required"] = [name for name in properties if draw(st.booleans())]
+    if draw(st.booleans()):
+        schema["additionalProperties"] = draw(st.booleans() | inside)
+    return schema
+
+
+def larger(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(inside, min_size=1, max_size=2)
+    bounds: Any = {"minItems": SIZES, "maxItems": SIZES}
+    return st.one_of(
+        objects(inside),
+        st.fixed_dictionaries({"type": st.just("array")}, optional={"items": inside} | bounds),
+        st.fixed_dictionaries({"prefixItems": some}, optional={"items": st.just(False)}),
+        *(st.fixed_dictionaries({name: some}) for name in ("anyOf", "oneOf", "allOf")),
+    )
+
+
+@given(st.recursive(PLAIN, larger, max_leaves=6), PLAIN, PLAIN, st.integers(0, 99))
+def test_whatever_is_let_through_is_valid(
+    target_model: Model, schema: dict[str, Any], a: object, string: object, seed: int
+) -> None:
+    schema = {**schema, "$defs": {"a": a, "string": string}}
+    try:
+        gbnf = schema_to_gbnf(json.dumps(schema))
+        check_grammar(gbnf)
+    except UsageError:
+        assume(False)
+    start, rng = LlamaGrammar.parse(target_model, gbnf), np.random.default_rng(seed)
+    for length in (0, 8, 30):
+        text = written(target_model, start, rng, length)
+        assert valid(text, schema), text
