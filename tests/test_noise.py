@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from localspec.engine import noise as noise_module
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
 from localspec.engine.sampling import Dist
 
@@ -47,6 +48,33 @@ def test_neighbouring_positions_and_seeds_are_independent() -> None:
         pairs = np.zeros((10, 10))
         np.add.at(pairs, (drawn[:-1], drawn[1:]), 1)
         assert chi_square(pairs, np.full((10, 10), n / 100)) < LIMIT[99]
+
+
+@pytest.mark.parametrize("drawn", [0, 2**64 - 1])
+def test_exponentials_are_finite_and_above_zero(
+    drawn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all bits of the hash are the same."""
+    monkeypatch.setattr(noise_module, "_STEP", np.uint64(0))
+    unmixed = _unmix(drawn)
+    monkeypatch.setattr(noise_module, "_mix", lambda _z: unmixed)
+    exponential = CounterNoise(1).exponentials(np.array([5]), 3)[0]
+    assert 0 < exponential < 40
+
+
+def _unmix(z: int) -> int:
+    """SplitMix64's output function backwards."""
+
+    def unshift(z: int, by: int) -> int:
+        x = z
+        for _ in range(64 // by + 1):
+            x = z ^ (x >> by)
+        return x
+
+    mask = (1 << 64) - 1
+    z = unshift(z, 31) * pow(0x94D049BB133111EB, -1, 1 << 64) & mask
+    z = unshift(z, 27) * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & mask
+    return unshift(z, 30)
 
 
 def test_exponentials_are_exponential_and_uncorrelated() -> None:

@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _STEP = np.uint64(_GOLDEN)
 _FACTOR_1, _FACTOR_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+_S30, _S27, _S31, _S12 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(12)
 
 
 class Noise(Protocol):
@@ -103,9 +103,9 @@ class CounterNoise:
         z ^= z >> _S27
         z *= _FACTOR_2
         z ^= z >> _S31
-        uniform = (z >> _S11).astype(np.float64)
-        uniform += 0.5
-        uniform *= 2.0**-53
+        uniform = (z >> _S12).astype(np.float64)
+        uniform += 0.5  # exact, so that neither 0 nor 1 comes out
+        uniform *= 2.0**-52
         drawn: NDArray[np.float64] = np.log(uniform, out=uniform)
         return np.negative(drawn, out=drawn)
 
