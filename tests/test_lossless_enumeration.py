@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from localspec.engine import acceptance, verify
+from localspec.engine import acceptance, generate, verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
+from localspec.engine.cost import Costs
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import FixedGamma, GammaPolicy
+from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.plan import Plan, Situation, StoppingPlan
@@ -588,10 +589,8 @@ class Stopping:
 END = 0  # where the world has an end of generation
 
 
-def engine_round(
-    world: World, accept: Accept, policy: GammaPolicy, *, ends: bool = False, extra: int = 0
-) -> Tokens:
-    """What the first speculative round of the production engine emits.
+def world_engine(world: World, *, ends: bool = False, extra: int = 0) -> Engine:
+    """The production engine over the world.
 
     The draft may have `extra` ids that the target lacks, and likes them.
     """
@@ -605,7 +604,14 @@ def engine_round(
     draft = StubContext(drafts, StubModel(V + extra, ending))
     for context in (target, draft):
         context.cancel = None
-    engine = Engine(target, ModelDrafter(draft, V))  # type: ignore[arg-type]
+    return Engine(target, ModelDrafter(draft, V))  # type: ignore[arg-type]
+
+
+def engine_round(
+    world: World, accept: Accept, policy: GammaPolicy, *, ends: bool = False, extra: int = 0
+) -> Tokens:
+    """What the first speculative round of the production engine emits."""
+    engine = world_engine(world, ends=ends, extra=extra)
     list(engine.prefill(PROMPT, Cancel()))
     settings = GenerateSettings(
         sampling=world.params, accept=accept, constraint=NoRepeat() if world.grammar else None
@@ -661,6 +667,66 @@ def test_the_engines_round_is_lossless(
     off, lengths = engine_distance(CHAINS[chain], accept, POLICIES[policy], monkeypatch)
     assert off < EXACT
     assert len(lengths) > 1 or policy == "stopping and cutting"
+
+
+def automatic(demonstration: int) -> AutoGamma:
+    """The default policy, over costs that make drafting pay, or not: then as a demonstration."""
+    late = 0.2 if demonstration == 0 else 9.0
+    target = {0: {n: 1.0 + late * (n - 1) for n in range(1, 6)}}
+    return AutoGamma(Costs(target, [{0: {1: 0.05}}]), demonstration=demonstration)
+
+
+def generation_distance(
+    world: World,
+    accept: Accept,
+    make: Callable[[], GammaPolicy],
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[float, set[tuple[int, ...]]]:
+    """The same for a whole generation, rounds that learn from those before them included.
+
+    Not for the coupled rule: more than two draws share a position there.
+    """
+    joint: defaultdict[Tokens, float] = defaultdict(float)
+    drafted = set()
+
+    def program(noise: Noise) -> Tokens:
+        monkeypatch.setattr(acceptance, "StreamNoise", lambda _seed: noise)
+        monkeypatch.setattr(generate, "perf_counter", itertools.count().__next__)
+        engine = world_engine(world)
+        list(engine.prefill(PROMPT, Cancel()))
+        settings = GenerateSettings(
+            sampling=world.params, accept=accept, n_predict=world.gamma + 1, repeatable=True
+        )
+        rounds = list(engine.generate(PROMPT, settings, make(), Cancel()))
+        drafted.add(tuple(done.drafted for done in rounds))
+        return tuple(token for done in rounds for token in done.tokens)
+
+    for emitted, weight in branches(program, Branching):
+        joint[emitted] += weight
+    return _completed_distance(world, joint), drafted
+
+
+@pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize("demonstration", [0, 2])
+def test_a_generation_under_the_default_policy_is_lossless(
+    demonstration: int, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for chain in ("unsure", "penalties"):
+        off, drafted = generation_distance(
+            CHAINS[chain], accept, lambda: automatic(demonstration), monkeypatch
+        )
+        assert off < EXACT
+        assert any(sum(lengths) > 1 for lengths in drafted)
+        assert len(drafted) > 2
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_a_wrong_residual_is_caught_in_a_generation(
+    accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "_residual", no_residual)
+    off, _ = generation_distance(CHAINS["unsure"], accept, lambda: automatic(0), monkeypatch)
+    assert off > CAUGHT
 
 
 @pytest.mark.parametrize("accept", list(Accept))
