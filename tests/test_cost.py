@@ -128,6 +128,34 @@ def test_measuring_leaves_the_cache_as_it_was() -> None:
     assert len(context.batches) == 7  # one to warm up
 
 
+def test_what_drafts_copies_a_state_first_and_that_is_timed() -> None:
+    clock = Clock()
+    context = scratch(clock, 0.01)
+    copies: list[int] = []
+
+    def mark(ahead: int = 0, *, anew: bool = False) -> None:
+        if anew:
+            copies.append(ahead)
+            clock.now += 0.5
+
+    context.mark = mark  # type: ignore[method-assign]
+    timing = measure(context, (1, 2, 4), budget=5, clock=clock)  # type: ignore[arg-type]
+    assert timing.points == pytest.approx({1: 0.015, 2: 0.525, 4: 0.545})
+    assert copies == [2, 4]
+
+
+def test_going_back_is_learnt() -> None:
+    costs = Costs({0: {1: 1.0, 4: 2.0}}, [], takes_back=0)
+    assert costs.going_back(0, drafted=5, accepted=3) == pytest.approx(2.0)
+    assert costs.going_back(0, drafted=3, accepted=3) == 0
+    for _ in range(60):
+        costs.observe_going_back(0, 3, 5.0)
+    assert costs.going_back(0, drafted=5, accepted=0) == pytest.approx(2.5, rel=0.02)
+    plain = Costs({0: {1: 1.0}}, [])
+    plain.observe_going_back(0, 3, 5.0)
+    assert plain.going_back(0, drafted=5, accepted=0) == 0
+
+
 def test_a_slow_machine_measures_fewer_points_but_more_than_one() -> None:
     clock = Clock()
     context = scratch(clock, 1.0)

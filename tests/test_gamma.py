@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -305,6 +306,74 @@ def test_without_a_draft_there_is_nothing_to_decide() -> None:
     policy = AutoGamma(Costs({0: FLAT}, []))
     assert policy.plan(Situation(room=9, lags=())) is PLAIN
     assert "no draft" in policy.explain()
+
+
+# ---------------------------------------------------------------- going back costs
+
+
+def test_a_rejection_that_is_read_again_is_part_of_what_a_draft_costs() -> None:
+    times = [0.0, 1.0, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9]
+    for acceptance in (0.3, 0.6, 0.9, 0.95):
+        gamma, gain = gamma_for(acceptance, times, 0.1, rereads=1.2)
+        by_hand = []
+        for n in range(8):
+            tokens = sum(acceptance**k for k in range(n + 1))
+            back = sum(acceptance**k * (1 - acceptance) * 1.2 * times[k + 1] for k in range(n))
+            by_hand.append(tokens / (n * 0.1 + times[n + 1] + back))
+        assert gain == pytest.approx(max(by_hand))
+        assert gamma == by_hand.index(max(by_hand))
+    assert gamma_for(0.6, times, 0.1, rereads=1.2)[0] == 0 < gamma_for(0.6, times, 0.1)[0]
+
+
+def test_the_rule_counts_what_a_rejection_costs() -> None:
+    def length(chance: float, rereads: float) -> int:
+        times = [0.0, 1.0, 1.25, 1.3, 1.35, 1.4]
+        told = Told(chance)
+        plan = StoppingPlan(told, times, 0.05, 1.0, cuttable=False, rereads=rereads)
+        return drafted(plan, [chance] * 5)[0]
+
+    assert length(0.5, rereads=0.0) > 1
+    assert length(0.5, rereads=1.0) == 0
+    assert length(0.97, rereads=1.0) > 2
+
+
+def test_snapshots_bound_the_draft() -> None:
+    costs = Costs({0: FLAT}, [{0: {1: 0.01}}], takes_back=8)
+    assert AutoGamma(costs).plan(Situation(room=60)).limit == 8
+    assert costs.going_back(0, drafted=8, accepted=2) == 0
+
+
+@pytest.mark.parametrize("copy_s", [0.0, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("acceptance", [0.3, 0.5, 0.7, 0.8, 0.9])
+@pytest.mark.parametrize("follow_clock", [True, False])
+def test_with_a_state_to_copy_it_is_never_much_slower_than_plain_decoding(
+    acceptance: float, copy_s: float, follow_clock: bool
+) -> None:
+    """A target that goes back by a copy, on a clock that counts copies and reading again."""
+
+    def verifying(n: int) -> float:
+        return 1 + n / 80 + (copy_s if n > 1 else 0.0)
+
+    table = {n: verifying(n) for n in range(1, 18)}
+    costs = Costs({0: table}, [{0: {1: 0.05}}], takes_back=0)
+    policy, luck = AutoGamma(costs), random.Random(5)
+    policy.begin(follow_clock=follow_clock)
+    tokens = seconds = 0.0
+    for _ in range(500):
+        plan, passes = policy.plan(Situation(room=60)), 0
+        while plan.limit and passes < plan.limit and (not passes or plan.wants_pass()):
+            passes += 1
+            if not plan.wants_token(acceptance):
+                break
+        n = plan.aim
+        accepted = next((k for k in range(n) if luck.random() > acceptance), n)
+        back = verifying(max(2, accepted + 1)) if accepted < n else 0.0
+        times = [luck.gauss(1, 0.02) * each for each in (0.05 * passes, verifying(n + 1), back)]
+        done = round_of(n, accepted, chance=acceptance, passes=passes)
+        policy.observe(replace(done, draft_s=times[0], total_s=sum(times), rollback_s=times[2]))
+        tokens, seconds = tokens + accepted + 1, seconds + sum(times)
+    assert tokens / seconds > 0.95 / verifying(1)
+    assert costs.target.at(0).seconds(1) == pytest.approx(verifying(1), rel=0.1)
 
 
 # ---------------------------------------------------------------- in the engine

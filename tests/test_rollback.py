@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.cost import Costs
 from localspec.engine.draft import NOTHING_READ, Look, ModelDrafter
-from localspec.engine.gamma import FixedGamma
+from localspec.engine.gamma import AutoGamma, FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.llama.checkpoint import Rollback
+from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.plan import Plan
+from localspec.engine.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import Round
 from localspec.engine.verify import Draft
@@ -246,11 +248,75 @@ def test_how_each_architecture_goes_back_is_found_by_trying(model: Model) -> Non
     kind = model.path.stem
     with Context(model, options(snapshots=SNAPSHOTS)) as context:
         if kind not in RECURRENT:
-            assert context.rollback is Rollback.REMOVAL
+            assert (context.rollback, context.takes_back) == (Rollback.REMOVAL, None)
         elif kind == "mamba":
-            assert context.rollback is Rollback.CHECKPOINT
+            assert (context.rollback, context.takes_back) == (Rollback.CHECKPOINT, 0)
         else:
-            assert context.rollback is Rollback.SNAPSHOTS
+            assert (context.rollback, context.takes_back) == (Rollback.SNAPSHOTS, SNAPSHOTS)
+
+
+@pytest.mark.parametrize(("copy_s", "pays"), [(0.3, True), (40.0, False)])
+@pytest.mark.parametrize("kind", ["mamba", "lfm2"])
+def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draft_brings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, copy_s: float, pays: bool
+) -> None:
+    """Real models and a real drafter that is always right, with time that only their work takes."""
+    now = 0.0
+    decode, take = Context.decode, Checkpoint.take
+
+    def decoded(context: Context, tokens: Sequence[int], n_logits: int) -> np.ndarray:
+        nonlocal now
+        now += 1.0 if context is target else 0.05
+        return decode(context, tokens, n_logits)
+
+    def taken(checkpoint: Checkpoint, n: int) -> bool:
+        nonlocal now
+        now += copy_s if checkpoint is target._checkpoint and checkpoint.n != n else 0.0
+        return take(checkpoint, n)
+
+    with (
+        Model.load(GENERATORS[kind](folder / f"{kind}-copied.gguf")) as model,
+        Context(model, options()) as target,
+        Context(model, options()) as draft,
+    ):
+        monkeypatch.setattr(Context, "decode", decoded)
+        monkeypatch.setattr(Checkpoint, "take", taken)
+        monkeypatch.setattr("localspec.engine.generate.perf_counter", lambda: now)
+        curve = measure(target, TARGET_SIZES, budget=1e9, clock=lambda: now).points
+        steps = measure(draft, DRAFT_SIZES, budget=1e9, one_row=True, clock=lambda: now).points
+        assert curve[1] == pytest.approx(1.0)
+        assert curve[4] == pytest.approx(1.0 + copy_s)
+        policy = AutoGamma(Costs({0: curve}, [{0: steps}], target.takes_back))
+        engine, cancel = Engine(target, ModelDrafter(draft, model.n_vocab)), Cancel()
+        list(engine.prefill(PROMPT, cancel))
+        began = now
+        settings = GenerateSettings(sampling=GREEDY, n_predict=TOKENS)
+        rounds = list(engine.generate(PROMPT, settings, policy, cancel))
+    speed = TOKENS / (now - began)  # plain decoding has 1
+    assert len(tokens_of(rounds)) == TOKENS
+    assert (speed > 2) if pays else (0.97 < speed <= 1)
+    assert any(done.drafted for done in rounds) == pays
+
+
+def test_taking_back_is_timed_apart_from_the_rest_of_the_round(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, decode = 0.0, Context.decode
+
+    def decoded(context: Context, tokens: Sequence[int], n_logits: int) -> np.ndarray:
+        nonlocal now
+        now += 1.0
+        return decode(context, tokens, n_logits)
+
+    with Model.load(GENERATORS["mamba"](folder / "timed.gguf")) as model:
+        want = plain(model, 60)
+        with Context(model, options()) as context:
+            monkeypatch.setattr(Context, "decode", decoded)
+            monkeypatch.setattr("localspec.engine.generate.perf_counter", lambda: now)
+            rounds = generate(Engine(context, Scripted([*PROMPT, *want], GAMMA)), PROMPT, GAMMA, 60)
+    full = [done for done in rounds if done.drafted == GAMMA]
+    assert [done.rollback_s for done in full] == [float(d.accepted < GAMMA) for d in full]
+    assert all(done.verify_s == 1.0 for done in full)
 
 
 def test_where_going_back_gives_other_logits_nothing_is_drafted(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.cli.measuring import ANY_THREADS, profile_store
-from localspec.engine.cost import Curve, Points
+from localspec.engine.cost import Costs, Curve, Points
 from localspec.engine.gamma import LONGEST, gamma_for
 from localspec.engine.llama import default_threads
 from localspec.engine.profile import Profile, ProfileStore, of_file
@@ -52,11 +52,20 @@ class Expected:
     choices: tuple[Choice, ...]
 
 
-def choices(target: Points, draft: Points) -> tuple[Choice, ...]:
-    """The draft length for each acceptance, from seconds by number of tokens."""
-    times = Curve(target).times(LONGEST + 1)
-    step = Curve(draft).seconds(1)
-    return tuple(Choice(each, *gamma_for(each, times, step)) for each in ACCEPTANCES)
+def choices(target: Points, draft: Points, takes_back: int | None = None) -> tuple[Choice, ...]:
+    """The draft length for each acceptance.
+
+    Args:
+        target: seconds by number of tokens.
+        draft: the same.
+        takes_back: drafted tokens that the target takes back at once (see `Costs`).
+    """
+    costs = Costs({0: target}, [{0: draft}], takes_back)
+    times = costs.target.at(0).times(costs.longest(LONGEST) + 1)
+    step = costs.drafts[0].at(0).seconds(1)
+    return tuple(
+        Choice(each, *gamma_for(each, times, step, rereads=costs.rereads)) for each in ACCEPTANCES
+    )
 
 
 def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | None:
@@ -81,7 +90,7 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
         target=points,
         draft_step_s=None if steps is None else Curve(steps).seconds(1),
         tokens_per_second=1 / Curve(points).seconds(1),
-        choices=() if steps is None else choices(points, steps),
+        choices=(() if steps is None else choices(points, steps, own.identity.get("takes_back"))),
     )
 
 

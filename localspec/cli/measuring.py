@@ -117,7 +117,8 @@ def measured(
     if not all(table and all(table.values()) for table in tables):
         return None  # a context too small to measure in
     auto = AutoGamma(
-        Costs(tables[0], [tables[1]]), demonstration=DEMO_GAMMA if pair.name == DEMO else 0
+        Costs(tables[0], [tables[1]], pair.target.takes_back),
+        demonstration=DEMO_GAMMA if pair.name == DEMO else 0,
     )
     return Measured(store, target, draft, auto)
 

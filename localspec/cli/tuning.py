@@ -41,6 +41,7 @@ class Tuned:
         points: n to seconds of one decode of n tokens.
         stored: whether it could be kept.
         spread: how far timings lay apart, in shares.
+        takes_back: tokens that it takes back at once, None for any number.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Tuned:
     points: Mapping[int, float]
     stored: bool
     spread: float
+    takes_back: int | None
 
 
 def tune(options: Options, cancel: Cancel, *, as_json: bool) -> bool:
@@ -105,7 +107,15 @@ def _tuned(context: Context, options: Options, layers: int, *, draft: bool) -> T
     if tried:
         anyhow = identity(context, threads=ANY_THREADS, n_gpu_layers=layers, draft=draft)
         store.save(Profile(anyhow, threads=threads))
-    return Tuned(context.model.path.name, threads, tried, timing.points, stored, timing.spread)
+    return Tuned(
+        context.model.path.name,
+        threads,
+        tried,
+        timing.points,
+        stored,
+        timing.spread,
+        context.takes_back,
+    )
 
 
 def _by_threads(context: Context) -> dict[int, tuple[float, float]]:
@@ -141,7 +151,11 @@ def _document(pair: str, target: Tuned, draft: Tuned | None, note: str) -> dict[
         "target": _model(target),
         "draft": _model(draft) if draft else None,
         "draft_note": note,
-        "gamma": [asdict(one) for one in choices(target.points, draft.points)] if draft else [],
+        "gamma": (
+            [asdict(one) for one in choices(target.points, draft.points, target.takes_back)]
+            if draft
+            else []
+        ),
     }
 
 

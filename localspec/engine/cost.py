@@ -26,6 +26,8 @@ _WANDER = 0.01**2
 _CLIP = 2.5  # standard deviations; what lies beyond counts no more than this
 _STREAK = 4  # so many outliers on one side are no outliers: the machine has changed
 _STALE = 0.005  # how far points may move before the table is worked out anew
+_GOING_BACK = 0.1  # weight of one observation
+_MOST_REREADS = 10.0
 _TABLE = 32  # n up to here is looked up, beyond it is computed
 
 
@@ -156,13 +158,34 @@ class Costs:
 
     Attributes:
         target: the target's curves. T(n) stands for all of a round but the drafting: the pass
-            itself, the sampler chain along the draft, the rule.
+            itself, the copy of a recurrent state before it, the sampler chain along the draft, the
+            rule.
         drafts: the drafters' curves, in the order in which the policy knows them.
+        takes_back: drafted tokens that the target takes back at once, None for any number.
+        rereads: seconds of going back over those of a decode of what stays, which is read again;
+            0 where nothing is.
     """
 
-    def __init__(self, target: Buckets, drafts: Sequence[Buckets]) -> None:
+    def __init__(
+        self, target: Buckets, drafts: Sequence[Buckets], takes_back: int | None = None
+    ) -> None:
         self.target = ModelCosts(target)
         self.drafts = tuple(ModelCosts(buckets) for buckets in drafts)
+        self.takes_back = takes_back
+        self.rereads = 1.0 if takes_back == 0 else 0.0
+
+    def longest(self, most: int) -> int:
+        """The longest draft worth considering, at most `most`.
+
+        Where snapshots hold some tokens, to draft more would cost a copy and reading again.
+        """
+        return min(most, self.takes_back) if self.takes_back else most
+
+    def going_back(self, context: int, drafted: int, accepted: int) -> float:
+        """Seconds of taking back what was rejected, which is no part of T(n)."""
+        if not self.rereads or accepted >= drafted:
+            return 0.0
+        return self.rereads * self.target.at(context).seconds(accepted + 1)
 
     def drafting(self, drafter: int, context: int, lag: int, passes: int) -> float:
         """Seconds of so many draft passes, the first of which reads `lag` tokens."""
@@ -170,6 +193,12 @@ class Costs:
             return 0.0
         curve = self.drafts[drafter].at(context)
         return curve.seconds(max(1, lag)) + (passes - 1) * curve.seconds(1)
+
+    def observe_going_back(self, context: int, accepted: int, seconds: float) -> None:
+        """Taking back all but `accepted` drafted tokens and the one before took this long."""
+        if self.rereads and seconds > 0:
+            seen = seconds / self.target.at(context).seconds(accepted + 1)
+            self.rereads += _GOING_BACK * (min(seen, _MOST_REREADS) - self.rereads)
 
     def observe_target(self, context: int, n: int, seconds: float) -> None:
         """A round's verification of `n` tokens took this long."""

@@ -138,7 +138,7 @@ class AutoGamma:
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
-        longest = min(situation.room, LONGEST)
+        longest = self.costs.longest(min(situation.room, LONGEST))
         if longest < 1 or not self._tracks:
             return PLAIN
         times = self.costs.target.at(situation.context).times(longest + 1)
@@ -167,7 +167,9 @@ class AutoGamma:
         seconds = self.costs.drafting(done.drafter, context, lag, done.draft_passes)
         target = self.costs.target.at(context)
         self._tokens = _FADE * self._tokens + done.emitted
-        self._seconds = _FADE * self._seconds + seconds + target.seconds(done.drafted + 1)
+        seconds += target.seconds(done.drafted + 1)
+        seconds += self.costs.going_back(context, done.drafted, done.accepted)
+        self._seconds = _FADE * self._seconds + seconds
         self._plain_seconds = _FADE * self._plain_seconds + done.emitted * target.seconds(1)
         self._generated += done.emitted
         if self._tracks:
@@ -226,6 +228,7 @@ class AutoGamma:
             rate,
             cuttable=situation.cuttable,
             drafter=index,
+            rereads=self.costs.rereads,
         )
         return plan.promise() - rate * cost, plan
 
@@ -244,7 +247,7 @@ class AutoGamma:
         if track.wait > 0:
             track.wait -= 1
             return False
-        _, gain = gamma_for(_NEARLY_ALWAYS, times, curve.seconds(1))
+        _, gain = gamma_for(_NEARLY_ALWAYS, times, curve.seconds(1), rereads=self.costs.rereads)
         cost = curve.seconds(situation.lags[index]) / times[1]
         if track.spent + cost > _CREDIT * min(1.0, gain - 1):
             return False
@@ -264,6 +267,10 @@ class AutoGamma:
     def _time(self, done: Round) -> None:
         """Let the round's own timing correct the cost table."""
         seconds = done.total_s - done.draft_s
+        if self.costs.rereads:  # it depends on how many were accepted: no part of T(n)
+            seconds -= done.rollback_s
+            if done.accepted < done.drafted:
+                self.costs.observe_going_back(done.context, done.accepted, done.rollback_s)
         self.costs.observe_target(done.context, done.drafted + 1, seconds)
         self.costs.observe_draft(
             done.drafter, done.context, done.draft_prefill, done.draft_passes, done.draft_s
@@ -271,7 +278,11 @@ class AutoGamma:
 
 
 def _best_length(
-    chance: float, times: Sequence[float], first: float, step: float, rate: float
+    chance: float,
+    times: Sequence[float],
+    step: float,
+    rate: float,
+    rereads: float,
 ) -> tuple[float, int]:
     """The best draft length if every token is accepted with `chance`, and its worth.
 
@@ -281,16 +292,22 @@ def _best_length(
     chain, gain = 1.0, 0.0
     best, aim = -1e9, 0
     for m in range(1, len(times) - 1):
+        gain -= chain * (1 - chance) * rereads * rate * times[m]
         chain *= chance
         gain += chain
-        value = gain - rate * (first + (m - 1) * step + times[m + 1] - times[1])
+        value = gain - rate * (m * step + times[m + 1] - times[1])
         if value > best:
             best, aim = value, m
     return best, aim
 
 
 def gamma_for(
-    acceptance: float, times: Sequence[float], step: float, *, rounds: int = 20
+    acceptance: float,
+    times: Sequence[float],
+    step: float,
+    *,
+    rereads: float = 0.0,
+    rounds: int = 20,
 ) -> tuple[int, float]:
     """The draft length that is best for a steady acceptance, and its speed-up over plain decoding.
 
@@ -300,13 +317,15 @@ def gamma_for(
         acceptance: of every drafted token, given that those before it were accepted.
         times: T(n) at index n, in seconds.
         step: seconds of one draft pass.
+        rereads: seconds of going back over those of a decode of what is then read again.
         rounds: iterations at most; three or four are enough.
     """
     rate, length = 1 / times[1], 0
     for _ in range(rounds):
-        value, aim = _best_length(acceptance, times, step, step, rate)
+        value, aim = _best_length(acceptance, times, step, rate, rereads)
         if value + 1 - rate * times[1] <= 1e-9:
             break
         tokens = sum(acceptance**k for k in range(aim + 1))
-        rate, length = tokens / (aim * step + times[aim + 1]), aim
+        back = sum(acceptance**k * (1 - acceptance) * times[k + 1] for k in range(aim))
+        rate, length = tokens / (aim * step + times[aim + 1] + rereads * back), aim
     return length, rate * times[1]

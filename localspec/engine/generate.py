@@ -182,7 +182,9 @@ class Engine:
             generation.recorder.round(tokens, draft, p, verdict)
         held = len(tokens)  # the cache holds these and the whole draft now
         emitted, finish = self._commit(generation, draft, verdict)
+        committed = perf_counter()
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
+        rollback_s = perf_counter() - committed
         asked = self._observe(plan, tokens, p, verdict)
         before, generation.ended = generation.ended, (ended := perf_counter())
         return Round(
@@ -193,6 +195,7 @@ class Engine:
             draft_s=drafted - started,
             verify_s=verified - drafted,
             total_s=ended - started,
+            rollback_s=rollback_s,
             between_s=started - before,
             draft_prefill=asked.catch_up.decoded,
             draft_cached=asked.catch_up.cached,

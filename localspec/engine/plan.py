@@ -120,6 +120,9 @@ class StoppingPlan:
     that of the best prefix where a draft may be cut, V(n) where it may not. The maximum looks
     ahead over the whole curve, since T is jagged: after a token that does not pay there may come
     one that does. Positions not looked at yet are expected to do as the last ones did.
+
+    A target that goes back by reading again pays for a rejection: with r the cost of reading over
+    that of a decode, V(m) is less by lambda r sum_{k<m} (S_k - S_{k+1}) T(k+1).
     """
 
     learns = True
@@ -133,6 +136,7 @@ class StoppingPlan:
         *,
         cuttable: bool,
         drafter: int = 0,
+        rereads: float = 0.0,
     ) -> None:
         """Plan one round.
 
@@ -143,18 +147,21 @@ class StoppingPlan:
             rate: lambda, tokens per second.
             cuttable: whether the finished draft may be cut.
             drafter: which drafter this is for.
+            rereads: r, 0 where nothing is read again.
         """
         self.drafter = drafter
         self.limit = len(times) - 2
         self._calibration = calibration
         self._verify = verify = [rate * seconds for seconds in times]
+        # At n: what it costs that the n-th token is the first to be rejected.
+        self._back = [rereads * cost for cost in verify]
         # At m: the least of what comes after verify[m].
         self._least = [*list(accumulate(reversed(verify[1:]), min))[::-1], inf]
         self._step = rate * step
         self._cuttable = cuttable
         self._drafted = 0
         self._chain = 1.0  # S_n
-        self._gain = 1.0  # 1 + S_1 + ... + S_n
+        self._gain = 1.0  # 1 + S_1 + ... + S_n, less the going back
         self._next = calibration.mean  # acceptance expected at the next position
         self._floor = 1.0 - self._verify[1]
         self._kept = 0
@@ -181,7 +188,7 @@ class StoppingPlan:
         for weight, level in self._calibration.levels:
             accepted = min(0.995, level + shift)
             chain = self._chain * accepted
-            gain = self._gain + chain
+            gain = self._gain + chain - (self._chain - chain) * self._back[n]
             here = gain - self._verify[n + 1]
             ahead = self._ahead(n, chain, gain, self._calibration.next_after(accepted)) - self._step
             worth += weight * max(floor, here, ahead)
@@ -192,7 +199,7 @@ class StoppingPlan:
         accepted = self._calibration.acceptance(confidence)
         follows = self._calibration.next_after(accepted)
         n, chain = self._drafted + 1, self._chain * accepted
-        gain = self._gain + chain
+        gain = self._gain + chain - (self._chain - chain) * self._back[n]
         here = gain - self._verify[n + 1]
         if here <= self._floor:
             ahead = self._ahead(n, chain, gain, follows) - self._step
@@ -210,9 +217,11 @@ class StoppingPlan:
     def _ahead(self, n: int, chain: float, gain: float, chance: float) -> float:
         """The best V(m) to expect for m > n, the passes after the next one paid."""
         best = -1e9
-        verify, step, least = self._verify, self._step, self._least
+        verify, step, least, back = self._verify, self._step, self._least, self._back
+        fails = 1.0 - chance
         rest = chance / max(1e-3, 1.0 - chance)
         for m in range(n + 2, len(verify)):
+            gain -= chain * fails * back[m - 1]
             chain *= chance
             gain += chain
             value = gain - verify[m]

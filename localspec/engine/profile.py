@@ -68,6 +68,9 @@ def measure(
 ) -> Timing:
     """Time decodes of several sizes on scratch positions behind what the cache holds.
 
+    What a round does before it drafts counts as well: a recurrent state is copied, except where one
+    token is decoded. Going back is no part of it.
+
     The cache is left as it was. Where a size is named more than once the least time counts.
 
     Args:
@@ -91,6 +94,8 @@ def measure(
         # Tokens of all sorts, so that a mixture of experts uses many of its experts.
         tokens = [(7919 * (i + 1)) % n_vocab for i in range(n)]
         started = clock()
+        if n > 1:  # a plain round copies no recurrent state, one that drafts does
+            context.mark(0 if one_row else n, anew=True)
         context.decode(tokens, 1 if one_row else n)
         seconds = clock() - started
         context.truncate(kept)
@@ -135,12 +140,14 @@ class Profile:
 
 def identity(context: Context, *, threads: int, n_gpu_layers: int, draft: bool) -> dict[str, Any]:
     """What a timing of this model holds for."""
-    return {
+    known = {
         **of_file(context.model.path, draft=draft),
         "threads": threads,
         "n_gpu_layers": n_gpu_layers,
         "weights_bytes": context.model.weights_bytes,
     }
+    # What a round costs that copies a recurrent state, and how many snapshots there are.
+    return known if context.takes_back is None else {**known, "takes_back": context.takes_back}
 
 
 def of_file(path: Path, *, draft: bool) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Round:
         draft_s: seconds spent proposing, the draft's own prefill included.
         verify_s: seconds in the target's decode.
         total_s: seconds from the start of the round to its end.
+        rollback_s: seconds of these in which the target took back what was rejected.
         between_s: seconds that passed since the round before: what the consumer did with it.
         draft_prefill: tokens that the draft had to decode before it could propose.
         draft_cached: tokens that the draft's cache held already.
@@ -55,6 +56,7 @@ class Round:
     draft_s: float
     verify_s: float
     total_s: float
+    rollback_s: float = 0.0
     between_s: float = 0.0
     draft_prefill: int = 0
     draft_cached: int = 0

@@ -206,14 +206,27 @@ class Context:
         """Whether decoded tokens can be taken out again: without it nothing may be drafted."""
         return self.rollback is not Rollback.NONE
 
-    def mark(self, ahead: int = 0) -> None:
+    @property
+    def takes_back(self) -> int | None:
+        """How many tokens of the last batch can be taken out again at once; None for all of them.
+
+        Of more than these, what stays is read again from the last `mark` on.
+        """
+        if self.rollback is Rollback.REMOVAL:
+            return None
+        return self._snapshots if self.rollback is Rollback.SNAPSHOTS else 0
+
+    def mark(self, ahead: int = 0, *, anew: bool = False) -> None:
         """Make sure that one can go back to here.
 
         Costs nothing for plain attention. A recurrent state is copied, unless the next decode is of
-        `ahead` tokens and llama.cpp keeps snapshots for so many.
+        `ahead` tokens and llama.cpp keeps snapshots for so many, or there is a copy of it already
+        and none is asked for `anew`.
         """
         if self.rollback in (Rollback.REMOVAL, Rollback.NONE) or 0 < ahead <= self._snapshots + 1:
             return
+        if anew:
+            self._checkpoint.forget()
         self._checkpoint.take(len(self.tokens))
 
     def truncate(self, n: int) -> None:
