@@ -14,9 +14,11 @@ from localspec.cli import measuring, tuning
 from localspec.cli.app import cli
 from localspec.cli.measuring import chosen_threads, measured, profile_store
 from localspec.engine import profile
-from localspec.engine.llama import Context, default_threads
+from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.profile import Timing
 from localspec.errors import UsageError
+
+from .support import gguf_models
 
 TARGET_POINTS = {1: 10e-3, 2: 11e-3, 4: 13e-3, 8: 20e-3}
 DRAFT_POINTS = {1: 1e-3, 16: 4e-3}
@@ -100,6 +102,30 @@ def test_a_pair_is_measured_once(target_context: Context, draft_context: Context
     assert first.auto.costs.target.at(0).seconds(4) == pytest.approx(13e-3)
     assert again() is not None
     assert announced == [1]
+
+
+def test_how_a_target_goes_back_is_part_of_what_it_costs(
+    tmp_path: Path, target_context: Context, draft_context: Context
+) -> None:
+    plain = measured(
+        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
+    )
+    path = gguf_models.write_random_lfm2(tmp_path / "lfm2.gguf")
+    identities, found = [], []
+    with Model.load(path) as model:
+        for snapshots in (0, 8):
+            options = ContextOptions(n_ctx=512, threads=1, snapshots=snapshots)
+            with Context(model, options) as context:
+                pair = loaded(context, draft_context)
+                one = measured(pair, repeatable=False, measure=True, announce=str)
+                assert one is not None
+                found.append(one.auto.costs.takes_back)
+                identities.append(one.target.identity)
+    assert plain is not None
+    assert plain.auto.costs.takes_back is None
+    assert "takes_back" not in plain.target.identity
+    assert found == [0, 8]
+    assert identities[0] != identities[1]
 
 
 def test_noisy_timings_are_used_and_not_kept(
