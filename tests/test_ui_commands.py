@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ import pytest
 from localspec.chat.settings import ChatSettings
 from localspec.errors import SamplingError, UsageError
 from localspec.ui import attach, parameters
+from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.completion import candidates
 from localspec.ui.copying import code_blocks
+from localspec.ui.pairs_screen import PairsScreen
+from localspec.ui.turns import Phase
 from tests.support.chat_pilot import Chat, chatting
+from tests.support.scripted_session import Gate, ScriptedSession
 
 
 def run(body: Callable[[], Any]) -> None:
@@ -152,6 +157,68 @@ def test_parameters_are_shown_changed_and_checked() -> None:
             parameters.changed(settings, name, value)
     with pytest.raises(SamplingError):
         parameters.changed(settings, "top-p", "7")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/regen", "/compact", "/clear", "/edit", "/earlier", "/twice", "/import x.md", "/pairs other",
+     "/imp x.md"],
+)  # fmt: skip
+def test_a_command_that_has_to_wait_stays_in_the_input(text: str) -> None:
+    async def body() -> None:
+        gate = Gate(is_open=False)
+        async with chatting(gate=gate) as chat:
+            await chat.send("q")
+            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+            await chat.send(text)
+            assert chat.app.prompt.text == text
+            assert "Esc stops it" in chat.status()
+            gate.open()
+            await chat.until(chat.ready)
+            await chat.pilot.press("enter")
+            assert chat.app.prompt.text != text
+
+    run(body)
+
+
+def test_commands_that_need_no_free_engine_run_in_the_middle_of_an_answer() -> None:
+    async def body() -> None:
+        gate = Gate(is_open=False)
+        async with chatting(gate=gate) as chat:
+            await chat.send("q")
+            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+            await chat.send("/temp 0.5")
+            await chat.until(lambda: chat.session.settings.sampling.temperature == 0.5)
+            await chat.send("/pairs")
+            await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
+            assert chat.app.prompt.text == ""
+
+    run(body)
+
+
+def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:
+    async def body() -> None:
+        session, loaded = ScriptedSession(), threading.Event()
+
+        def load(progress: object, cancel: object) -> ScriptedSession:
+            assert loaded.wait(30)
+            return session
+
+        app = ChatApp(load)
+        async with app.run_test() as pilot:
+            chat = Chat(app, pilot, session)
+            for text in ("/temp 0.5", "/clear"):
+                app.prompt.clear()
+                await chat.send(text)
+                assert app.prompt.text == text
+                assert "still being loaded" in chat.status()
+            loaded.set()
+            await chat.until(chat.ready)
+            await pilot.press("enter")
+            await chat.until(lambda: session.resets == 1)
+        assert app.engine.join(10)
+
+    run(body)
 
 
 def test_a_draft_and_what_was_sent_outlive_the_program(tmp_path: Path) -> None:

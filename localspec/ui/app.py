@@ -263,8 +263,8 @@ class ChatApp(App[None]):
 
     def _accepts(self, text: str) -> bool:
         """Whether `text` may be sent now; a turn is reserved for it, the gate closes at once."""
-        if commands.parse(text) is not None:
-            return True
+        if (slash := commands.parse(text)) is not None:
+            return self._may_run(*slash)
         try:
             attach.expand(text)
         except LocalspecError as error:
@@ -274,6 +274,16 @@ class ChatApp(App[None]):
             return True
         self.say_briefly(REASONS[self.turns.phase])
         return False
+
+    def _may_run(self, name: str, argument: str) -> bool:
+        """Whether the engine lets a command run now; one that does not exist says so when run."""
+        try:
+            allowed = commands.find(name).can_run(argument, self.turns.phase)
+        except UsageError:
+            return True
+        if not allowed:
+            self.say_briefly(REASONS[self.turns.phase])
+        return allowed
 
     @on(Prompt.Sent)
     def _sent(self, message: Prompt.Sent) -> None:

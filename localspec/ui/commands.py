@@ -14,6 +14,7 @@ from localspec.ui import attach, copying, parameters
 from localspec.ui.contract import ChatSession
 from localspec.ui.history_screen import HistoryScreen
 from localspec.ui.safe_text import one_line
+from localspec.ui.turns import ANY_TIME, IDLE, LOADABLE, LOADED, Phase
 
 if TYPE_CHECKING:
     from localspec.ui.app import ChatApp
@@ -33,6 +34,8 @@ class Command:
         keys: key names as Textual spells them, separated by commas; empty for none.
         shown: the keys as people spell them.
         footer: label in the footer; empty where there is no room for it.
+        when: what the engine may be doing meanwhile.
+        bare: whether it can run at any time without its argument.
     """
 
     name: str
@@ -42,6 +45,12 @@ class Command:
     keys: str = ""
     shown: str = ""
     footer: str = ""
+    when: frozenset[Phase] = ANY_TIME
+    bare: bool = False
+
+    def can_run(self, argument: str, phase: Phase) -> bool:
+        """Whether the engine lets it run now."""
+        return phase in self.when or (self.bare and not argument)
 
 
 def parse(text: str) -> tuple[str, str] | None:
@@ -266,6 +275,7 @@ COMMANDS = (
     Command(
         "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
         _speculation, "f2,ctrl+t", "F2, Ctrl+T", "Speculation",
+        when=LOADED,
     ),
     Command(
         "origin", "", "show who proposed each piece first, draft or target",
@@ -278,6 +288,7 @@ COMMANDS = (
     Command(
         "regen", "", "answer the last message again",
         _regenerate, "f5,ctrl+r", "F5, Ctrl+R", "Again",
+        when=IDLE,
     ),
     Command(
         "history", "", "stored conversations: search, open, rename, delete, export",
@@ -286,13 +297,16 @@ COMMANDS = (
     Command(
         "edit", "", "change an earlier message; again for the one before",
         _edit, "f8", "F8", "Edit",
+        when=IDLE,
     ),
     Command(
         "earlier", "", "go back to an earlier version of an answer or a message",
         _earlier, "f9,alt+left", "F9, Alt+Left",
+        when=IDLE,
     ),
     Command(
         "later", "", "go on to a later version", _later, "f10,alt+right", "F10, Alt+Right",
+        when=IDLE,
     ),
     Command(
         "copy", "[N|code [N]]", "copy the last answer, an earlier one, or a block of code",
@@ -302,26 +316,38 @@ COMMANDS = (
     Command(
         "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
         _pairs, "f12", "F12", "Pairs",
+        when=LOADABLE, bare=True,
     ),
     Command(
         "twice", "", "answer the prompt without and with speculation, side by side",
         _compare, "ctrl+b", "Ctrl+B",
+        when=IDLE,
     ),
-    Command("system", "[TEXT|none]", "show or set the system prompt", _system),
-    Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma),
-    Command("set", "[NAME NUMBER]", "show or set any parameter of this conversation", _set),
-    Command("temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature),
+    Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
+    Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),
+    Command(
+        "set", "[NAME NUMBER]", "show or set any parameter of this conversation", _set,
+        when=LOADED,
+    ),
+    Command(
+        "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature,
+        when=LOADED,
+    ),
     Command(
         "thoughts", "", "open or fold what a reasoning model thinks before it answers",
         _thoughts, "f11,alt+t", "F11, Alt+T",
     ),
     Command("title", "[TEXT]", "show or set the title of this conversation", _title),
     Command("export", "[md|json] [FILE]", "write this conversation to a file", _export),
-    Command("import", "FILE", "read an exported conversation, Markdown or JSON", _import),
     Command(
-        "compact", "", "have the model sum the conversation up and go on from there", _compact
+        "import", "FILE", "read an exported conversation, Markdown or JSON", _import,
+        when=IDLE,
     ),
-    Command("clear", "", "begin a new conversation", _clear),
+    Command(
+        "compact", "", "have the model sum the conversation up and go on from there", _compact,
+        when=IDLE,
+    ),
+    Command("clear", "", "begin a new conversation", _clear, when=IDLE),
     Command("quit", "", "leave", _quit, "ctrl+q", "Ctrl+Q", "Quit"),
 )  # fmt: skip
 

@@ -34,6 +34,12 @@ class Phase(Enum):
     UNUSABLE = auto()
 
 
+ANY_TIME = frozenset(Phase)
+LOADED = ANY_TIME - {Phase.LOADING, Phase.UNUSABLE}
+IDLE = frozenset({Phase.READY})
+LOADABLE = frozenset({Phase.READY, Phase.UNUSABLE})
+
+
 class Turns:
     """Runs turns one at a time; lives in the screen's thread.
 
@@ -74,7 +80,7 @@ class Turns:
 
     def reserve_loading(self) -> bool:
         """Close the gate for loading another pair; False while the engine does something else."""
-        if self.phase not in (Phase.READY, Phase.UNUSABLE):
+        if self.phase not in LOADABLE:
             return False
         self.phase = Phase.LOADING
         return True
