@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.command import CommandPalette
 from textual.widgets import Input, OptionList
 
 from localspec.chat.conversation import Message, Role
@@ -18,6 +19,7 @@ from localspec.pairs import curated, download, hub, hub_cache, installed
 from localspec.pairs.curated import CuratedPair
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.ui.app import ChatApp
+from localspec.ui.help_screen import HelpScreen
 from localspec.ui.pairs_layout import Work
 from localspec.ui.pairs_screen import PairsScreen
 from localspec.ui.turns import Phase
@@ -92,7 +94,7 @@ async def chatting(
     rooms: Rooms, size: tuple[int, int] = (100, 30), first: str = "first"
 ) -> AsyncIterator[Chat]:
     app = ChatApp(lambda progress, cancel: rooms.load(first, progress, cancel), rooms)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         await chat.until(lambda: app.turns.phase is not Phase.LOADING or first in rooms.slow)
         if rooms.sessions:
@@ -288,6 +290,42 @@ def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[int, i
             await browse(chat, "demo")
             await chat.pilot.press("escape")
             await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end again")
+
+    run(body)
+
+
+def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_named(
+    hub_world: World,
+) -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        async with chatting(rooms, size=(120, 30)) as chat:
+            chat.session.gate.close()
+            await chat.send("Go on.")
+            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+            await browse(chat, "demo")
+            named = "Esc close  P pull another  Ctrl+C stop the answer  F1 help  Ctrl+Q quit  Ctrl+P palette"
+            await chat.until(lambda: named in chat.screen())
+            await chat.pilot.press("f1")
+            await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
+            await chat.pilot.press("f1")
+            await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
+            offered = [one.title for one in chat.app.get_system_commands(chat.app.screen)]
+            assert offered == ["Help", "Quit", "Theme"]
+            await chat.pilot.press("ctrl+c")
+            await chat.until(chat.ready)
+            await chat.until(lambda: "press Ctrl+C again to quit" in chat.screen())
+            await chat.until(lambda: "stop the answer" not in chat.screen())
+            await chat.pilot.press("f5", "f2", "f7")  # what is behind does not answer
+            assert isinstance(chat.app.screen, PairsScreen)
+            assert chat.session.speculation
+            assert chat.ready()
+            await chat.pilot.press("ctrl+p")
+            await chat.until(lambda: isinstance(chat.app.screen, CommandPalette))
+            await chat.pilot.press("escape")
+            await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
+            await chat.pilot.press("ctrl+q")
+        assert rooms.log == ["load first", "free first"]
 
     run(body)
 

@@ -158,9 +158,11 @@ class ChatApp(App[None]):
         self.engine.shut_down()
         self.pairs.shut_down()
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
-        """The palette offers what keys and slashes offer, and the themes."""
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette offers what keys and slashes offer on this screen, and the themes."""
         for command in self.commands:
+            if isinstance(screen, ModalScreen) and command.name not in commands.EVERYWHERE:
+                continue
             yield SystemCommand(
                 command.name.capitalize(),
                 command.meaning,
@@ -337,12 +339,15 @@ class ChatApp(App[None]):
             return
         self._interrupted_at = now
         self.turns.stop()
-        self.say_briefly("press Ctrl+C again to quit")
+        said = "press Ctrl+C again to quit"
+        self.say_briefly(said)
+        if isinstance(self.screen, ModalScreen):  # which covers the status line
+            self.notify(said, timeout=_QUIT_WITHIN_S)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What stands behind a dialogue does not answer to keys, but for the way out."""
         if action == "command" and isinstance(self.screen, ModalScreen):
-            return parameters[0] in ("help", "quit")
+            return parameters[0] in commands.EVERYWHERE
         return super().check_action(action, parameters)
 
     def action_command(self, name: str) -> None:
@@ -406,12 +411,14 @@ class ChatApp(App[None]):
         """An answer is on its way: figures move from now on."""
         self.dashboard.run(True)
         self.show_phase()
+        self.pairs.redraw()
 
     def turn_ended(self) -> None:
         """The answer is there: settle the figures."""
         self.dashboard.run(False)
         self.show_phase()
         self.dashboard.refresh_everything()
+        self.pairs.redraw()
 
     def show_phase(self) -> None:
         """The status line for what is going on."""

@@ -367,6 +367,9 @@ def spelt(keys: str) -> str:
     )
 
 
+# What also works while a dialogue is open. The rest would act on what stands behind it.
+EVERYWHERE = ("help", "quit")
+
 # Keys that are no commands; the help lists them first.
 OTHER_KEYS = (
     ("Enter", "send"),

@@ -13,9 +13,10 @@ from localspec.errors import Cancelled, UsageError
 from localspec.pairs import installed, listing, pull, remove, request, units
 from localspec.pairs.patience import Patience
 from localspec.pairs.request import PullRequest
+from localspec.ui.commands import EVERYWHERE
 from localspec.ui.pairs_layout import PairsState, Work
 from localspec.ui.pairs_screen import PairsScreen
-from localspec.ui.turns import REASONS
+from localspec.ui.turns import REASONS, Phase
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Pairs:
             wanted = request.parse(text)
         except UsageError as error:
             self.state.said = (f"✗ {error.message}", error.remedy)
-            self._redraw()
+            self.redraw()
             return False
         return self._check(text, wanted, typed=True)
 
@@ -105,7 +106,7 @@ class Pairs:
         else:
             state.doomed = ""
             self._begin(Work.REMOVING, row.name, lambda: self._remove(row.name))
-        self._redraw()
+        self.redraw()
 
     def cancel(self) -> None:
         """Stop what is being done; what came of a download stays."""
@@ -118,7 +119,7 @@ class Pairs:
         if self.state.work is not Work.PULLING:
             self.state.plan = self.state.guest = None
         self.state.doomed = ""
-        self._redraw()
+        self.redraw()
         return bool(asked) and self.state.work is not Work.PULLING
 
     def refresh(self) -> None:
@@ -126,6 +127,19 @@ class Pairs:
         session = self._app.session
         self.state.in_use = session.pair_name if session is not None else ""
         threading.Thread(target=self._list_safely, name="pairs list", daemon=True).start()
+
+    def redraw(self) -> None:
+        """Show the state as it is now, if the screen is open."""
+        if self._screen is not None:
+            self._screen.redraw()
+
+    def app_hints(self) -> list[tuple[str, str]]:
+        """Keys of the app that work on the screen as well, and what they do."""
+        stop = [("Ctrl+C", "stop the answer")] if self._app.turns.phase is Phase.ANSWERING else []
+        general = [
+            (one.shown, one.footer.lower()) for one in self._app.commands if one.name in EVERYWHERE
+        ]
+        return [*stop, *general, ("Ctrl+P", "palette")]
 
     def shut_down(self) -> None:
         """The app ends: stop, and give the thread a moment to let go of its files."""
@@ -136,7 +150,7 @@ class Pairs:
     def take(self, news: PairNews) -> None:
         """Work has ended (a message of the app)."""
         news.settle()
-        self._redraw()
+        self.redraw()
 
     # The work itself, in its own thread
 
@@ -208,7 +222,7 @@ class Pairs:
             target=self._guarded, args=(job,), name="pairs", daemon=True
         )
         self._thread.start()
-        self._redraw()
+        self.redraw()
         return True
 
     def _guarded(self, job: Callable[[], None]) -> None:
@@ -254,8 +268,4 @@ class Pairs:
 
     def _say(self, text: str) -> None:
         self.state.said = (text,)
-        self._redraw()
-
-    def _redraw(self) -> None:
-        if self._screen is not None:
-            self._screen.redraw()
+        self.redraw()

@@ -172,10 +172,16 @@ class PairsScreen(ModalScreen[None]):
         self._detail.styles.height = room
         self._detail.update(Content("\n").join(lines))
         self.query_one("#pairs").border_subtitle = Content(pairs_layout.summary(state))
-        hints = [
-            Content.assemble((key, "bold $text-accent"), (f" {meaning}", _LABEL))
-            for key, meaning in (
-                _TYPING if self._ask.display else pairs_layout.key_hints(state, row)
-            )
-        ]
-        self._keys.update(Content("  ").join(hints))
+        self._keys.update(self._key_line(row, width))
+
+    def _key_line(self, row: Row | None, width: int) -> Content:
+        """As many keys as fit, what matters most first."""
+        line = Content("")
+        own = _TYPING if self._ask.display else pairs_layout.key_hints(self._pairs.state, row)
+        for key, meaning in (*own, *self._pairs.app_hints()):
+            gap = "  " if line.plain else ""
+            hint = Content.assemble(gap, (key, "bold $text-accent"), (f" {meaning}", _LABEL))
+            if line.cell_length + hint.cell_length > width:
+                break
+            line = Content.assemble(line, hint)
+        return line
