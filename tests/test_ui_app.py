@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -469,6 +470,26 @@ def test_panel_layout_fits_any_size() -> None:
     for width in (10, 40, 76, 100):
         assert len(panel_layout.compact_lines(state, width)) == 2
     assert next_form(PanelForm.OFF, 60) is PanelForm.COMPACT
+
+
+def test_no_timer_runs_while_nothing_happens(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with chatting(size=(120, 30), archive=tmp_path / "c.db") as chat:
+            assert chat.app.prompt.has_focus
+            await chat.until(lambda: not chat.timers(), "rest at the beginning")
+            chat.session.gate.close()
+            await chat.send("q")
+            await chat.until(chat.timers, "figures that move")
+            chat.session.gate.open()
+            await chat.until(lambda: chat.ready() and not chat.timers(), "rest after an answer")
+            for key in ("f7", "f1"):
+                await chat.pilot.press(key)
+                await chat.until(lambda: len(chat.app.screen_stack) == 2)
+                await chat.until(lambda: not chat.timers(), f"rest after {key}")
+                await chat.pilot.press("escape")
+                await chat.until(lambda: len(chat.app.screen_stack) == 1)
+
+    run(body)
 
 
 def test_hostile_output_is_shown_harmlessly() -> None:

@@ -41,6 +41,7 @@ def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> None:
             chat.app.prompt.insert("What is the sky?")
             await chat.pilot.press("ctrl+b")
             await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
+            await chat.until(lambda: not chat.timers(), "rest")
             shown = chat.screen()
             for text in ("What is the sky?", "is blue.", "is grey.", "without speculation"):
                 assert text in shown

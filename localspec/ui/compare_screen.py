@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
+    from textual.timer import Timer
 
     from localspec.chat.conversation import Message
     from localspec.engine.cancel import Cancel
@@ -164,6 +165,7 @@ class CompareScreen(ModalScreen[None]):
         self._heads = [Static("", markup=False, classes="side-head") for _ in sides]
         self._texts = [Static("", markup=False) for _ in sides]
         self._foot = Static("", markup=False, id="compare-foot")
+        self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """Two columns, what they come to below."""
@@ -178,9 +180,9 @@ class CompareScreen(ModalScreen[None]):
             yield self._foot
 
     def on_mount(self) -> None:
-        """Draw now and then."""
+        """Draw now and then, until both are there."""
         self._draw()
-        self.set_interval(_EVERY_S, self._draw)
+        self._timer = self.set_interval(_EVERY_S, self._draw)
 
     def _draw(self) -> None:
         off, on = self._sides
@@ -188,6 +190,8 @@ class CompareScreen(ModalScreen[None]):
             self._heads[index].update(heading(side))
             self._texts[index].update(body(side, other))
         self._foot.update(verdict(off, on))
+        if self._timer is not None and off.stats is not None and on.stats is not None:
+            self._timer.stop()
 
     def action_leave(self) -> None:
         """Stop what is still being written, and close."""

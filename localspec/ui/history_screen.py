@@ -84,6 +84,7 @@ class HistoryScreen(ModalScreen[str | None]):
         self._renaming: str | None = None
         self._nothing = False
         self._search = Input(placeholder="search", id="search")
+        self._search.cursor_blink = False
         self._list = OptionList(id="conversations", markup=False)
         self._hint = Static("", id="hint", markup=False)
 

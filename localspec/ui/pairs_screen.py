@@ -17,6 +17,7 @@ from localspec.ui.pairs_layout import Work
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
+    from textual.timer import Timer
 
     from localspec.pairs.listing import Row
     from localspec.ui.pairs import Pairs
@@ -50,7 +51,9 @@ class PairsScreen(ModalScreen[None]):
         self._detail = Static(markup=False, id="pair-detail")
         self._keys = Static(markup=False, id="pair-keys")
         self._ask = Input(placeholder=_FORM, id="pair-ask", compact=True, select_on_focus=False)
+        self._ask.cursor_blink = False
         self._drawn: list[Content] = []
+        self._follow: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """The list above, what is known about its selected line below."""
@@ -63,10 +66,10 @@ class PairsScreen(ModalScreen[None]):
             yield self._keys
 
     def on_mount(self) -> None:
-        """Follow a pull; its news come from another thread."""
+        """Show what there is; while something is being done, its news come from another thread."""
         self._ask.display = False
         self._list.focus()
-        self.set_interval(_REDRAW_S, self._follow)
+        self._follow = self.set_interval(_REDRAW_S, self.redraw, pause=True)
         self.call_after_refresh(self.redraw)
 
     def on_unmount(self) -> None:
@@ -133,10 +136,9 @@ class PairsScreen(ModalScreen[None]):
             return
         self._draw_list()
         self._draw_detail()
-
-    def _follow(self) -> None:
-        if self._pairs.state.work is not Work.NONE:
-            self.redraw()
+        if self._follow is not None:
+            at_work = self._pairs.state.work is not Work.NONE
+            (self._follow.resume if at_work else self._follow.pause)()
 
     def _row(self) -> Row | None:
         rows, at = self._pairs.state.shown(), self._list.highlighted

@@ -99,6 +99,7 @@ class Prompt(TextArea):
     ) -> None:
         super().__init__(id=id, show_line_numbers=False, tab_behavior="focus", compact=True)
         self.highlight_cursor_line = False
+        self.cursor_blink = False  # it would draw twice a second all day long
         self.sent = History()
         self._accepts = accepts
         self._complete = complete

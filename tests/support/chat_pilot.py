@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.timer import Timer
 
 from localspec.ui.app import ChatApp
 from localspec.ui.turns import Phase
@@ -38,6 +39,17 @@ class Chat:
 
     def ready(self) -> bool:
         return self.app.turns.phase is Phase.READY
+
+    def timers(self) -> list[Timer]:
+        """Those that run, on the present screen and the app's own one."""
+        screens = {self.app.screen, self.app.screen_stack[0]}
+        nodes = [self.app, *screens, *(node for one in screens for node in one.walk_children())]
+        return [
+            timer
+            for node in nodes
+            for timer in node._timers
+            if timer._active.is_set() and timer._task is not None and not timer._task.done()
+        ]
 
     def transcript(self) -> str:
         return self.app.transcript.plain()
