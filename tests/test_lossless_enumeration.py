@@ -28,7 +28,15 @@ from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.plan import Plan, Situation, StoppingPlan
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
 from localspec.engine.stats import FinishReason, Round
-from localspec.engine.verify import Draft, Rule, Verdict, block_rule, match_rule, token_rule
+from localspec.engine.verify import (
+    Draft,
+    LossyRule,
+    Rule,
+    Verdict,
+    block_rule,
+    match_rule,
+    token_rule,
+)
 
 from .support.stub_context import StubContext, StubModel
 
@@ -441,6 +449,13 @@ def test_shorter_drafts_are_lossless(gamma: int, rule: str) -> None:
         world = World(seed, gamma)
         assert distance(world, fixed, function, noise) < EXACT
         assert distance(world, stop_after, function, noise) < EXACT
+
+
+@pytest.mark.parametrize("policy", [fixed, stop_after, argmax])
+def test_a_lossy_rule_is_lossless_at_lenience_1_alone(policy: Policy) -> None:
+    for chain in ("plain", "filtered", "grammar, p zero"):
+        assert distance(CHAINS[chain], policy, LossyRule(1.0)) < EXACT
+        assert distance(CHAINS[chain], policy, LossyRule(0.5)) > CAUGHT
 
 
 # ---------------------------------------------------------------- mutants

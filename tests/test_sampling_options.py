@@ -60,6 +60,27 @@ def test_a_lossy_rule_takes_no_other_beside_it() -> None:
         chat_settings(parse("--lossy", "0.5", "--accept", "match"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--lossy", "1e-40"], "lossy cannot be 1e-40"),
+        (["--lossy", "1e-40", "--temp", "0"], "lossy cannot be 1e-40"),
+        (["--lossy", "0.5", "--temp", "0", "--typical-p", "0.5"], "typical-p"),
+    ],
+)
+def test_a_lenience_that_cannot_be_is_refused_before_loading(
+    arguments: list[str], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        chat_settings(parse(*arguments))
+    assert chat_settings(parse("--lossy", "0.5", "--typical-p", "0.5")).lenience == 0.5
+
+
+def test_several_biases_of_one_token_add_up() -> None:
+    given = parse("-l", "5+1", "-l", "5+2", "-l", "6+1", "-l", "6-inf")
+    assert chat_settings(given).sampling.logit_bias == {5: 3.0, 6: -math.inf}
+
+
 def test_the_defaults_are_the_chains() -> None:
     settings = chat_settings(parse())
     assert settings.sampling == SamplingParams()

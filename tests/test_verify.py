@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.engine import verify
+from localspec.engine.acceptance import Accept, drawing
 from localspec.engine.noise import CounterNoise, StreamNoise
-from localspec.engine.sampling import Dist
+from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.verify import (
     Draft,
     LossyRule,
@@ -235,6 +236,13 @@ def test_lenience_at_temperature_0_takes_what_is_near_the_best() -> None:
     near = [dist(0.6, 0.4), dist(0.7, 0, 0.3), dist(0.5, 0.5)]
     assert lossy_greedy_rule(Draft((1, 2)), near, StreamNoise(0), 0) == Verdict(2, 0)
     assert lossy_greedy_rule(Draft((1, 1)), near, StreamNoise(0), 0) == Verdict(1, 0)
+
+
+def test_lenience_1_at_temperature_0_is_plain_greedy() -> None:
+    """Of two best tokens only the one that plain decoding takes is accepted."""
+    how = drawing(Accept.MATCH, SamplingParams(temperature=0), lenience=1.0)
+    p = [how.sampler.row(np.array([1, 1, 0], np.float32), [])] * 2
+    assert how.rule(Draft((1,)), p, how.noise, 0) == Verdict(0, 0)
 
 
 def test_rules_by_name() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.cli.measuring import chosen_threads, measured, profile_store
 from localspec.cli.options import Options
 from localspec.cli.planning import check_files, draft_plan, load_plan
-from localspec.engine.acceptance import Accept
+from localspec.engine.acceptance import Accept, check_lenience
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
 from localspec.engine.generate import Engine
@@ -50,9 +50,10 @@ def chat_settings(options: Options) -> ChatSettings:
             presence_penalty=options.presence_penalty,
             frequency_penalty=options.frequency_penalty,
             repeat_last_n=options.repeat_last_n,
-            logit_bias=dict(options.logit_bias),
+            logit_bias=_summed(options.logit_bias),
             seed=options.seed,
         )
+        check_lenience(sampling, options.lossy)
     except SamplingError as error:
         raise UsageError(error.message, error.remedy) from None
     if options.lossy is not None and options.accept is not None:
@@ -68,6 +69,14 @@ def chat_settings(options: Options) -> ChatSettings:
         stop=options.stop,
         repeatable=options.seed is not None,
     )
+
+
+def _summed(biases: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """The bias of every token: several for one add up, as in llama.cpp."""
+    total: dict[int, float] = {}
+    for token, bias in biases:
+        total[token] = total.get(token, 0.0) + bias
+    return total
 
 
 def _grammar(options: Options) -> str:

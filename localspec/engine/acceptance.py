@@ -65,8 +65,11 @@ def drawing(
     At temperature 0 every rule comes down to a match with the draft's best guess.
 
     Raises:
-        SamplingError: a lenience that is none.
+        SamplingError: as `check_lenience`.
     """
+    check_lenience(sampling, lenience)
+    if sampling.greedy and lenience == 1:  # nothing but the best token, as without it
+        lenience = None
     name = _rule_name(accept, sampling, lenience)
     coupled = accept is Accept.COUPLED and name == "match" and not sampling.greedy
     noise: Noise = CounterNoise(sampling.seed) if coupled else StreamNoise(sampling.seed)
@@ -80,12 +83,30 @@ def drawing(
     return Drawing(sampler, rule, noise, look, cuttable=coupled)
 
 
+_LEAST_LENIENCE = 1e-30  # what min-p can be at least, which it becomes at temperature 0
+
+
+def check_lenience(sampling: SamplingParams, lenience: float | None) -> None:
+    """Check that `lenience`, None for none, goes with the sampler chain.
+
+    Raises:
+        SamplingError: a lenience that is none, or one whose best token would not be the chain's.
+    """
+    if lenience is None:
+        return
+    if not _LEAST_LENIENCE <= lenience <= 1:
+        raise SamplingError(
+            f"lossy cannot be {lenience}", "Give a lenience from 1e-30 to 1 (not lossy)."
+        )
+    if sampling.greedy and sampling.typical_p < 1:
+        raise SamplingError(
+            "lossy at temperature 0 goes by the most probable token, which typical-p may leave out",
+            "Leave one of the three out.",
+        )
+
+
 def _rule_name(accept: Accept, sampling: SamplingParams, lenience: float | None) -> str:
     if lenience is not None:
-        if not 0 < lenience <= 1:
-            raise SamplingError(
-                f"lossy cannot be {lenience}", "Give a lenience above 0, up to 1 (not lossy)."
-            )
         return "lossy greedy" if sampling.greedy else "lossy"
     lossless = Accept.MATCH if sampling.greedy or accept is Accept.COUPLED else accept
     return lossless.value
