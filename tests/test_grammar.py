@@ -212,6 +212,9 @@ def test_the_chain_is_llama_cpps_with_the_grammar_first(target_model: Model) -> 
         ('root ::= "a\0"', "zero byte"),
         ('root ::= "a"{100000}', "repetitions"),
         ("root ::= " + "(" * 50_000 + '"a"' + ")" * 50_000, "deep"),
+        ('root ::= "a"{3,2}', "{3,2}"),
+        ('root ::= "a" ( "b" ){ 30 , 2 }', "{30,2}"),
+        ("root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(200_000)), "rules"),
     ],
 )
 def test_a_bad_grammar_is_refused_with_its_reason(
@@ -228,6 +231,7 @@ def test_a_bad_grammar_is_refused_with_its_reason(
 def test_good_grammars_pass_the_check() -> None:
     check_grammar(LETTERS)
     check_grammar(schema_to_gbnf(SCHEMA))
+    check_grammar('root ::= "{3,2}" [{3,2}(] "\\"(" # (((( {3,2}' + "(" * 2000)
     check_grammar("root ::= <[1]>")  # a token of the model that will be loaded
 
 

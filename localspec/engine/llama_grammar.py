@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 ROOT = b"root"
 _MANY = 512  # from here on it pays to look at first bytes before asking llama.cpp
-_DEEPEST = 1000  # llama.cpp's parser calls itself for every bracket, and would end the process
+# llama.cpp calls itself for every bracket, and for every rule that begins with another: too many
+# would end the process. A repetition that ends below where it begins would fill the memory.
+_DEEPEST = 1000
+_MOST_RULES = 10_000
+_WRITTEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*', re.DOTALL)
+_REPEATED = re.compile(r"\{\s*([0-9]{1,99})\s*,\s*([0-9]{1,99})\s*\}")
 # llama.cpp's grammars read these bytes as characters, though no text has them (RFC 3629).
 _NO_TEXT = re.compile(
     rb"[\xC0\xC1\xF5-\xFF]|\xE0[\x80-\x9F]|\xED[\xA0-\xBF]|\xF0[\x80-\x8F]|\xF4[\x90-\xBF]"
@@ -203,8 +208,14 @@ def _encoded(gbnf: str) -> bytes:
     raw = gbnf.encode("utf-8", "replace")
     if not raw.strip() or b"\0" in raw:
         raise _refusal("it is empty" if not raw.strip() else "it contains a zero byte")
-    if max(accumulate((byte == ord("(")) - (byte == ord(")")) for byte in raw)) > _DEEPEST:
+    bare = _WRITTEN.sub("", gbnf)
+    if max(accumulate(((char == "(") - (char == ")") for char in bare), initial=0)) > _DEEPEST:
         raise _refusal(f"its brackets are more than {_DEEPEST} deep")
+    if bare.count("::=") > _MOST_RULES:
+        raise _refusal(f"it has more than {_MOST_RULES:,} rules")
+    for least, most in _REPEATED.findall(bare):
+        if int(least) > int(most):
+            raise _refusal(f"the repetition {{{least},{most}}} ends below where it begins")
     return raw
 
 
