@@ -300,7 +300,7 @@ def test_the_devices_named_for_each_model_are_those_that_it_may_use(
 
     def use(**options: Any) -> list[tuple[bool, bool]]:
         asked = Options(**options)
-        free = planning.free_memory(asked.device, asked.devices_of_draft)
+        free = planning.free_memory(asked.device, planning.devices_of_draft(asked))
         return [(each.target, each.draft) for each in free.devices]
 
     assert use() == [(True, True)] * 3
@@ -310,6 +310,10 @@ def test_the_devices_named_for_each_model_are_those_that_it_may_use(
         (True, True),
         (False, False),
     ]
+    cards[2] = replace(cards[2], label="RPC0")
+    assert use(rpc=("a:1",)) == [(True, True), (True, True), (True, False)]
+    assert use(rpc=("a:1",), device=("CUDA0", "RPC0"))[2] == (True, False)
+    assert use(rpc=("a:1",), draft_device=("RPC0",))[2] == (True, True)
     assert use(device=("CUDA0",), draft_device=()) == [(True, False)] + [(False, False)] * 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,20 @@ def test_how_a_target_goes_back_is_part_of_what_it_costs(
     assert "takes_back" not in plain.target.identity
     assert found == [0, 8]
     assert identities[0] != identities[1]
+
+
+def test_costs_on_named_devices_are_kept_apart(
+    target_context: Context, draft_context: Context
+) -> None:
+    pair = loaded(target_context, draft_context)
+    seen = []
+    for where in ({}, {"device": ("CUDA0",)}, {"device": ("CUDA1",)}, {"rpc": ("a:1",)}):
+        how = replace(pair, load_settings={**pair.load_settings, **where})
+        found = measured(how, repeatable=False, measure=True, announce=lambda: seen.append(1))
+        assert found is not None
+        assert profile_store().load(found.target.identity) is not None
+        assert ("devices" in found.draft.identity) is False
+    assert len(seen) == 4
 
 
 def test_noisy_timings_are_used_and_not_kept(

@@ -99,6 +99,7 @@ def _profile(store: ProfileStore, path: Path, setup: Setup, *, draft: bool) -> P
     found = {
         one.identity["threads"]: one
         for one in store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
+        if not one.identity.keys() & {"devices", "rpc"}  # loaded without a choice
     }
     tuned = found.get(ANY_THREADS)
     threads = (tuned and tuned.threads) or default_threads()

@@ -13,7 +13,7 @@ from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.cli.measuring import chosen_threads, measured, profile_store
 from localspec.cli.options import Options
-from localspec.cli.planning import check_files, draft_plan, load_plan
+from localspec.cli.planning import check_files, devices_of_draft, draft_plan, load_plan
 from localspec.engine.acceptance import Accept, check_lenience
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
@@ -224,7 +224,7 @@ class _Loader:
         model = Model.load(
             path,
             n_gpu_layers=setup.gpu_layers,
-            devices=options.devices_of_draft if draft else options.device,
+            devices=devices_of_draft(options) if draft else options.device,
             mmap=options.mmap,
             mlock=options.mlock,
             repack=self.repack,
@@ -274,6 +274,9 @@ def _load_settings(
         "threads_batch": loader.options.threads_batch,
         "n_gpu_layers": setups.target.gpu_layers,
         "draft_n_gpu_layers": drafting.gpu_layers if drafting else 0,
+        "device": loader.options.device,
+        "draft_device": devices_of_draft(loader.options),
+        "rpc": loader.options.rpc,
         "flash_attn": loader.options.flash_attn,
         "cache_type_k": setups.target.cache_k,
         "cache_type_v": setups.target.cache_v,

@@ -106,6 +106,8 @@ def measured(
     draft_known = identity(
         pair.draft, threads=settings["draft_threads"], n_gpu_layers=draft_layers, draft=True
     )
+    target_known |= _named(settings, "device")
+    draft_known |= _named(settings, "draft_device")
     target, draft = store.load(target_known), store.load(draft_known)
     if target is None or draft is None:
         if not measure:
@@ -121,6 +123,13 @@ def measured(
         demonstration=DEMO_GAMMA if pair.name == DEMO else 0,
     )
     return Measured(store, target, draft, auto)
+
+
+def _named(settings: Mapping[str, Any], option: str) -> dict[str, Any]:
+    """The devices that costs hold for, where they were chosen."""
+    names, servers = settings.get(option), settings.get("rpc")
+    chosen = {} if names is None else {"devices": list(names)}
+    return chosen | ({"rpc": list(servers)} if servers else {})
 
 
 def _measured(context: Context, known: Mapping[str, Any], store: ProfileStore) -> Profile:

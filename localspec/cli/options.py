@@ -29,6 +29,7 @@ class Options:
         device: names of the devices to use, empty for none, None for all.
         draft_threads, draft_n_gpu_layers: the same for the draft.
         draft_device: the same for the draft; None for those of the target.
+        rpc: other machines' servers, HOST:PORT, whose devices are used as well.
         flash_attn: ``on``, ``off`` or ``auto``.
         cache_type_k, cache_type_v: the cache's types, None to choose.
         mmap: whether weights are mapped, not copied.
@@ -57,6 +58,7 @@ class Options:
     draft_threads: int | None = None
     draft_n_gpu_layers: int | None = None
     draft_device: tuple[str, ...] | None = None
+    rpc: tuple[str, ...] = ()
     flash_attn: str = "auto"
     cache_type_k: str | None = None
     cache_type_v: str | None = None
@@ -81,11 +83,6 @@ class Options:
     json_schema: str | None = None
     accept: str | None = None
     lossy: float | None = None
-
-    @property
-    def devices_of_draft(self) -> tuple[str, ...] | None:
-        """The devices that the draft may use, empty for none, None for all."""
-        return self.device if self.draft_device is None else self.draft_device
 
 
 class _Gamma(click.ParamType["int | str"]):

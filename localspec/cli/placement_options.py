@@ -39,6 +39,10 @@ def _devices(
     return () if names == ("none",) else names
 
 
+def _servers(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(each.strip() for each in (value or "").split(",") if each.strip())
+
+
 def _option(*names: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option(*names, **how)
 
@@ -86,6 +90,12 @@ PLACEMENT: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         metavar="NAMES",
         callback=_devices,
         help="The same for the draft.  [default: --device]",
+    ),
+    _option(
+        "--rpc",
+        metavar="HOST:PORT,...",
+        callback=_servers,
+        help="Use the devices of these llama.cpp RPC servers for the target as well.",
     ),
     _option(
         *("-fa", "--flash-attn"),

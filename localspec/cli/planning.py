@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from localspec import machine
 from localspec.cli.options import Options
-from localspec.engine.llama import default_threads, devices
+from localspec.engine.llama import RPC, add_servers, default_threads, devices
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import UnsupportedModel, UsageError
 from localspec.pairs import catalogue, gguf, vocabulary
@@ -39,12 +39,13 @@ def load_plan(options: Options) -> LoadPlan:
         LocalspecError: as `load_session`.
     """
     resolved, target, draft = _find(options)
+    add_servers(options.rpc)
     models = [facts_of(target), *([facts_of(draft)] if draft else [])]
     wishes = _wishes(options, models[0])
     memory = plan(
         models[0],
         models[1] if draft else None,
-        free_memory(options.device, options.devices_of_draft, _threads(options)),
+        free_memory(options.device, devices_of_draft(options), _threads(options)),
         wishes,
         lambda: disk.read_speed(target.paths[0]),
     )
@@ -69,7 +70,7 @@ def draft_plan(options: Options, n_ctx: int) -> tuple[ResolvedPair, Setup | None
         return resolved, None
     wishes = replace(_wishes(options, facts_of(target)), n_ctx=n_ctx)
     alone = replace(wishes, gpu_layers=wishes.draft_gpu_layers, snapshots=0)
-    free = free_memory(options.devices_of_draft, threads=_threads(options))
+    free = free_memory(devices_of_draft(options), threads=_threads(options))
     return resolved, plan(facts_of(draft), None, free, alone).target
 
 
@@ -132,6 +133,19 @@ def _threads(options: Options) -> int:
     return max(options.threads or default_threads(), *asked)
 
 
+def devices_of_draft(options: Options) -> tuple[str, ...] | None:
+    """The devices that the draft may use, empty for none, None for all.
+
+    Without a choice those of the target, but none over the network: a draft waits for every token.
+    """
+    if options.draft_device is not None:
+        return options.draft_device
+    if not options.rpc:
+        return options.device
+    here = tuple(each.label for each in devices() if not each.label.startswith(RPC))
+    return here if options.device is None else tuple(n for n in options.device if n in here)
+
+
 def _usable(device: DeviceMemory) -> int:
     """What is free there; of the main memory, no more than is free in it."""
     return min(device.free, machine.available()) if device.integrated else device.free
@@ -149,7 +163,7 @@ def _wishes(options: Options, target: Facts) -> Wishes:
         cache_k=kinds[0] or ("f16" if kinds[1] else None),
         cache_v=kinds[1] or ("f16" if kinds[0] else None),
         gpu_layers=options.n_gpu_layers,
-        draft_gpu_layers=0 if options.devices_of_draft == () else options.draft_n_gpu_layers,
+        draft_gpu_layers=0 if devices_of_draft(options) == () else options.draft_n_gpu_layers,
         flash=None if options.flash_attn == "auto" else options.flash_attn == "on",
         snapshots=SNAPSHOTS,
         mapped=options.mmap and not options.mlock,

@@ -4,17 +4,21 @@ from localspec.engine.llama.build import build, machine
 from localspec.engine.llama.context import MAX_BATCH_OUTPUTS, Context, ContextOptions
 from localspec.engine.llama.cores import default_threads
 from localspec.engine.llama.devices import (
+    RPC,
     backends,
     devices,
     repacking_works,
 )
 from localspec.engine.llama.model import Model
+from localspec.engine.llama.rpc import add_servers
 
 __all__ = [
     "MAX_BATCH_OUTPUTS",
+    "RPC",
     "Context",
     "ContextOptions",
     "Model",
+    "add_servers",
     "backends",
     "build",
     "default_threads",

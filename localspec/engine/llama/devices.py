@@ -19,61 +19,84 @@ from localspec.engine.stats import DeviceMemory
 from localspec.errors import UsageError
 
 _GPU, _INTEGRATED_GPU = 1, 2  # enum ggml_backend_dev_type
+RPC = "RPC"
+"""The backend of other machines' devices, and what llama.cpp's names of these begin with."""
 
 
 @cache
-def _ggml() -> Any:
+def ggml() -> Any:
     """The ggml registry, from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured)."""
     start_backend()
     folder = os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib"
-    ggml = load_shared_library("ggml", Path(folder))
+    library = load_shared_library("ggml", Path(folder))
     base = load_shared_library("ggml-base", Path(folder))
-    ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
-    ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
-    ggml.ggml_backend_reg_count.restype = ctypes.c_size_t
-    ggml.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
-    ggml.ggml_backend_reg_get.restype = ctypes.c_void_p
-    ggml.backend_name = base.ggml_backend_reg_name
-    ggml.backend_name.argtypes = [ctypes.c_void_p]
-    ggml.backend_name.restype = ctypes.c_char_p
-    ggml.device_type = base.ggml_backend_dev_type
-    ggml.device_type.argtypes = [ctypes.c_void_p]
-    ggml.device_name = base.ggml_backend_dev_name
-    ggml.device_name.argtypes = [ctypes.c_void_p]
-    ggml.device_name.restype = ctypes.c_char_p
-    ggml.device_description = base.ggml_backend_dev_description
-    ggml.device_description.argtypes = [ctypes.c_void_p]
-    ggml.device_description.restype = ctypes.c_char_p
-    ggml.device_memory = base.ggml_backend_dev_memory
+    library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    library.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+    library.ggml_backend_dev_get.restype = ctypes.c_void_p
+    library.ggml_backend_reg_count.restype = ctypes.c_size_t
+    library.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
+    library.ggml_backend_reg_get.restype = ctypes.c_void_p
+    library.backend_by_name = library.ggml_backend_reg_by_name
+    library.backend_by_name.argtypes = [ctypes.c_char_p]
+    library.backend_by_name.restype = ctypes.c_void_p
+    library.register_backend = library.ggml_backend_register
+    library.register_backend.argtypes = [ctypes.c_void_p]
+    library.register_backend.restype = None
+    library.backend_function = base.ggml_backend_reg_get_proc_address
+    library.backend_function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    library.backend_function.restype = ctypes.c_void_p
+    library.backend_name = base.ggml_backend_reg_name
+    library.backend_name.argtypes = [ctypes.c_void_p]
+    library.backend_name.restype = ctypes.c_char_p
+    library.device_type = base.ggml_backend_dev_type
+    library.device_type.argtypes = [ctypes.c_void_p]
+    library.device_name = base.ggml_backend_dev_name
+    library.device_name.argtypes = [ctypes.c_void_p]
+    library.device_name.restype = ctypes.c_char_p
+    library.device_description = base.ggml_backend_dev_description
+    library.device_description.argtypes = [ctypes.c_void_p]
+    library.device_description.restype = ctypes.c_char_p
+    library.device_memory = base.ggml_backend_dev_memory
     size_p = ctypes.POINTER(ctypes.c_size_t)
-    ggml.device_memory.argtypes = [ctypes.c_void_p, size_p, size_p]
-    ggml.device_memory.restype = None
-    return ggml
+    library.device_memory.argtypes = [ctypes.c_void_p, size_p, size_p]
+    library.device_memory.restype = None
+    return library
 
 
 @cache
 def _accelerators() -> tuple[tuple[int, str, str, bool], ...]:
     """(handle, name, description, integrated) of every GPU; a CPU-only build has none."""
-    ggml = _ggml()
-    handles = [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
+    library = ggml()
+    handles = [library.ggml_backend_dev_get(i) for i in range(library.ggml_backend_dev_count())]
     return tuple(
         (
             handle,
-            ggml.device_name(handle).decode("utf-8", "replace"),
-            ggml.device_description(handle).decode("utf-8", "replace"),
-            ggml.device_type(handle) == _INTEGRATED_GPU or sys.platform == "darwin",
+            library.device_name(handle).decode("utf-8", "replace"),
+            library.device_description(handle).decode("utf-8", "replace"),
+            _integrated(library, handle),
         )
         for handle in handles
-        if ggml.device_type(handle) in (_GPU, _INTEGRATED_GPU)
+        if library.device_type(handle) in (_GPU, _INTEGRATED_GPU)
     )
+
+
+def _integrated(library: Any, handle: int) -> bool:
+    """Whether a device shares this machine's memory."""
+    if library.device_name(handle).startswith(RPC.encode()):
+        return False
+    return library.device_type(handle) == _INTEGRATED_GPU or sys.platform == "darwin"
+
+
+def forget_devices() -> None:
+    """Look for accelerators again: some were added."""
+    _accelerators.cache_clear()
 
 
 def backends() -> tuple[str, ...]:
     """The backends compiled into this build of llama.cpp, such as ``CPU`` and ``CUDA``."""
-    ggml = _ggml()
-    handles = (ggml.ggml_backend_reg_get(i) for i in range(ggml.ggml_backend_reg_count()))
-    return tuple(ggml.backend_name(handle).decode("utf-8", "replace") for handle in handles)
+    library = ggml()
+    handles = (library.ggml_backend_reg_get(i) for i in range(library.ggml_backend_reg_count()))
+    return tuple(library.backend_name(handle).decode("utf-8", "replace") for handle in handles)
 
 
 def repacking_works() -> bool:
@@ -91,7 +114,7 @@ def devices() -> tuple[DeviceMemory, ...]:
     found = []
     for handle, label, description, integrated in _accelerators():
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        _ggml().device_memory(handle, ctypes.byref(free), ctypes.byref(total))
+        ggml().device_memory(handle, ctypes.byref(free), ctypes.byref(total))
         found.append(DeviceMemory(description, free.value, total.value, integrated, label))
     return tuple(found)
 
