@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from localspec.chat.answer import Answer
 from localspec.chat.conversation import Message, Role, with_system
+from localspec.chat.drafting import Drafting
 from localspec.chat.events import PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
 from localspec.chat.kind import TextKind
-from localspec.chat.meter import Meter, PlainSpeed
+from localspec.chat.meter import Meter
 from localspec.chat.pair import LoadedPair
 from localspec.chat.settings import ChatSettings
 from localspec.chat.switch import Switch
@@ -21,7 +22,7 @@ from localspec.chat.template import ChatTemplate
 from localspec.chat.transcript import Transcript
 from localspec.chat.window import Window
 from localspec.engine.cancel import Cancel
-from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.gamma import GammaPolicy
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama_grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
@@ -67,10 +68,8 @@ class Session:
             auto: what gamma ``auto`` means; None for a fixed length.
             closing: called before the models are freed.
         """
-        self._auto = auto
         self._closing = closing
         self.messages: list[Message] = []
-        self._settings = settings
         self.pair = pair
         self._engine = engine
         self._template = ChatTemplate(pair.target.model)
@@ -79,8 +78,7 @@ class Session:
         self._meter = Meter(pair.target.n_ctx)
         self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
-        self._speculation = engine.drafter is not None and settings.draft_length > 0
-        self._plain = PlainSpeed()
+        self._drafting = Drafting(settings, auto, able=engine.drafter is not None)
         self._busy = threading.Lock()
         self._closed = False
         self._grammar: tuple[str, LlamaGrammar] | None = None
@@ -115,7 +113,7 @@ class Session:
     @property
     def speculation_note(self) -> str:
         """Why nothing can be drafted; empty where something can."""
-        return "" if self._engine.drafter is not None else self.pair.draft_note
+        return "" if self._drafting.able else self.pair.draft_note
 
     @property
     def settings(self) -> ChatSettings:
@@ -124,14 +122,11 @@ class Session:
         Change them between turns, or put others in their place at any time. Others with another
         gamma take effect at the next round: a gamma of 0 switches speculation off, another on.
         """
-        return self._settings
+        return self._drafting.settings
 
     @settings.setter
     def settings(self, settings: ChatSettings) -> None:
-        if settings.gamma != self._settings.gamma:
-            able = self._engine.drafter is not None
-            self._speculation = able and settings.draft_length > 0
-        self._settings = settings
+        self._drafting.settings = settings
 
     @property
     def speculation(self) -> bool:
@@ -140,13 +135,11 @@ class Session:
         It stays off where nothing can be drafted. Switched on over a gamma of 0, it drafts as
         ``auto`` would.
         """
-        return self._speculation
+        return self._drafting.on
 
     @speculation.setter
     def speculation(self, on: bool) -> None:
-        if on and self._settings.draft_length == 0:
-            self._settings = replace(self._settings, gamma="auto")
-        self._speculation = on and self._engine.drafter is not None
+        self._drafting.on = on
 
     def turn(self, text: str, cancel: Cancel) -> Turn:
         """Answer `text`; user and assistant messages join the conversation.
@@ -186,9 +179,9 @@ class Session:
         """The figures of the running or else the last turn. From any thread."""
         return self._meter.figures(
             generating=self._running is not None,
-            speculation=self._speculation,
-            gamma=self._gamma(),
-            note=self._note(),
+            speculation=self._drafting.on,
+            gamma=self._drafting.gamma(),
+            note=self._drafting.note(self._kind.name),
         )
 
     def memory(self) -> MemoryUse:
@@ -322,14 +315,8 @@ class Session:
             else:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
                 self.messages.append(message)
-        self._meter.plain_speed = self._plain_speed(len(prompt) + len(answer.tokens))
+        self._meter.plain_speed = self._drafting.plain_speed(len(prompt) + len(answer.tokens))
         yield TurnEnd(answer.text, reason, self._meter.stats)
-
-    def _plain_speed(self, context: int) -> float | None:
-        """Tokens per second without a draft, from the measured costs or from plain rounds."""
-        if isinstance(self._auto, AutoGamma):
-            return 1 / self._auto.costs.target.at(context).seconds(1)
-        return self._plain.tokens_per_second
 
     def _prompt(self, messages: Sequence[Message], settings: ChatSettings) -> list[int]:
         """The ids that the models read, beginning with those that are in the caches."""
@@ -345,7 +332,7 @@ class Session:
         if prefill is None:
             return FinishReason.CANCELLED
         self._meter.prefilled(prefill)
-        self._meter.plain_speed = self._plain_speed(len(prompt))
+        self._meter.plain_speed = self._drafting.plain_speed(len(prompt))
         how = GenerateSettings(
             sampling=settings.sampling,
             accept=settings.rule,
@@ -355,13 +342,13 @@ class Session:
             recorder=settings.recorder,
             repeatable=settings.repeatable,
         )
-        rounds = self._engine.generate(prompt, how, Switch(self._policy), cancel)
+        rounds = self._engine.generate(prompt, how, Switch(self._drafting.policy), cancel)
         with closing(rounds):
             done: Round
             for done in rounds:
                 event = answer.add(done)
                 self._meter.add(event.round)
-                self._plain.add(event.round)
+                self._drafting.add(event.round)
                 yield event
                 if event.round.finish is not None:
                     return event.round.finish
@@ -390,33 +377,6 @@ class Session:
                 except Cancelled:
                     return None
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
-
-    def _gamma(self) -> int:
-        """The draft length now: a decision of `auto` counts as it came out lately."""
-        if not self._speculation:
-            return 0
-        auto = self._auto
-        if self.settings.gamma == "auto" and isinstance(auto, AutoGamma):
-            return auto.length
-        return self.settings.draft_length
-
-    def _note(self) -> str:
-        """Where gamma comes from, in words."""
-        if not self._speculation:
-            return "off"
-        if self.settings.gamma != "auto" or self._auto is None:
-            return self.settings.gamma_note
-        lossy = self.settings.lossy_note
-        said = self._auto.explain(self._kind.name)
-        return f"{said}, {lossy}" if lossy else said
-
-    def _policy(self) -> GammaPolicy:
-        """What decides in the next round."""
-        if not self._speculation:
-            return FixedGamma(0)
-        if self.settings.gamma == "auto" and self._auto is not None:
-            return self._auto
-        return FixedGamma(self.settings.draft_length)
 
 
 def _close_suspended(turn: Turn) -> None:

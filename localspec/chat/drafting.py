@@ -1,0 +1,88 @@
+"""Whether drafts are made, what decides their length, and what plain decoding would give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from localspec.chat.meter import PlainSpeed
+from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
+
+if TYPE_CHECKING:
+    from localspec.chat.settings import ChatSettings
+    from localspec.engine.stats import Round
+
+
+class Drafting:
+    """The settings in force and what they mean for drafts. Any thread may ask and switch.
+
+    Args:
+        settings: to begin with.
+        auto: what gamma ``auto`` means; None for a fixed length.
+        able: whether anything can be drafted.
+    """
+
+    def __init__(self, settings: ChatSettings, auto: GammaPolicy | None, *, able: bool) -> None:
+        self._settings = settings
+        self._auto = auto
+        self.able = able
+        self._on = able and settings.draft_length > 0
+        self._plain = PlainSpeed()
+
+    @property
+    def settings(self) -> ChatSettings:
+        """The settings. Others with another gamma switch drafting off (0) or on."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: ChatSettings) -> None:
+        if settings.gamma != self._settings.gamma:
+            self._on = self.able and settings.draft_length > 0
+        self._settings = settings
+
+    @property
+    def on(self) -> bool:
+        """Whether drafts are made. Switched on over a gamma of 0, they are as ``auto`` would."""
+        return self._on
+
+    @on.setter
+    def on(self, on: bool) -> None:
+        if on and self._settings.draft_length == 0:
+            self._settings = replace(self._settings, gamma="auto")
+        self._on = on and self.able
+
+    def policy(self) -> GammaPolicy:
+        """What decides in the next round."""
+        if not self._on:
+            return FixedGamma(0)
+        if self._settings.gamma == "auto" and self._auto is not None:
+            return self._auto
+        return FixedGamma(self._settings.draft_length)
+
+    def gamma(self) -> int:
+        """The draft length now: a decision of `auto` counts as it came out lately."""
+        if not self._on:
+            return 0
+        if self._settings.gamma == "auto" and isinstance(self._auto, AutoGamma):
+            return self._auto.length
+        return self._settings.draft_length
+
+    def note(self, kind: str) -> str:
+        """Where gamma comes from, in words, in a text of `kind`."""
+        if not self._on:
+            return "off"
+        if self._settings.gamma != "auto" or self._auto is None:
+            return self._settings.gamma_note
+        lossy = self._settings.lossy_note
+        said = self._auto.explain(kind)
+        return f"{said}, {lossy}" if lossy else said
+
+    def add(self, done: Round) -> None:
+        """Learn the plain speed from rounds without a draft."""
+        self._plain.add(done)
+
+    def plain_speed(self, context: int) -> float | None:
+        """Tokens per second without a draft, from the measured costs or from plain rounds."""
+        if isinstance(self._auto, AutoGamma):
+            return 1 / self._auto.costs.target.at(context).seconds(1)
+        return self._plain.tokens_per_second
