@@ -236,7 +236,7 @@ def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
             assert "no model is loaded" in chat.status()
             assert app.prompt.text == "hello?"
             await chat.pilot.press("f2", "f5", "f6", "f3")
-        assert isinstance(app.load_error, ModelFileError)
+        assert isinstance(app.in_use.load_error, ModelFileError)
 
     run(body)
 

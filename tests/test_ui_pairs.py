@@ -414,7 +414,7 @@ def test_when_the_old_pair_fails_as_well_the_conversation_waits_for_a_third() ->
             await chat.until(chat.ready)
             assert "▌ Hello?" in chat.transcript()
             assert [m.role for m in rooms.sessions[-1].messages] == [Role.USER, Role.ASSISTANT]
-            assert chat.app.load_error is None
+            assert chat.app.in_use.load_error is None
 
     run(body)
 

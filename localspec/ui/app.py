@@ -21,6 +21,7 @@ from localspec.ui.dashboard import Dashboard
 from localspec.ui.engine_thread import EngineThread
 from localspec.ui.growing import legend
 from localspec.ui.help_screen import HelpScreen
+from localspec.ui.in_use import InUse
 from localspec.ui.key_line import KeyLine
 from localspec.ui.looks import Looks
 from localspec.ui.messages import (
@@ -34,13 +35,12 @@ from localspec.ui.messages import (
 )
 from localspec.ui.pairs import PairNews, Pairs
 from localspec.ui.prompt import Prompt
-from localspec.ui.safe_text import one_line
 from localspec.ui.shelf import Shelf, StoreTrouble
 from localspec.ui.status import StatusLine
 from localspec.ui.title import TitleLine
 from localspec.ui.transcript import Transcript
 from localspec.ui.turns import REASONS, Phase, Turns
-from localspec.ui.wording import in_words, switch_failure
+from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,25 +112,23 @@ class ChatApp(App[None]):
         super().__init__()
         self._looks = looks or Looks()
         self.commands = commands.with_keys(self._looks.keys)
-        self._opener = opener
+        self.in_use = InUse(self, opener, map(UsageError, self._looks.problems))
         self.pairs = Pairs(self, self.post_from_thread)
         self.shelf = Shelf(self, archive, resume)
         self.engine = EngineThread(load, self.post_from_thread, self.shelf.hear)
         self.turns = Turns(self)
         self.dashboard = Dashboard(self, self._looks.panel)
         self.session: ChatSession | None = None
-        self.load_error: Exception | None = None
-        self._troubles: list[Exception] = [UsageError(one) for one in self._looks.problems]
         self.transcript = Transcript(id="transcript")
         self._completion = Completion(self.commands, id="completion")
         self.prompt = Prompt(self._accepts, self._completion.next, id="prompt")
         self._status = StatusLine(id="status")
-        self._title = TitleLine(id="title")
+        self.title_line = TitleLine(id="title")
         self._interrupted_at = float("-inf")
 
     def compose(self) -> ComposeResult:
         """Title, conversation and panel side by side, then status, input and keys."""
-        yield self._title
+        yield self.title_line
         with Horizontal(id="main"):
             with Vertical(id="talk"):
                 yield self.transcript
@@ -148,7 +146,7 @@ class ChatApp(App[None]):
             self.theme = self._looks.theme
         self.dashboard.start()
         self.prompt.focus()
-        self._title.show(None)
+        self.title_line.show(None)
         self.show_phase()
         self.shelf.start()
         self.engine.start()
@@ -187,44 +185,15 @@ class ChatApp(App[None]):
 
     @on(Loaded)
     def _loaded(self, message: Loaded) -> None:
-        self.load_error = None
-        self._open(message.session)
-
-    def _open(self, session: ChatSession) -> None:
-        self.session = session
-        self.turns.phase = Phase.READY
-        self.dashboard.state.note = session.speculation_note
-        self.dashboard.state.clear()
-        self.transcript.open(session, self.shelf.nodes())
-        for trouble in self._troubles:
-            self.transcript.say(*in_words(trouble), error=True)
-        self._troubles.clear()
-        self._title.show(session)
-        self.show_phase()
-        self.dashboard.refresh_everything()
-        self.shelf.loaded()
+        self.in_use.loaded(message.session)
 
     @on(LoadFailed)
     def _load_failed(self, message: LoadFailed) -> None:
-        self.load_error = message.error
-        self._unusable()
-        if message.error is None:
-            self.transcript.say("loading was cancelled", "/pairs chooses one.")
-        else:
-            self.transcript.say(*in_words(message.error), error=True)
-
-    def _unusable(self) -> None:
-        self.turns.phase = Phase.UNUSABLE
-        self.show_phase()
+        self.in_use.failed(message.error)
 
     @on(SwitchFailed)
     def _switch_failed(self, message: SwitchFailed) -> None:
-        if message.session is not None:
-            self._open(message.session)
-        else:
-            self._unusable()
-        for text, remedy in switch_failure(message):
-            self.transcript.say(text, remedy, error=message.error is not None)
+        self.in_use.switch_failed(message)
 
     @on(PairNews)
     def _pair_news(self, message: PairNews) -> None:
@@ -232,10 +201,7 @@ class ChatApp(App[None]):
 
     @on(StoreTrouble)
     def _store_trouble(self, message: StoreTrouble) -> None:
-        if self.session is None:  # the end of loading shows everything anew
-            self._troubles.append(message.error)
-        else:
-            self.transcript.say(*in_words(message.error), error=True)
+        self.in_use.trouble(message.error)
 
     @on(TurnNews)
     def _turn_news(self) -> None:
@@ -384,18 +350,6 @@ class ChatApp(App[None]):
             lambda session, cancel: answer_twice(session, text, before, sides, cancel),
         ):
             self.push_screen(CompareScreen(text, sides, self.engine.stop))
-
-    def switch_pair(self, name: str) -> None:
-        """Load another pair in place of this one; the conversation stays."""
-        if self.session is not None and self.session.pair_name == name:
-            self.say_briefly(f"{one_line(name, 40)} is in use")
-            return
-        if self._opener is None or not self.turns.reserve_loading():
-            self.say_briefly(REASONS[self.turns.phase] or "there is no other pair here")
-            return
-        self.session = None
-        self.show_phase()
-        self.engine.switch(self._opener, name)
 
     def leave(self) -> None:
         """Quit; a running answer is stopped, the thread ends by itself."""

@@ -150,7 +150,7 @@ def _set(app: ChatApp, argument: str) -> None:
 
 def _pairs(app: ChatApp, argument: str) -> None:
     if argument:
-        app.switch_pair(argument)
+        app.in_use.switch(argument)
     else:
         app.pairs.show()
 

@@ -62,5 +62,5 @@ def run_app(
         app.engine.shut_down()
         app.engine.join(_PATIENCE_S)
         app.shelf.shut_down()
-    if app.load_error is not None:
-        raise app.load_error
+    if app.in_use.load_error is not None:
+        raise app.in_use.load_error

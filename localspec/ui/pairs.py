@@ -192,7 +192,7 @@ class Pairs:
     # Around it
 
     def _use(self, name: str) -> None:
-        self._app.switch_pair(name)
+        self._app.in_use.switch(name)
         if self._app.session is None and self._screen is not None:
             self._screen.dismiss()
         else:
