@@ -107,7 +107,10 @@ def written(model: Model, state: LlamaGrammar, rng: np.random.Generator, length:
             "allOf",
         ),
         ('{"allOf": [{"properties": {"a": {}}}, {"additionalProperties": false}]}', "allOf"),
-        ('{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}', "too deep"),
+        (
+            '{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}, {}]}}}',
+            "too deep",
+        ),
         ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "oneOf"),
         ('{"oneOf": [{"enum": [1, 2]}, {"const": 1.0}]}', "oneOf"),
         ('{"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}', "oneOf"),
@@ -198,6 +201,12 @@ def test_a_schema_of_the_wrong_shape_is_never_a_crash() -> None:
             | {"$defs": {"my_node": {"properties": {"next": {"$ref": "#/$defs/my_node"}}}}},
             ["{}", '{"next":{"next":{}}}'],
             ['{"next":1}'],
+        ),
+        (
+            {"allOf": [{"$ref": "#/$defs/a"}]}
+            | {"$defs": {"a": {"properties": {"b": {"allOf": [{"$ref": "#/$defs/a"}]}}}}},
+            ["{}", '{"b":{"b":{}}}'],
+            ['{"b":1}'],
         ),
         ({"$ref": "#/$defs/a~1b%25", "$defs": {"a/b%": {"type": "null"}}}, ["null"], ["{}"]),
         ({}, ["{}", '{"a": [1, true]}'], ["1"]),

@@ -171,10 +171,12 @@ class _Writer:
             raise _refused("oneOf", "Use anyOf where an answer may fit several alternatives.")
         return self._one_of(self._any(part) for part in found)
 
-    def _merged(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _merged(self, given: dict[str, Any]) -> Any:
         """``allOf`` and what stands beside it: one part, or objects of different properties."""
+        if len(given) == len(_some("allOf", given["allOf"])) == 1:
+            return given["allOf"][0]
         beside = {keyword: value for keyword, value in given.items() if keyword != "allOf"}
-        parts = [self._plain(part) for part in _some("allOf", given["allOf"])]
+        parts = [self._plain(part) for part in given["allOf"]]
         parts = [part for part in (*parts, beside) if part]
         if len(parts) < 2:
             return parts[0] if parts else {}
