@@ -456,6 +456,20 @@ def test_a_lossy_rule_is_lossless_at_lenience_1_alone(policy: Policy) -> None:
         assert distance(CHAINS[chain], policy, LossyRule(0.5)) > CAUGHT
 
 
+@pytest.mark.parametrize("lenience", [0.3, 0.8])
+def test_what_a_lossy_rule_emits_is_its_formula(lenience: float) -> None:
+    """2211.17192, appendix A.5: min(q, p/l), and the rest from norm(max(0, p - l q))."""
+    world, emitted = World(12, 1), np.zeros(V)
+    for tokens, weight in branches(
+        output(world, fixed, LossyRule(lenience), World.rows), Branching
+    ):
+        emitted[tokens[0]] += weight
+    p, q = (row.on(np.arange(V)) for row in (world.p(()), world.q(())))
+    accepted, left = np.minimum(q, p / lenience), np.maximum(0, p - lenience * q)
+    expected = accepted + (1 - accepted.sum()) * left / left.sum()
+    assert np.abs(emitted - expected).max() < EXACT
+
+
 # ---------------------------------------------------------------- mutants
 
 
