@@ -12,8 +12,10 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
+from localspec.bench.report import Report
 from localspec.cli.app import cli
 from localspec.errors import LocalspecError, UsageError
+from tests.support import bench_reports
 
 QUICKLY = ("--kinds", "sums", "--repeat", "1", "-n", "8", "--gamma", "2", "-t", "1", "-c", "256")
 
@@ -90,6 +92,32 @@ def test_a_bad_file_of_prompts_is_found_before_the_load(
     monkeypatch.setattr("localspec.cli.benching.load_session", None)
     with pytest.raises(LocalspecError, match="line 2"):
         bench("demo", "--prompts", str(path))
+    os.truncate(path, 65 << 20)
+    with pytest.raises(LocalspecError, match="larger than 64 MiB"):
+        bench("demo", "--prompts", str(path))
+    with pytest.raises(UsageError, match="no kind 'code'"):  # the demo pair has its own kinds
+        bench("--kinds", "code")
+    path.write_text('{"prompt": "a", "kind": "b"}\n')
+    with pytest.raises(UsageError, match="no kind 'c' among"):
+        bench("demo", "--prompts", str(path), "--kinds", "b,c")
+
+
+def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, kept = tmp_path / "gone" / "report.md", tmp_path / "report.md"
+    gone.parent.mkdir()
+
+    def measured(*_: object, **__: object) -> Report:
+        gone.parent.rmdir()
+        return bench_reports.report()
+
+    monkeypatch.setattr("localspec.cli.benching._measured", measured)
+    done = CliRunner().invoke(cli, ["bench", "demo", "-o", str(gone), "-o", str(kept)])
+    assert isinstance(done.exception, LocalspecError)
+    assert f"cannot write {gone}" in done.exception.message
+    assert "Verdict" in done.stdout
+    assert "Plain decoding" in kept.read_text()
 
 
 @pytest.mark.parametrize("sweep", ["12..0", "a..b", "1,,2", "", "0..64", "-1"])

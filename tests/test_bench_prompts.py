@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from localspec.bench.prompts import DEMO, GENERAL, read, shipped
+from localspec.bench.prompts import DEMO, GENERAL, OWN_KIND, read, shipped
 from localspec.errors import LocalspecError, UsageError
 
 
@@ -86,3 +87,15 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(LocalspecError, match="No such file"):
         read(tmp_path / "none.jsonl")
+
+
+def test_sets_are_told_apart_by_their_texts(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    digests = set()
+    for text in ("a", "b"):
+        path.write_text(json.dumps({"prompt": text}))
+        digests.add(read(path).digest)
+    assert len(digests) == 2
+    path.write_text(json.dumps({"prompt": "b", "kind": OWN_KIND}))
+    assert read(path).digest in digests
+    assert shipped(DEMO).digest != shipped(DEMO).only(["talk"]).digest

@@ -65,6 +65,7 @@ class Request:
         prompts = self.prompts
         return {
             "prompts": prompts.name,
+            "prompts_sha256": prompts.digest,
             "kinds": list(prompts.kinds),
             "repeats": self.repeats,
             "n_predict": self.n_predict,

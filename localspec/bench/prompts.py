@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from localspec.errors import LocalspecError, UsageError
 GENERAL, DEMO = "general", "demo"
 _SETS = Path(__file__).parent / "sets"
 OWN_KIND = "own"
+_MOST_BYTES = 64 << 20
 _MOST_KIND = 24  # characters: a column of the report
 
 
@@ -51,6 +53,12 @@ class PromptSet:
     def kinds(self) -> tuple[str, ...]:
         """The kinds, in order of appearance."""
         return tuple(dict.fromkeys(prompt.kind for prompt in self.prompts))
+
+    @property
+    def digest(self) -> str:
+        """Tells sets apart whose questions have the same names."""
+        texts = sorted((prompt.name, prompt.kind, prompt.text) for prompt in self.prompts)
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
     def only(self, kinds: Sequence[str]) -> PromptSet:
         """The questions of these kinds.
@@ -102,7 +110,11 @@ def read(path: Path) -> PromptSet:
         LocalspecError: it cannot be read, is empty, or has a line that is no prompt.
     """
     try:
-        lines = path.read_text("utf-8-sig").split("\n")
+        with path.open("rb") as file:  # a pipe will do; what never ends will not
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise LocalspecError(f"{path} is larger than {_MOST_BYTES >> 20} MiB", "Ask less.")
+        lines = content.decode("utf-8-sig").split("\n")
     except OSError as error:
         raise LocalspecError(
             f"cannot read the prompts in {path}: {error.strerror}", "Choose another file."

@@ -157,6 +157,8 @@ def _outputs(report: Report) -> list[str]:
     if not found.compared or not found.greedy:
         return []
     if not found.partings:
+        if found.compared == 1:
+            return ["Both answers are the same to the last token."]
         return [f"All {found.compared} pairs of answers are the same to the last token."]
     margins = [p.margin for p in found.partings if p.margin is not None]
     said = f"{len(found.partings)} of {found.compared} pairs of answers part somewhere"

@@ -24,6 +24,7 @@ from localspec.cli.loading import load_beside, load_session
 from localspec.cli.measuring import DEMO
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
+from localspec.errors import LocalspecError
 from localspec.pairs import units
 
 _EVERY_S = 10.0  # between two lines of progress where there is no terminal
@@ -37,31 +38,59 @@ def bench(options: Options, wanted: Wanted, cancel: Cancel) -> bool:
         Cancelled: it was stopped before there was anything to report.
     """
     output.check(wanted.outputs)
-    own = prompts.read(wanted.prompts) if wanted.prompts else None
+    chosen = _prompts(options, wanted)
     screen = _Screen()
     try:
-        report = _measured(options, wanted, own, cancel, screen)
+        report = _measured(options, wanted, chosen, cancel, screen)
     finally:
         screen.clear()
-    for path in wanted.outputs:
-        output.write(report, path)
-    colour = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    write(output.to_json(report) if wanted.as_json else text(report, colour=colour) + "\n")
+    _hand_over(report, wanted)
     return report.ended == INTERRUPTED
 
 
+def _hand_over(report: Report, wanted: Wanted) -> None:
+    """Write every file that can be written, and print in any case: measuring took its time.
+
+    Raises:
+        LocalspecError: a file could be written before the run, and cannot now.
+    """
+    failures = []
+    for path in wanted.outputs:
+        try:
+            output.write(report, path)
+        except LocalspecError as error:
+            failures.append(error)
+    colour = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    write(output.to_json(report) if wanted.as_json else text(report, colour=colour) + "\n")
+    if failures:
+        raise failures[0]
+
+
+def _prompts(options: Options, wanted: Wanted) -> PromptSet:
+    """What to ask: a file's prompts, else the demo pair's own for it and the general ones.
+
+    Raises:
+        LocalspecError: the file cannot be used, or there is no such kind.
+    """
+    if wanted.prompts is not None:
+        chosen = prompts.read(wanted.prompts)
+    else:
+        is_demo = (options.pair or DEMO).strip().lower() == DEMO
+        chosen = prompts.shipped(prompts.DEMO if is_demo else prompts.GENERAL)
+    if wanted.kinds:
+        chosen = chosen.only(wanted.kinds)
+    if wanted.ignore_end is not None:
+        chosen = replace(chosen, ignore_end=wanted.ignore_end)
+    return chosen
+
+
 def _measured(
-    options: Options, wanted: Wanted, own: PromptSet | None, cancel: Cancel, screen: _Screen
+    options: Options, wanted: Wanted, chosen: PromptSet, cancel: Cancel, screen: _Screen
 ) -> Report:
     """Load what is wanted and bench it."""
     with ExitStack() as stack:
         first = load_session(options, progress=screen.loading, cancel=cancel)
         stack.enter_context(closing(first))
-        chosen = own or prompts.shipped(_set_for(first))
-        if wanted.kinds:
-            chosen = chosen.only(wanted.kinds)
-        if wanted.ignore_end is not None:
-            chosen = replace(chosen, ignore_end=wanted.ignore_end)
         sessions = [first]
         for name in wanted.drafts[1:]:
             beside = load_beside(
@@ -87,11 +116,6 @@ def _request(wanted: Wanted, chosen: PromptSet) -> Request:
         sweep=wanted.sweep,
         deadline=wanted.deadline,
     )
-
-
-def _set_for(session: Session) -> str:
-    """The demo pair's own questions for its target, the general ones for all others."""
-    return prompts.DEMO if session.pair_name == DEMO else prompts.GENERAL
 
 
 def _free_draft(session: Session) -> None:
