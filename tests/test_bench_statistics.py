@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.bench.predict import Costs, Overhead, acceptances, overhead, predictions
+from localspec.bench.predict import Costs, Overhead, outcomes, overhead, predictions
 from localspec.bench.statistics import Interval, geometric_mean, interval
 from localspec.engine.cost import Curve
+from localspec.engine.gamma import FixedGamma
+from localspec.engine.simulate import Position, World, replay
+from localspec.engine.stats import Round
 from tests.support.bench_reports import CHEAP, done
 
 RATIOS = st.lists(st.floats(0.1, 10), min_size=2, max_size=8)
@@ -70,13 +73,11 @@ def test_a_single_question_has_no_interval_and_nothing_has_no_value() -> None:
     assert together.low is not None
 
 
-def test_acceptances_are_counted_position_by_position() -> None:
-    rounds = [done(1, 2)] * 30 + [done(2, 2)] * 10 + [done(3, 2)] * 60
-    found = acceptances(rounds, 4)
-    assert found[0] == pytest.approx(70 / 100)
-    assert found[1] == pytest.approx(60 / 70)
-    assert found[2] == found[3] == pytest.approx(130 / 170)  # nobody drafted that far
-    assert acceptances([], 2) == [0.0, 0.0]
+def test_what_was_judged_is_told_token_by_token() -> None:
+    rounds = [done(1, 2), done(3, 2), done(2, 2), done(3, 2), done(1, 2), done(1, 0)]
+    # The bonus tokens were not judged; of those after them one in two was right.
+    assert [one.chance for one in outcomes(rounds)] == [0, 1, 1, 0.5, 1, 0, 1, 1, 0.5, 0]
+    assert outcomes([]) == []
 
 
 def test_pythons_share_is_a_line_over_the_draft_length() -> None:
@@ -89,16 +90,54 @@ def test_pythons_share_is_a_line_over_the_draft_length() -> None:
 
 
 def test_predictions_add_up() -> None:
-    costs = Costs(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0))
-    found = predictions(costs, [0.8, 0.5])
+    costs = Costs(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), Overhead(0.0, 0.0))
+    found = predictions(costs, [done(3, 3)] * 60, 2)  # right, right, wrong, ...
     assert [p.gamma for p in found] == [0, 1, 2]
     assert found[0].tokens_per_second == pytest.approx(100)
-    assert found[2].tokens_per_round == pytest.approx(1 + 0.8 + 0.4)
+    assert found[1].tokens_per_round == pytest.approx(1.5, rel=0.01)
+    assert found[2].tokens_per_round == pytest.approx(3, rel=0.01)
     seconds = 2e-3 + Curve(CHEAP).seconds(3)
-    assert found[2].tokens_per_second == pytest.approx(2.2 / seconds, rel=0.05)
+    assert found[2].tokens_per_second == pytest.approx(3 / seconds, rel=0.01)
     assert found[2].roofline == pytest.approx(3 * 10e-3 / Curve(CHEAP).seconds(3))
     assert all(p.speedup <= p.roofline for p in found)
 
 
+@pytest.mark.parametrize("measured_at", [3, 8])
+def test_a_draft_length_that_was_not_run_is_predicted(measured_at: int) -> None:
+    """On a text with easy stretches and hard ones, where no mean acceptance tells enough."""
+    luck = random.Random(1)
+    chances = [0.95 if i // 40 % 2 else 0.4 for i in range(4000)]
+    text = [Position(1.0, float(luck.random() < chance)) for chance in chances]
+    costs = Costs(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), Overhead(1e-3, 1e-4))
+    world = World(costs.target, Curve({1: 1e-3, 2: 1e-3}))
+    policy = _Recording(measured_at)
+    replay(policy, text, world)
+    for expected in predictions(costs, policy.seen)[1:]:
+        true = replay(FixedGamma(expected.gamma), text, world)
+        assert expected.tokens_per_round == pytest.approx(true.tokens / true.rounds, rel=0.06)
+        seconds = true.seconds + 1e-3 * true.rounds + 1e-4 * true.drafted
+        assert expected.tokens_per_second == pytest.approx(true.tokens / seconds, rel=0.04)
+
+
+class _Recording(FixedGamma):
+    """Keeps its rounds."""
+
+    def __init__(self, gamma: int) -> None:
+        super().__init__(gamma)
+        self.seen: list[Round] = []
+
+    def observe(self, done: Round) -> None:
+        self.seen.append(done)
+
+
+def test_long_recordings_are_thinned_out_evenly() -> None:
+    costs = Costs(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0))
+    rounds = [done(1, 2)] * 20_000 + [done(3, 2)] * 6_667
+    found = predictions(costs, rounds)[2]  # half of the positions in either part
+    assert found.tokens_per_round == pytest.approx(1.5, rel=0.03)
+
+
 def test_without_a_draft_plain_decoding_alone_is_predicted() -> None:
-    assert len(predictions(Costs(Curve(CHEAP), None, Overhead(1e-3, 0.0)), [0.9])) == 1
+    assert len(predictions(Costs(Curve(CHEAP), None, Overhead(1e-3, 0.0)), [done(3, 2)])) == 1
+    hopeless = predictions(Costs(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0)), [])
+    assert all(p.tokens_per_round == pytest.approx(1) for p in hopeless)

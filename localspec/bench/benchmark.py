@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec.bench.environment import environment
 from localspec.bench.plan import OFF, Arm
-from localspec.bench.predict import Costs, Prediction, acceptances, overhead, predictions
+from localspec.bench.predict import Costs, Prediction, overhead, predictions
 from localspec.bench.prompts import Prompt, PromptSet
 from localspec.bench.report import Agreement, ArmReport, Report, SweepPoint
 from localspec.bench.runner import Outcome, Runner, Step
@@ -235,9 +235,12 @@ def _sweep(
     if 1 not in points.target or 1 not in points.draft or not runs or len(arms) < 2:
         return ()
     first = [arm for arm in arms if arm.gamma != 0 and arm.session is arms[1].session]
-    # A fixed length meets every position; `auto` drafts where it is easy.
-    telling = {arm.name for arm in first if arm.gamma != "auto"} or {arm.name for arm in first}
+    # A fixed length meets every position, a long one leaves out the fewest bonus tokens; `auto`
+    # drafts where it is easy.
+    fixed = {arm.gamma: arm.name for arm in first if arm.gamma != "auto"}
+    telling = set(fixed.values()) or {arm.name for arm in first}
     drafting = _rounds(runs, telling)
+    seen = _rounds(runs, {fixed[max(fixed)]}) if fixed else drafting
     costs = _costs(points, _rounds(runs, {OFF}), drafting)
     names = {OFF, *(arm.name for arm in first)}
     by_length = {
@@ -245,7 +248,7 @@ def _sweep(
     }
     return tuple(
         _sweep_point(expected, by_length.get(expected.gamma), runs)
-        for expected in predictions(costs, acceptances(drafting))
+        for expected in predictions(costs, seen)
     )
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from localspec.engine.cost import Curve
+from localspec.engine.gamma import FixedGamma
+from localspec.engine.simulate import Position, World, replay
 from localspec.engine.stats import Round
 
 LONGEST = 12
-_ENOUGH = 20  # judged positions, below which a position gets the mean acceptance
+_ACCEPTED, _REJECTED = Position(1.0, 1.0), Position(1.0, 0.0)
+_LEAST, _MOST, _BLOCK = 2000, 4000, 100  # positions to replay; neighbours that stay together
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +76,46 @@ def overhead(rounds: Iterable[Round]) -> Overhead:
     return Overhead(max(0.0, float(fixed)), max(0.0, float(slope)))
 
 
-def acceptances(rounds: Iterable[Round], longest: int = LONGEST) -> list[float]:
-    """The chance that drafted token k is accepted if those before it were, for k = 1 ... longest.
+def outcomes(rounds: Sequence[Round]) -> list[Position]:
+    """What was drafted, token by token: accepted, or rejected.
 
-    What few rounds got to has the mean of all positions.
+    The bonus token after full acceptance was not judged: its chance is that of the token after it.
     """
-    tried, passed = [0] * (longest + 1), [0] * (longest + 1)
+    after = [
+        later.accepted > 0
+        for done, later in pairwise(rounds)
+        if 0 < done.drafted == done.accepted and later.drafted
+    ]
+    bonus = Position(1.0, sum(after) / len(after) if after else 1.0)
+    found: list[Position] = []
     for done in rounds:
-        for k in range(1, min(done.drafted, done.accepted + 1, longest) + 1):
-            tried[k] += 1
-            passed[k] += done.accepted >= k
-    mean = sum(passed) / sum(tried) if sum(tried) else 0.0
-    return [passed[k] / tried[k] if tried[k] >= _ENOUGH else mean for k in range(1, longest + 1)]
+        found += [_ACCEPTED] * done.accepted
+        if done.drafted:
+            found.append(_REJECTED if done.accepted < done.drafted else bonus)
+    return found
 
 
-def predictions(costs: Costs, accepted: Sequence[float]) -> list[Prediction]:
-    """Every draft length from 0 up, as far as `accepted` goes; 0 alone without a draft."""
+def predictions(costs: Costs, rounds: Sequence[Round], longest: int = LONGEST) -> list[Prediction]:
+    """Every draft length from 0 up, replayed over what `rounds` saw; 0 alone without a draft."""
     alone = costs.target.seconds(1)
     plain = 1 / (alone + costs.python.of(0))
     found = [Prediction(0, 1.0, plain, 1.0, 1.0)]
     if costs.draft is None:
         return found
-    chain, tokens = 1.0, 1.0
-    for gamma, chance in enumerate(accepted, 1):
-        chain *= chance
-        tokens += chain
-        # After full acceptance the draft reads two tokens: its own last one, and the bonus.
-        first = chain * costs.draft.seconds(2) + (1 - chain) * costs.draft.seconds(1)
-        drafting = first + (gamma - 1) * costs.draft.seconds(1)
-        seconds = drafting + costs.target.seconds(gamma + 1) + costs.python.of(gamma)
-        speed = tokens / seconds
+    text = _typical(outcomes(rounds) or [_REJECTED])
+    world = World(costs.target, costs.draft)
+    for gamma in range(1, longest + 1):
+        done = replay(FixedGamma(gamma), text, world)
+        python = costs.python.fixed * done.rounds + costs.python.per_token * done.drafted
+        speed = done.tokens / (done.seconds + python)
         roof = (gamma + 1) * alone / costs.target.seconds(gamma + 1)
-        found.append(Prediction(gamma, tokens, speed, speed / plain, roof))
+        found.append(Prediction(gamma, done.tokens / done.rounds, speed, speed / plain, roof))
     return found
+
+
+def _typical(text: list[Position]) -> list[Position]:
+    """As much of `text` as is replayed in a moment; a short one often enough to have no ends."""
+    if len(text) <= _MOST:
+        return text * -(-_LEAST // len(text))
+    starts = np.linspace(0, len(text) - _BLOCK, _MOST // _BLOCK).astype(int)
+    return [place for start in starts for place in text[start : start + _BLOCK]]
