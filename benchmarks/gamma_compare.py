@@ -51,6 +51,8 @@ class Runs:
 
     speeds: dict[tuple[str, float, str], list[float]] = field(default_factory=dict)
     decided: dict[tuple[str, float], list[str]] = field(default_factory=dict)
+    own: list[float] = field(default_factory=list)
+    """Automatic over what its own plain rounds took, one entry a run that had enough of them."""
 
     def ratios(self, kind: str, temperature: float, over: str, *, odd: bool) -> list[float]:
         """Automatic over another setting, repeat by repeat; of the odd repeats alone if asked."""
@@ -114,7 +116,7 @@ def compare(
                 order = list(policies)
                 luck.shuffle(order)
                 for name in order:
-                    speed = generate(
+                    stats = generate(
                         engine,
                         policies[name],
                         prompt,
@@ -122,10 +124,12 @@ def compare(
                         seed=repeat,
                         tokens=arguments.tokens,
                     )
+                    speed = stats.tokens_per_second or 0.0
                     if repeat >= 0:
                         runs.speeds.setdefault((kind, temperature, name), []).append(speed)
                     if repeat >= 0 and name == AUTO:
                         runs.decided.setdefault((kind, temperature), []).append(auto.explain())
+                        runs.own += own_ratio(stats)
                     said = auto.explain() if name == AUTO else ""
                     at = f"{repeat} {kind} {temperature} {name}"
                     print(f"{at}: {speed:.2f} tokens/s {said}", file=sys.stderr, flush=True)
@@ -140,8 +144,8 @@ def generate(
     temperature: float,
     seed: int,
     tokens: int,
-) -> float:
-    """Tokens per second after the first token, over `tokens` of them whatever the text says."""
+) -> GenerationStats:
+    """Generate `tokens` tokens whatever the text says."""
     model = engine.target.model
     render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
     text = render(messages=[{"role": "user", "content": prompt}]).prompt
@@ -161,7 +165,20 @@ def generate(
     )
     for done in engine.generate(ids, settings, policy, cancel):
         stats.add(done)
-    return stats.tokens_per_second or 0.0
+    return stats
+
+
+def own_ratio(stats: GenerationStats) -> list[float]:
+    """Speed over that of the run's own plain rounds, if half of the rounds are such.
+
+    A machine that is faster in one run than in the next changes both alike: where a draft is of
+    no use, this tells what was spent on finding that out more sharply than two runs can.
+    """
+    plain = [each.total_s for each in stats.rounds[1:] if not each.draft_passes]
+    if 2 * len(plain) < len(stats.rounds):
+        return []
+    alone = statistics.mean(sorted(plain)[len(plain) // 10 : -len(plain) // 10 or None])
+    return [alone * (stats.generated_tokens - 1) / stats.after_first_s]
 
 
 def table(runs: Runs, gammas: list[int], arguments: argparse.Namespace) -> str:
@@ -201,7 +218,14 @@ def mix(runs: Runs, fixed: list[str]) -> list[str]:
     odd = slice(1, None, 2)
     pairs = zip(seconds(best, odd), seconds(AUTO, odd), strict=True)
     ratios = [theirs / ours for theirs, ours in pairs]
-    return [f"Over the mix: auto / the best single gamma ({best}): {interval(ratios)}."]
+    said = [f"Over the mix: auto / the best single gamma ({best}): {interval(ratios)}."]
+    if runs.own:
+        said += [
+            "",
+            f"Automatic over its own plain rounds, {len(runs.own)} runs in which most rounds"
+            f" drafted nothing: {interval(runs.own)}, least {min(runs.own):.3f}.",
+        ]
+    return said
 
 
 def interval(ratios: list[float]) -> str:

@@ -138,8 +138,9 @@ for context, sizes, one_row in ((t, TARGET_SIZES, False), (d, DRAFT_SIZES, True)
     profiles.append(found)
 auto = AutoGamma(Costs(profiles[0].best, [profiles[1].best]))
 engine = Engine(t, ModelDrafter(d, target.n_vocab))
-print(generate(engine, auto, how["question"], temperature=how["temperature"], seed=how["seed"],
-               tokens=how["tokens"]))
+stats = generate(engine, auto, how["question"], temperature=how["temperature"], seed=how["seed"],
+                 tokens=how["tokens"])
+print(stats.tokens_per_second)
 costs = auto.costs
 store.learn(profiles[0], costs.target.buckets())
 store.learn(profiles[1], costs.drafts[0].buckets())

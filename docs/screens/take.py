@@ -1,0 +1,61 @@
+"""Take the pictures of this folder: the real app on the demo pair, one question each.
+
+    uv run python docs/screens/take.py
+
+Half a minute. Look at them before they are committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from localspec.cli.loading import load_session
+from localspec.cli.options import Options
+from localspec.ui.app import ChatApp
+from localspec.ui.looks import Looks
+
+HERE = Path(__file__).parent
+QUESTION = "Write a Python function that adds two numbers."
+STORY = "Tell me a story about a dog named Max."
+SIZES = {"40x10": (40, 10), "80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
+
+
+async def take(
+    name: str, size: tuple[int, int], *, asked: tuple[str, ...] = (STORY, QUESTION),
+    keys: tuple[str, ...] = (), theme: str | None = None,
+) -> None:  # fmt: skip
+    """One picture: ask, press keys, export."""
+    options = Options(pair="demo", temp=0.0, n_predict=160)
+    app = ChatApp(
+        lambda progress, cancel: load_session(options, progress=progress, cancel=cancel),
+        looks=Looks(theme=theme) if theme else None,
+    )
+    async with app.run_test(size=size) as pilot:
+        while app.session is None:
+            await pilot.pause(0.05)
+        for question in asked:
+            app.prompt.insert(question)
+            await pilot.press("enter")
+            await pilot.pause(0.1)
+            while app.turns.busy:
+                await pilot.pause(0.05)
+        if keys:
+            await pilot.press(*keys)
+        await pilot.pause(0.6)
+        (HERE / f"{name}.svg").write_text(app.export_screenshot(), encoding="utf-8")
+    app.engine.shut_down()
+    app.engine.join(10)
+
+
+async def main() -> None:
+    """All pictures."""
+    for label, size in SIZES.items():
+        await take(f"chat-{label}", size)
+    await take("light-120x40", SIZES["120x40"], theme="textual-light")
+    await take("welcome-80x24", SIZES["80x24"], asked=())
+    await take("origin-80x24", SIZES["80x24"], keys=("f3",))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
