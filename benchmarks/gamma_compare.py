@@ -177,8 +177,7 @@ def own_ratio(stats: GenerationStats) -> list[float]:
     plain = [each.total_s for each in stats.rounds[1:] if not each.draft_passes]
     if 2 * len(plain) < len(stats.rounds):
         return []
-    alone = statistics.mean(sorted(plain)[len(plain) // 10 : -len(plain) // 10 or None])
-    return [alone * (stats.generated_tokens - 1) / stats.after_first_s]
+    return [statistics.mean(plain) * (stats.generated_tokens - 1) / stats.after_first_s]
 
 
 def table(runs: Runs, gammas: list[int], arguments: argparse.Namespace) -> str:
