@@ -139,9 +139,11 @@ def sized(small: Shape, parameters: float, step: int) -> Shape:
         least = -(-small.feed_forward // step) * step
         usual = small.grown(width, 1, max(least, round(8 / 3 * width)))
         layer = usual.parameters - small.vocab * width
-        layers = max(small.layers, round((parameters - small.vocab * width) / layer))
-        rest = parameters - small.vocab * width - layers * 4 * width * width
-        wide = round(rest / layers / 3 / width / step) * step
+        blocks = parameters - small.vocab * width
+        layers = max(small.layers, round(blocks / layer))
+        if layers > small.layers and wide_for(blocks, layers, width, step) < least:
+            layers -= 1  # rounded up to more than there is room for
+        wide = wide_for(blocks, layers, width, step)
         if wide < least:
             continue
         oddness = abs(math.log(layers / (width / 128)))
@@ -150,6 +152,11 @@ def sized(small: Shape, parameters: float, step: int) -> Shape:
     if best is None:
         raise EnlargeError("that size is smaller than the model itself")
     return best[1]
+
+
+def wide_for(blocks: float, layers: int, width: int, step: int) -> int:
+    """Return the feed-forward width at which so many layers have `blocks` parameters."""
+    return round((blocks / layers - 4 * width * width) / 3 / width / step) * step
 
 
 def padded_shape(name: str, small: Shape, large: Shape) -> tuple[int, ...]:

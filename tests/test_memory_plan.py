@@ -358,7 +358,7 @@ def test_show_says_how_a_pair_would_be_loaded(capsys: pytest.CaptureFixture[str]
     cli.main(["show", "demo"], standalone_mode=False)
     said = capsys.readouterr().out
     assert "plan        1,024 tokens of context, f16 cache" in said
-    assert "  draft     weights 1.01 MB" in said
+    assert "  draft     weights 1.78 MB" in said
     cli.main(["show", "demo", "--json"], standalone_mode=False)
     data = json.loads(capsys.readouterr().out)["plan"]
     assert data["fits"]

@@ -31,12 +31,12 @@ def logits_and_tokens(path: Path, count: int) -> tuple[np.ndarray, list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"), [("q8_0", 16_000_000), ("f16", 24_000_000), ("f32", 48_000_000)]
+    ("kind", "size"), [("q8_0", 24_000_000), ("f16", 48_000_000), ("f32", 96_000_000)]
 )
 def test_the_function_stays(kind: str, size: int, tmp_path: Path) -> None:
     out = tmp_path / "large.gguf"
     shape = enlarge.enlarge(DRAFT, out, size, kind)
-    assert shape.width > 128
+    assert shape.width > 192
     assert shape.layers > 2
     small, small_tokens = logits_and_tokens(DRAFT, 40)
     large, large_tokens = logits_and_tokens(out, 40)
@@ -49,9 +49,9 @@ def test_the_function_stays(kind: str, size: int, tmp_path: Path) -> None:
 
 def test_f16_of_f16_changes_nothing_either(tmp_path: Path) -> None:
     first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
-    enlarge.enlarge(DRAFT, first, 2_400_000, "f16")
+    enlarge.enlarge(DRAFT, first, 3_600_000, "f16")
     shape = enlarge.enlarge(first, second, 40_000_000, "f16")
-    assert shape.width > 128
+    assert shape.width > 192
     small, small_tokens = logits_and_tokens(first, 40)
     large, large_tokens = logits_and_tokens(second, 40)
     assert np.array_equal(small, large)
@@ -83,6 +83,15 @@ def test_tokenizer_and_template_are_copied(tmp_path: Path) -> None:
 def test_a_size_below_the_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(enlarge.EnlargeError, match="smaller"):
         enlarge.enlarge(DRAFT, tmp_path / "large.gguf", 100_000, "q8_0")
+
+
+def test_every_size_from_the_model_up_can_be_had() -> None:
+    small = enlarge.read_shape(gguf.GGUFReader(DRAFT))
+    for parameters in range(small.parameters, 40 * small.parameters, small.parameters // 7):
+        shape = enlarge.sized(small, parameters, 32)
+        assert shape.layers >= small.layers
+        assert shape.feed_forward >= small.feed_forward
+        assert shape.parameters == pytest.approx(parameters, rel=0.07)
 
 
 def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
