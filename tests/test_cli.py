@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import click
 import pytest
@@ -78,25 +76,76 @@ def test_a_reader_that_goes_away_is_no_failure() -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise there")
-@pytest.mark.parametrize("delay", [0.08, 0.12, 0.2])
-def test_ctrl_c_during_start_up_leaves_quietly(delay: float) -> None:
-    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    program += "print('up', flush=True)\n"
-    program += (
-        "from localspec.cli import main\nimport sys\nsys.argv[1:] = ['run', '-p', 'hi']\nmain()"
+# Watches the imports that the main thread makes, which alone is told of Ctrl+C.
+WATCHED = """
+import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupting, *sys.argv[1:] = sys.argv[1:]
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is threading.main_thread():
+            if name == interrupting:
+                signal.raise_signal(signal.SIGINT)
+            elif not name.startswith("localspec.cli") and raises():
+                print(name, "imported where Ctrl+C raises", file=sys.stderr)
+
+def raises():
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+import localspec.cli
+sys.meta_path.insert(0, Watch())
+localspec.cli.main()
+"""
+
+
+def watched(interrupting: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `localspec`, with a Ctrl+C when it begins to import the module `interrupting`."""
+    return subprocess.run(
+        [sys.executable, "-c", WATCHED, interrupting, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
-    started = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert started.stdout is not None
-    assert started.stderr is not None
-    started.stdout.readline()
-    time.sleep(delay)
-    started.send_signal(signal.SIGINT)
-    _, err = started.communicate(timeout=60)
-    assert started.returncode == 130
-    assert err.strip() == b""
+
+
+@pytest.mark.parametrize(
+    ("interrupting", "command"),
+    [
+        ("localspec.cli.app", "run -p hi"),
+        ("click", "--help"),
+        ("localspec.cli.run", "run -p hi"),
+        ("localspec.cli.answering", "run -p hi"),
+        ("numpy", "tune demo"),
+        ("numpy._core.multiarray", "tune demo"),
+        ("localspec.pairs.pull", "pull demo"),
+    ],
+)
+def test_ctrl_c_during_an_import_leaves_quietly(interrupting: str, command: str) -> None:
+    done = watched(interrupting, *command.split())
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("run", "none.gguf", "-p", "hi"), ("show", "none.gguf"), ("tune", "none.gguf")]
+)
+def test_nothing_is_imported_where_ctrl_c_raises(arguments: tuple[str, ...]) -> None:
+    done = watched("", *arguments)
+    assert done.returncode == 1
+    assert "imported where Ctrl+C raises" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no shell's background job there")
+def test_a_background_job_goes_on_ignoring_ctrl_c() -> None:
+    program = "import signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    program += "from localspec.cli import main\nfrom localspec.cli import interrupt\n"
+    program += "import atexit\natexit.register(lambda: signal.raise_signal(signal.SIGINT))\n"
+    program += "interrupt.interruptible(lambda cancel: signal.raise_signal(signal.SIGINT))\n"
+    program += "sys.argv[1:] = ['--version']\nmain()\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_every_error_has_its_exit_code() -> None:

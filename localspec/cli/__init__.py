@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-import signal
 
 TYPE_CHECKING = False  # the real one would cost an import before Ctrl+C is looked after
 if TYPE_CHECKING:
+    import signal
     from typing import NoReturn
+else:
+    # What `signal` wraps: built in, where `signal` itself imports `enum` and takes milliseconds.
+    import _signal as signal
 
 
 def main() -> NoReturn:
     """Run the `localspec` command and leave with its exit code.
 
-    While modules are imported there is nothing to undo: Ctrl+C ends the process at once.
+    Ctrl+C ends the process at once, from here to the end, except where a command has something
+    to keep or to undo and says so (`localspec.cli.interrupt`): a KeyboardInterrupt out of an
+    import or out of Python's own end would be a traceback.
     """
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored: nohup
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from localspec.cli import app  # noqa: PLC0415 - under the guard
 
-    signal.signal(signal.SIGINT, before)
     app.main()

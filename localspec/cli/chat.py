@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localspec.cli.interrupt import raising
 from localspec.cli.options import TEXT, Options, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import ConversationError, UsageError
@@ -56,13 +57,15 @@ def command(options: Options, latest: bool, resume: str | None) -> None:
     # Late, like everything heavy: `chat --help` needs neither Textual nor llama.cpp.
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
-    run_app(
-        lambda progress, cancel: _load(options, progress, cancel),
-        lambda name: _opener(options, name),
-        archive=archive,
-        resume=found.id if found is not None else None,
-        looks=_looks(click.get_current_context().obj),
-    )
+    looks = _looks(click.get_current_context().obj)
+    with raising():  # a signal from elsewhere must leave the terminal as it was
+        run_app(
+            lambda progress, cancel: _load(options, progress, cancel),
+            lambda name: _opener(options, name),
+            archive=archive,
+            resume=found.id if found is not None else None,
+            looks=looks,
+        )
 
 
 def _looks(settings: SettingsFile | None) -> Looks:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from localspec.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from localspec.engine.cancel import Cancel
 
 T = TypeVar("T")
@@ -73,12 +75,12 @@ class _Job(threading.Thread, Generic[T]):
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
-    """Let Ctrl+C end the process, while there is nothing to keep and nothing to undo.
+def raising() -> Iterator[None]:
+    """Let Ctrl+C raise KeyboardInterrupt, where something is to be kept, undone or said.
 
-    For imports: some packages turn a KeyboardInterrupt in the middle of one into another error.
+    Not for imports: some packages turn a KeyboardInterrupt in the middle of one into another error.
     """
-    with _on_sigint(_leave):
+    with _on_sigint(signal.default_int_handler):
         yield
 
 
@@ -86,7 +88,7 @@ def ending_at_once() -> Iterator[None]:
 def _sigint_sets(cancel: Cancel) -> Iterator[None]:
     """Let Ctrl+C set `cancel` the first time, and end the process the second time."""
 
-    def stop() -> None:
+    def stop(_signal: int, _frame: FrameType | None) -> None:
         if cancel.is_set():
             _leave()
         cancel.set()
@@ -96,12 +98,17 @@ def _sigint_sets(cancel: Cancel) -> Iterator[None]:
 
 
 @contextmanager
-def _on_sigint(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` on Ctrl+C; without effect outside the main thread, which gets the signals."""
-    if threading.current_thread() is not threading.main_thread():
+def _on_sigint(act: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call `act` on Ctrl+C.
+
+    Without effect outside the main thread, which gets the signals, and where Ctrl+C is ignored, as
+    it is for what a shell script runs in the background.
+    """
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, lambda _signal, _frame: act())
+    before = signal.signal(signal.SIGINT, act)
     try:
         yield
     finally:

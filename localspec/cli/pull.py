@@ -8,6 +8,7 @@ import time
 
 import click
 
+from localspec.cli.interrupt import raising
 from localspec.errors import Cancelled
 from localspec.pairs import report, units
 from localspec.pairs.patience import Patience
@@ -28,15 +29,16 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
     patience = Patience()
     screen = _Screen()
     try:
-        found = plan(pair, draft, name, patience, screen.note)
-        screen.clear()
-        for line in report.lines(found.report):
-            click.echo(line)
-        click.echo(f"disk        {_disk_line(found)}")
-        require_room(found)
-        if dry_run:
-            return
-        record = execute(found, patience, screen.show)
+        with raising():
+            found = plan(pair, draft, name, patience, screen.note)
+            screen.clear()
+            for line in report.lines(found.report):
+                click.echo(line)
+            click.echo(f"disk        {_disk_line(found)}")
+            require_room(found)
+            if dry_run:
+                return
+            record = execute(found, patience, screen.show)
     except KeyboardInterrupt:
         screen.clear()
         click.echo("stopped; what came so far is kept, and the same command continues", err=True)

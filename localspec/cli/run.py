@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from localspec.cli.interrupt import ending_at_once, interruptible
+from localspec.cli.interrupt import interruptible
 from localspec.cli.options import TEXT, Options, shared_options
 from localspec.errors import Cancelled, LocalspecError
 
@@ -80,7 +80,7 @@ def read_prompt() -> str:
 
 def _answer(options: Options, wanted: Wanted) -> bool:
     """Load and answer where Ctrl+C can interrupt it; whether it did."""
-    with ending_at_once():
-        # Late: `run --help` needs neither numpy nor llama.cpp.
-        from localspec.cli.answering import answer  # noqa: PLC0415
+    # Late: `run --help` needs neither numpy nor llama.cpp.
+    from localspec.cli.answering import answer  # noqa: PLC0415
+
     return interruptible(lambda cancel: answer(options, wanted, cancel))
