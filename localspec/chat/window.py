@@ -54,7 +54,7 @@ class Window:
         if len(prompt) > self._size:
             raise PromptTooLong(
                 f"the prompt has {len(prompt):,} tokens, the context holds {self._size:,}",
-                "Shorten it, start a new conversation (/clear), or raise --ctx-size.",
+                "Shorten it, or raise --ctx-size.",
             )
         self.left_out = begin
         return prompt
