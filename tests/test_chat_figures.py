@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from localspec import machine
+from localspec.chat.drafting import Drafting
 from localspec.chat.meter import Meter
+from localspec.chat.settings import ChatSettings
 from localspec.engine.stats import Prefill
 from tests.fakes import rounds_of
 
@@ -26,6 +28,29 @@ def test_speed_now_counts_from_the_prompt_on_at_first() -> None:
     assert measured([10.0]) is None
     assert measured([10.0, 10.5]) == pytest.approx(4)
     assert measured([10.0, 10.25, 10.5]) == pytest.approx(8)
+
+
+def test_the_plain_speed_is_that_of_the_whole_turn_not_of_its_last_round() -> None:
+    meter = Meter(100)
+    meter.plain_speed = 90.0  # as the turn begins
+    one = rounds_of(b"x" * 4, size=4)[0]
+    meter.add(one, None)  # nobody knows
+    meter.add(one, 0.1)
+    assert meter.plain_speed == 90.0  # too few to tell
+    for _ in range(8):
+        meter.add(one, 0.1)
+    meter.add(one, 1.0)  # a busy moment
+    assert meter.plain_speed == pytest.approx(40 / 1.9)
+
+
+def test_a_round_without_a_draft_tells_the_plain_speed_itself() -> None:
+    drafting = Drafting(ChatSettings(gamma=3), None, able=True)
+    plain, drafted = (rounds_of(b"xx", size=2, from_draft=n)[0] for n in (0, 1))
+    assert drafting.plain_seconds(drafted) is None
+    assert drafting.plain_seconds(plain) == plain.total_s + plain.between_s
+    for _ in range(5):
+        drafting.add(plain)
+    assert drafting.plain_seconds(drafted) == pytest.approx(plain.total_s + plain.between_s)
 
 
 def test_speed_now_forgets_what_is_older_than_a_second() -> None:

@@ -43,7 +43,7 @@ def test_the_speed_up_is_against_plain_decoding_here() -> None:
     assert "plain 40.0 tokens/s" in full
     assert "1.50× faster" in full
     assert "1.50× plain" in compact
-    assert "0.75× slower" in shown(replace(DRAFTED, speed_average=30.0))[0]
+    assert "0.75× as fast" in shown(replace(DRAFTED, speed_average=30.0))[0]
     plain = replace(DRAFTED, drafted=0)
     assert "×" not in "".join(shown(plain))
     assert "plain" not in "".join(shown(replace(DRAFTED, plain_speed=None)))

@@ -81,8 +81,19 @@ class Drafting:
         """Learn the plain speed from rounds without a draft."""
         self._plain.add(done)
 
+    def plain_seconds(self, done: Round) -> float | None:
+        """What the tokens of `done` would have taken without a draft, None while nobody knows.
+
+        At the speed that the machine had in that round: a turn's sum can be set against the
+        turn's time, where the speed at its end alone would tell of a busy moment.
+        """
+        if done.drafted == 0:
+            return done.total_s + done.between_s
+        speed = self.plain_speed(done.context)
+        return None if speed is None else done.emitted / speed
+
     def plain_speed(self, context: int) -> float | None:
-        """Tokens per second without a draft, from the measured costs or from plain rounds."""
+        """Tokens per second without a draft now, from the measured costs or from plain rounds."""
         if isinstance(self._auto, AutoGamma):
             return 1 / self._auto.costs.target.at(context).seconds(1)
         return self._plain.tokens_per_second

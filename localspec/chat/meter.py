@@ -11,7 +11,7 @@ from localspec.chat.figures import Figures
 from localspec.engine.stats import GenerationStats, Prefill, Round
 
 _WINDOW_S = 1.0
-_ENOUGH = 8  # tokens of plain rounds that make a speed
+_ENOUGH = 8  # tokens that make a speed without a draft
 
 
 class PlainSpeed:
@@ -45,7 +45,8 @@ class Meter:
 
     Attributes:
         stats: the sums; the engine's thread alone writes them.
-        plain_speed: tokens per second without a draft, None while that is not known.
+        plain_speed: tokens per second without a draft, None while that is not known; of this turn
+            as soon as it is long enough to tell.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class Meter:
     ) -> None:
         self.stats = GenerationStats(lenience=lenience)
         self.plain_speed: float | None = None
+        self._plain_tokens = 0
+        self._plain_s = 0.0
         self._context_size = context_size
         self._clock = clock
         self._lock = threading.Lock()
@@ -71,10 +74,15 @@ class Meter:
             self.stats.add_prefill(prefill)
             self._recent.append((self._clock(), 0))
 
-    def add(self, done: Round) -> None:
-        """Count one round."""
+    def add(self, done: Round, plain_s: float | None = None) -> None:
+        """Count one round, whose tokens would have taken `plain_s` without a draft, if known."""
         with self._lock:
             self.stats.add(done)
+            if plain_s is not None:
+                self._plain_tokens += done.emitted
+                self._plain_s += plain_s
+                if self._plain_tokens >= _ENOUGH and self._plain_s > 0:
+                    self.plain_speed = self._plain_tokens / self._plain_s
             now = self._clock()
             self._recent.append((now, done.emitted))
             self._recent_tokens += done.emitted

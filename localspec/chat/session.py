@@ -315,7 +315,6 @@ class Session:
             else:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
                 self.messages.append(message)
-        self._meter.plain_speed = self._drafting.plain_speed(len(prompt) + len(answer.tokens))
         yield TurnEnd(answer.text, reason, self._meter.stats)
 
     def _prompt(self, messages: Sequence[Message], settings: ChatSettings) -> list[int]:
@@ -347,8 +346,8 @@ class Session:
             done: Round
             for done in rounds:
                 event = answer.add(done)
-                self._meter.add(event.round)
                 self._drafting.add(event.round)
+                self._meter.add(event.round, self._drafting.plain_seconds(event.round))
                 yield event
                 if event.round.finish is not None:
                     return event.round.finish

@@ -136,7 +136,7 @@ def verdict(off: Side, on: Side) -> str:
         return "Esc stops and closes"
     slow, fast = off.stats.tokens_per_second, on.stats.tokens_per_second
     ratio = (
-        f"{fast / slow:.2f}x as fast with speculation, in this one answer; "
+        f"{fast / slow:.2f}× as fast with speculation, in this one answer; "
         if slow and fast
         else ""
     )

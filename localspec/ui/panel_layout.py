@@ -165,7 +165,7 @@ def _speedup(now: Figures) -> Content:
     """Whether drafting paid, in a figure and in a word."""
     if now.speedup is None:
         return Content("")
-    word, style = ("faster", "$text-success") if now.speedup >= 1 else ("slower", "$text-warning")
+    word, style = ("faster", "$text-success") if now.speedup >= 1 else ("as fast", "$text-warning")
     return drawing.styled((_times(now.speedup), f"bold {style}"), (f" {word}", _LABEL))
 
 
