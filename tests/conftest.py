@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import hypothesis
 import pytest
 
 from localspec.engine.llama import Context, ContextOptions, Model
+
+# A machine that does something else as well is slow, not wrong.
+hypothesis.settings.register_profile("localspec", deadline=None)
+hypothesis.settings.load_profile("localspec")
 
 DEMO = Path(__file__).parent.parent / "models" / "demo"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.bench import output
@@ -76,7 +76,6 @@ def runs(draw: st.DrawFn) -> Run:
     )
 
 
-@settings(deadline=None)
 @given(st.lists(runs(), min_size=1, max_size=5))
 def test_the_numbers_of_every_run_add_up(made: list[Run]) -> None:
     found = document(report(runs=tuple(made)))["runs"]
@@ -92,7 +91,6 @@ def test_the_numbers_of_every_run_add_up(made: list[Run]) -> None:
     assert together.draft + together.verify + together.python == pytest.approx(1)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(
         st.integers(0, 9), st.tuples(st.floats(1, 99), st.floats(1, 99)), min_size=1, max_size=9

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.bench.predict import Costs, Overhead, outcomes, overhead, predictions
@@ -20,7 +20,6 @@ from tests.support.bench_reports import CHEAP, done
 RATIOS = st.lists(st.floats(0.1, 10), min_size=2, max_size=8)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abcd"), RATIOS, min_size=1))
 def test_the_value_lies_in_its_interval_and_is_the_mean_of_the_kinds_means(
     groups: dict[str, list[float]],
@@ -35,7 +34,6 @@ def test_the_value_lies_in_its_interval_and_is_the_mean_of_the_kinds_means(
     assert found.value == pytest.approx(geometric_mean(means))
 
 
-@settings(deadline=None)
 @given(RATIOS)
 def test_turning_the_ratios_over_turns_the_value_over(ratios: list[float]) -> None:
     there, back = interval({"a": ratios}), interval({"a": [1 / r for r in ratios]})

@@ -99,7 +99,7 @@ def test_bad_references(text: str) -> None:
     assert caught.value.remedy
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=40))
 def test_any_text_is_a_reference_or_refused(text: str) -> None:
     try:

@@ -295,7 +295,7 @@ MUTATIONS = st.lists(
 MUTATED = {"mutations": MUTATIONS, "cut": st.integers(0, len(SMALL)), "endless": st.booleans()}
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(**MUTATED)
 def test_mutated_headers_do_no_harm(
     mutations: list[tuple[int, bytes]], cut: int, endless: bool
@@ -304,7 +304,7 @@ def test_mutated_headers_do_no_harm(
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5000, suppress_health_check=list(HealthCheck))
 @given(**MUTATED)
 def test_thousands_of_mutated_headers_do_no_harm(
     mutations: list[tuple[int, bytes]], cut: int, endless: bool
@@ -320,7 +320,7 @@ def check_mutated(mutations: list[tuple[int, bytes]], cut: int, endless: bool) -
     assert survives(bad, None if endless else len(bad)) < 100_000_000
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=300))
 def test_random_bytes_do_no_harm(data: bytes) -> None:
     assert survives(b"GGUF\3\0\0\0" + data, None) < 100_000_000
