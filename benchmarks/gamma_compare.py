@@ -1,9 +1,9 @@
 """Automatic gamma against every fixed one and plain decoding, on a real pair.
 
 Four kinds of text at temperature 0 and 0.8. Every repeat runs all settings one after the other in
-a new random order, in one process, with the same prompt and seed. The best fixed gamma is chosen
-on the even repeats and scored on the odd ones; a figure is the median of the paired ratios with
-its 95 % interval (bootstrap).
+a new random order, in one process, with the same prompt and seed. The best fixed gamma of a text is
+chosen on one half of the repeats and scored on the other, both ways; a figure is the median of the
+paired ratios, over all texts their geometric mean, with its 95 % interval (bootstrap).
 
     uv run python benchmarks/gamma_compare.py --target T.gguf --draft D.gguf --output table.md
 
@@ -54,13 +54,9 @@ class Runs:
     own: list[float] = field(default_factory=list)
     """Automatic over what its own plain rounds took, one entry a run that had enough of them."""
 
-    def ratios(self, kind: str, temperature: float, over: str, *, odd: bool) -> list[float]:
-        """Automatic over another setting, repeat by repeat; of the odd repeats alone if asked."""
-        ours = self.speeds[kind, temperature, AUTO]
-        theirs = self.speeds[kind, temperature, over]
-        return [
-            a / b for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if i % 2 or not odd
-        ]
+    def of(self, kind: str, temperature: float, names: list[str]) -> dict[str, list[float]]:
+        """The speeds with these settings on one kind of text."""
+        return {name: self.speeds[kind, temperature, name] for name in names}
 
 
 def main() -> None:
@@ -190,33 +186,51 @@ def table(runs: Runs, gammas: list[int], arguments: argparse.Namespace) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     fixed = [str(n) for n in gammas]
+    together: dict[float, list[float]] = {0.0: [], 0.8: []}
     for kind in KINDS:
-        for temperature in (0.0, 0.8):
-            at = (kind, temperature)
-            best = max(fixed, key=lambda n: statistics.median(runs.speeds[*at, n][::2]))
-            plain = statistics.median(runs.speeds[*at, "0"]) if "0" in fixed else 0.0
-            against_plain = interval(runs.ratios(*at, "0", odd=False)) if "0" in fixed else ""
+        for temperature in together:
+            speeds = runs.of(kind, temperature, [AUTO, *fixed])
+            ours = speeds.pop(AUTO)
+            best, ratios = crossed(ours, speeds)
+            together[temperature] += ratios
+            plain = statistics.median(speeds["0"]) if "0" in fixed else 0.0
+            paired = [a / b for a, b in zip(ours, speeds.get("0", ()), strict=False)]
             lines.append(
-                f"| {kind} | {temperature} | {plain:.1f} | {best} "
-                f"| {interval(runs.ratios(*at, best, odd=True))} | {against_plain} "
-                f"| {runs.decided[at][-1]} |"
+                f"| {kind} | {temperature} | {plain:.1f} | {best} | {interval(ratios)} "
+                f"| {interval(paired)} | {runs.decided[kind, temperature][-1]} |"
             )
+    for temperature, ratios in together.items():
+        lines.append(f"| all | {temperature} | | | {interval(ratios, geometric=True)} | | |")
     lines += ["", *mix(runs, fixed)]
     return "\n".join(lines)
+
+
+def crossed(ours: list[float], theirs: dict[str, list[float]]) -> tuple[str, list[float]]:
+    """Ratios to the best of `theirs`: chosen on every half of the repeats, scored on the other.
+
+    Returns:
+        what was chosen, and the ratios
+    """
+    chosen, ratios = [], []
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        other = slice(1 - half.start, None, 2)
+        if not ours[half] or not ours[other]:
+            continue
+        best = max(theirs, key=lambda name: statistics.median(theirs[name][half]))
+        chosen.append(best)
+        ratios += [a / b for a, b in zip(ours[other], theirs[best][other], strict=True)]
+    return ", ".join(dict.fromkeys(chosen)), ratios
 
 
 def mix(runs: Runs, fixed: list[str]) -> list[str]:
     """Over all kinds and temperatures together: the best single gamma by total time."""
     cells = [(kind, temperature) for kind in KINDS for temperature in (0.0, 0.8)]
 
-    def seconds(name: str, repeats: slice) -> list[float]:
-        columns = [runs.speeds[*cell, name][repeats] for cell in cells]
-        return [sum(1 / speed for speed in row) for row in zip(*columns, strict=True)]
+    def rates(name: str) -> list[float]:
+        columns = [runs.speeds[*cell, name] for cell in cells]
+        return [1 / sum(1 / speed for speed in row) for row in zip(*columns, strict=True)]
 
-    best = min(fixed, key=lambda n: sum(seconds(n, slice(0, None, 2))))
-    odd = slice(1, None, 2)
-    pairs = zip(seconds(best, odd), seconds(AUTO, odd), strict=True)
-    ratios = [theirs / ours for theirs, ours in pairs]
+    best, ratios = crossed(rates(AUTO), {name: rates(name) for name in fixed})
     said = [f"Over the mix: auto / the best single gamma ({best}): {interval(ratios)}."]
     if runs.own:
         said += [
@@ -227,13 +241,14 @@ def mix(runs: Runs, fixed: list[str]) -> list[str]:
     return said
 
 
-def interval(ratios: list[float]) -> str:
-    """Median and its 95 % interval, by bootstrap."""
+def interval(ratios: list[float], *, geometric: bool = False) -> str:
+    """Median, or geometric mean, and its 95 % interval, by bootstrap."""
     if not ratios:
         return ""
     luck = random.Random(1)
-    medians = sorted(statistics.median(luck.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return f"{statistics.median(ratios):.3f} [{medians[50]:.3f}, {medians[1949]:.3f}]"
+    middle = statistics.geometric_mean if geometric else statistics.median
+    found = sorted(middle(luck.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return f"{middle(ratios):.3f} [{found[50]:.3f}, {found[1949]:.3f}]"
 
 
 if __name__ == "__main__":

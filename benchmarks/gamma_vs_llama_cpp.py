@@ -8,10 +8,10 @@ cmake --build build -t llama-speculative-simple), so that both sides run the sam
 
 Processes alternate: for every prompt and repeat one run of each of llama.cpp's draft lengths and
 one of localspec, in a random order; each loads its models anew. Both sides count generated tokens
-over decode time, the prompt left out. The best draft length is chosen on the even repeats and
-scored on the odd ones. Same prompts, chain, threads and context. 4 x 2 x 20 repeats x 8 runs of
-128 tokens and the loads: about three hours at 20 tokens a second; `--quick` (6 repeats, lengths
-2, 4, 8) half an hour.
+over decode time, the prompt left out. The best draft length of a text is chosen on one half of the
+repeats and scored on the other, both ways. Same prompts, chain, threads and context. 4 x 2 x 20
+repeats x 8 runs of 128 tokens and the loads: about three hours at 20 tokens a second; `--quick` (6
+repeats, lengths 2, 4, 8) half an hour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gamma_compare import KINDS, interval
+from gamma_compare import KINDS, crossed, interval
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.engine.llama import Model, default_threads, machine
@@ -178,14 +178,12 @@ def table(speeds: dict, lengths: list[str], arguments: argparse.Namespace) -> st
     for temperature in (0.0, 0.8):
         together = []
         for kind in KINDS:
-            at = (kind, temperature)
-            best = max(lengths, key=lambda n: statistics.median(speeds[*at, n][::2]))
-            pairs = zip(speeds[*at, LOCALSPEC][1::2], speeds[*at, best][1::2], strict=True)
-            ratios = [ours_ / theirs_ for ours_, theirs_ in pairs]
+            theirs_ = {name: speeds[kind, temperature, name] for name in lengths}
+            best, ratios = crossed(speeds[kind, temperature, LOCALSPEC], theirs_)
             together += ratios
-            median = statistics.median(speeds[*at, best])
+            median = max(statistics.median(each) for each in theirs_.values())
             lines.append(f"| {kind} | {temperature} | {best} | {median:.1f} | {interval(ratios)} |")
-        lines.append(f"| all | {temperature} | | | {interval(together)} |")
+        lines.append(f"| all | {temperature} | | | {interval(together, geometric=True)} |")
     return "\n".join(lines) + "\n"
 
 
