@@ -56,9 +56,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, registered: int | None) -> list[ob
     function = ADD(add)
     called.append(function)  # it has to live
     library = SimpleNamespace(
-        backend_by_name=lambda name: int(name == b"RPC"),
-        backend_function=lambda _backend, _name: ctypes.cast(function, ctypes.c_void_p).value,
-        register_backend=called.append,
+        reg_by_name=lambda name: int(name == b"RPC"),
+        reg_get_proc_address=lambda _backend, _name: ctypes.cast(function, ctypes.c_void_p).value,
+        register=called.append,
     )
     monkeypatch.setattr(rpc, "ggml", lambda: library)
     return called

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp
@@ -23,68 +24,66 @@ RPC = "RPC"
 """The backend of other machines' devices, and what llama.cpp's names of these begin with."""
 
 
+_HANDLE, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+_NUMBER_P = ctypes.POINTER(_NUMBER)
+_REGISTRY = {  # of libggml: what a function takes, and what it returns
+    "ggml_backend_dev_count": ((), _NUMBER),
+    "ggml_backend_dev_get": ((_NUMBER,), _HANDLE),
+    "ggml_backend_reg_count": ((), _NUMBER),
+    "ggml_backend_reg_get": ((_NUMBER,), _HANDLE),
+    "ggml_backend_reg_by_name": ((_TEXT,), _HANDLE),
+    "ggml_backend_register": ((_HANDLE,), None),
+}
+_BASE = {  # of libggml-base
+    "ggml_backend_reg_get_proc_address": ((_HANDLE, _TEXT), _HANDLE),
+    "ggml_backend_reg_name": ((_HANDLE,), _TEXT),
+    "ggml_backend_dev_type": ((_HANDLE,), ctypes.c_int),
+    "ggml_backend_dev_name": ((_HANDLE,), _TEXT),
+    "ggml_backend_dev_description": ((_HANDLE,), _TEXT),
+    "ggml_backend_dev_memory": ((_HANDLE, _NUMBER_P, _NUMBER_P), None),
+}
+
+
 @cache
-def ggml() -> Any:
-    """The ggml registry, from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured)."""
+def ggml() -> SimpleNamespace:
+    """The ggml registry, from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured).
+
+    Its functions go by their C names without ``ggml_backend_``.
+    """
     start_backend()
-    folder = os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib"
-    library = load_shared_library("ggml", Path(folder))
-    base = load_shared_library("ggml-base", Path(folder))
-    library.ggml_backend_dev_count.restype = ctypes.c_size_t
-    library.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    library.ggml_backend_dev_get.restype = ctypes.c_void_p
-    library.ggml_backend_reg_count.restype = ctypes.c_size_t
-    library.ggml_backend_reg_get.argtypes = [ctypes.c_size_t]
-    library.ggml_backend_reg_get.restype = ctypes.c_void_p
-    library.backend_by_name = library.ggml_backend_reg_by_name
-    library.backend_by_name.argtypes = [ctypes.c_char_p]
-    library.backend_by_name.restype = ctypes.c_void_p
-    library.register_backend = library.ggml_backend_register
-    library.register_backend.argtypes = [ctypes.c_void_p]
-    library.register_backend.restype = None
-    library.backend_function = base.ggml_backend_reg_get_proc_address
-    library.backend_function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    library.backend_function.restype = ctypes.c_void_p
-    library.backend_name = base.ggml_backend_reg_name
-    library.backend_name.argtypes = [ctypes.c_void_p]
-    library.backend_name.restype = ctypes.c_char_p
-    library.device_type = base.ggml_backend_dev_type
-    library.device_type.argtypes = [ctypes.c_void_p]
-    library.device_name = base.ggml_backend_dev_name
-    library.device_name.argtypes = [ctypes.c_void_p]
-    library.device_name.restype = ctypes.c_char_p
-    library.device_description = base.ggml_backend_dev_description
-    library.device_description.argtypes = [ctypes.c_void_p]
-    library.device_description.restype = ctypes.c_char_p
-    library.device_memory = base.ggml_backend_dev_memory
-    size_p = ctypes.POINTER(ctypes.c_size_t)
-    library.device_memory.argtypes = [ctypes.c_void_p, size_p, size_p]
-    library.device_memory.restype = None
-    return library
+    folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib")
+    found = SimpleNamespace()
+    for name, signatures in (("ggml", _REGISTRY), ("ggml-base", _BASE)):
+        library = load_shared_library(name, folder)
+        for function, (takes, returns) in signatures.items():
+            entry = library[function]
+            entry.argtypes, entry.restype = takes, returns
+            setattr(found, function.removeprefix("ggml_backend_"), entry)
+    return found
 
 
 @cache
 def _accelerators() -> tuple[tuple[int, str, str, bool], ...]:
     """(handle, name, description, integrated) of every GPU; a CPU-only build has none."""
     library = ggml()
-    handles = [library.ggml_backend_dev_get(i) for i in range(library.ggml_backend_dev_count())]
+    handles = [library.dev_get(i) for i in range(library.dev_count())]
     return tuple(
         (
             handle,
-            library.device_name(handle).decode("utf-8", "replace"),
-            library.device_description(handle).decode("utf-8", "replace"),
+            library.dev_name(handle).decode("utf-8", "replace"),
+            library.dev_description(handle).decode("utf-8", "replace"),
             _integrated(library, handle),
         )
         for handle in handles
-        if library.device_type(handle) in (_GPU, _INTEGRATED_GPU)
+        if library.dev_type(handle) in (_GPU, _INTEGRATED_GPU)
     )
 
 
-def _integrated(library: Any, handle: int) -> bool:
+def _integrated(library: SimpleNamespace, handle: int) -> bool:
     """Whether a device shares this machine's memory."""
-    if library.device_name(handle).startswith(RPC.encode()):
+    if library.dev_name(handle).startswith(RPC.encode()):
         return False
-    return library.device_type(handle) == _INTEGRATED_GPU or sys.platform == "darwin"
+    return library.dev_type(handle) == _INTEGRATED_GPU or sys.platform == "darwin"
 
 
 def forget_devices() -> None:
@@ -95,8 +94,8 @@ def forget_devices() -> None:
 def backends() -> tuple[str, ...]:
     """The backends compiled into this build of llama.cpp, such as ``CPU`` and ``CUDA``."""
     library = ggml()
-    handles = (library.ggml_backend_reg_get(i) for i in range(library.ggml_backend_reg_count()))
-    return tuple(library.backend_name(handle).decode("utf-8", "replace") for handle in handles)
+    handles = (library.reg_get(i) for i in range(library.reg_count()))
+    return tuple(library.reg_name(handle).decode("utf-8", "replace") for handle in handles)
 
 
 def repacking_works() -> bool:
@@ -114,7 +113,7 @@ def devices() -> tuple[DeviceMemory, ...]:
     found = []
     for handle, label, description, integrated in _accelerators():
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        ggml().device_memory(handle, ctypes.byref(free), ctypes.byref(total))
+        ggml().dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
         found.append(DeviceMemory(description, free.value, total.value, integrated, label))
     return tuple(found)
 

@@ -47,8 +47,8 @@ def _place(endpoint: str) -> tuple[str, int]:
 def _registration() -> Any:
     """A function that registers an endpoint's devices with llama.cpp."""
     library = ggml()
-    backend = library.backend_by_name(RPC.encode())
-    address = backend and library.backend_function(backend, b"ggml_backend_rpc_add_server")
+    backend = library.reg_by_name(RPC.encode())
+    address = backend and library.reg_get_proc_address(backend, b"ggml_backend_rpc_add_server")
     if not address:
         raise EngineError(
             "this build of llama.cpp has no RPC backend",
@@ -61,7 +61,7 @@ def _registration() -> Any:
         added = add(endpoint.encode())
         if not added:
             raise EngineError(f"the RPC server {endpoint} has no devices", "Look at its output.")
-        library.register_backend(added)
+        library.register(added)
 
     return register
 
