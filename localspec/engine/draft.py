@@ -50,12 +50,13 @@ class ArgmaxView:
 
     Attributes:
         token: the best guess.
-        margins: by how much logits lie above that of the best guess, at most 0 where the guess is
-            the largest: those of `_columns` will do.
+        logits: the draft's, of shape (n_vocab,).
+        maxima: those of the columns of `_columns`, if they were wanted for the guess already.
     """
 
     token: int
-    margins: Logits
+    logits: Logits
+    maxima: Logits | None = None
 
     def confidence(self) -> float:
         """An estimate from above of the softmax at its largest value.
@@ -64,7 +65,8 @@ class ArgmaxView:
         that carry the mass are rarely in one column, and nothing passes over the vocabulary more
         than once. What it gets wrong the calibration takes out again.
         """
-        return 1.0 / max(1.0, float(np.exp(self.margins).sum()))
+        maxima = _column_maxima(self.logits) if self.maxima is None else self.maxima
+        return 1.0 / max(1.0, float(np.exp(maxima - self.logits[self.token]).sum()))
 
     def pick(self) -> tuple[int, None]:
         """The most probable token."""
@@ -82,6 +84,12 @@ def _columns(logits: Logits) -> tuple[Logits, Logits]:
     return logits[:whole].reshape(rows, -1), logits[whole:]
 
 
+def _column_maxima(logits: Logits) -> Logits:
+    """The largest logit of every column; what is left over has none."""
+    maxima: Logits = np.maximum.reduce(_columns(logits)[0])
+    return maxima
+
+
 def look_for_argmax(logits: Logits, _tokens: Sequence[int], _drafted: Sequence[int]) -> ArgmaxView:
     """See the most probable token; it is found in the pass that tells how sure the draft is."""
     grid, rest = _columns(logits)
@@ -90,9 +98,9 @@ def look_for_argmax(logits: Logits, _tokens: Sequence[int], _drafted: Sequence[i
     best = maxima[column]
     if rest.size and rest.max() > best:
         token = grid.size + int(rest.argmax())
-        return ArgmaxView(token, maxima - logits[token])
+        return ArgmaxView(token, logits, maxima)
     row = int(grid[:, column].argmax())
-    return ArgmaxView(row * grid.shape[1] + column, maxima - best)
+    return ArgmaxView(row * grid.shape[1] + column, logits, maxima)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +115,7 @@ class LookForBest:
 
     def __call__(self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> ArgmaxView:
         """See what may follow `tokens` and `drafted`."""
-        token = int(self.best.along(logits, tokens, drafted).ids[0])
-        return ArgmaxView(token, np.maximum.reduce(_columns(logits)[0]) - logits[token])
+        return ArgmaxView(int(self.best.along(logits, tokens, drafted).ids[0]), logits)
 
 
 Agreement: TypeAlias = Callable[[Dist, Dist], float]
