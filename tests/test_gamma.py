@@ -210,7 +210,6 @@ def test_it_drafts_where_that_pays_and_says_so() -> None:
 
 def test_before_the_first_round_it_claims_nothing() -> None:
     assert auto().explain().startswith("automatic")
-    assert FixedGamma(3).explain() == "fixed"
 
 
 def test_it_does_not_draft_where_that_costs_and_says_so() -> None:

@@ -609,9 +609,6 @@ class Stopping:
 
     def observe(self, done: Round) -> None: ...
 
-    def explain(self, kind: str = "") -> str:
-        return ""
-
 
 END = 0  # where the world has an end of generation
 

@@ -22,7 +22,7 @@ class Drafting:
         able: whether anything can be drafted.
     """
 
-    def __init__(self, settings: ChatSettings, auto: GammaPolicy | None, *, able: bool) -> None:
+    def __init__(self, settings: ChatSettings, auto: AutoGamma | None, *, able: bool) -> None:
         self._settings = settings
         self._auto = auto
         self.able = able
@@ -55,7 +55,7 @@ class Drafting:
         """What decides in the next round."""
         if not self._on:
             return FixedGamma(0)
-        if self._settings.gamma == "auto" and self._auto is not None:
+        if self._settings.gamma == "auto" and self._auto:
             return self._auto
         return FixedGamma(self._settings.draft_length)
 
@@ -63,7 +63,7 @@ class Drafting:
         """The draft length now: a decision of `auto` counts as it came out lately."""
         if not self._on:
             return 0
-        if self._settings.gamma == "auto" and isinstance(self._auto, AutoGamma):
+        if self._settings.gamma == "auto" and self._auto:
             return self._auto.length
         return self._settings.draft_length
 

@@ -22,7 +22,7 @@ from localspec.chat.template import ChatTemplate
 from localspec.chat.transcript import Transcript
 from localspec.chat.window import Window
 from localspec.engine.cancel import Cancel
-from localspec.engine.gamma import GammaPolicy
+from localspec.engine.gamma import AutoGamma
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama_grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
@@ -56,7 +56,7 @@ class Session:
         engine: Engine,
         settings: ChatSettings,
         *,
-        auto: GammaPolicy | None = None,
+        auto: AutoGamma | None = None,
         closing: Callable[[], None] | None = None,
     ) -> None:
         """Begin an empty conversation.

@@ -33,7 +33,3 @@ class Switch:
     def observe(self, done: Round) -> None:
         """Let it learn."""
         self._policy.observe(done)
-
-    def explain(self, kind: str = "") -> str:
-        """Its reasons."""
-        return self._policy.explain(kind)

@@ -34,10 +34,6 @@ class GammaPolicy(Protocol):
         """Learn from a finished round."""
         ...
 
-    def explain(self, kind: str = "") -> str:
-        """What was decided, and why, in words for people."""
-        ...
-
 
 class FixedGamma:
     """Always the same draft length.
@@ -51,10 +47,6 @@ class FixedGamma:
 
     def begin(self, *, follow_clock: bool) -> None:
         """Nothing to prepare."""
-
-    def explain(self, kind: str = "") -> str:  # noqa: ARG002 - it does not matter here
-        """It was asked for."""
-        return "fixed"
 
     def plan(self, situation: Situation) -> Plan:
         """The fixed draft length, as far as there is room."""

@@ -178,10 +178,6 @@ class Threshold:
     def observe(self, done: Round) -> None:
         """A bound learns nothing."""
 
-    def explain(self, kind: str = "") -> str:  # noqa: ARG002 - nobody reads it
-        """The bound."""
-        return f"drafting above a confidence of {self._bound:.2f}"
-
 
 @dataclass(slots=True)
 class _ThresholdPlan:
@@ -241,10 +237,6 @@ class Oracle:
     def observe(self, done: Round) -> None:
         """Move on."""
         self._at += done.emitted
-
-    def explain(self, kind: str = "") -> str:  # noqa: ARG002 - nobody reads it
-        """What it is."""
-        return "told"
 
 
 def best_oracle(
