@@ -17,6 +17,7 @@ from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLo
 from localspec.ui import panel_layout
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
+from localspec.ui.dashboard import Dashboard
 from localspec.ui.help_screen import HelpScreen, help_lines
 from localspec.ui.panel import PanelForm, natural_form, next_form
 from localspec.ui.prompt import LONGEST_PASTE
@@ -62,6 +63,45 @@ def test_text_appears_while_it_is_written_and_escape_stops_within_one_round() ->
             assert chat.session.rounds_made == 8
             assert "stopped" in chat.transcript()
             assert chat.session.messages[-1].finish is FinishReason.CANCELLED
+
+    run(body)
+
+
+def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    within, taken = [False], [0, 0]
+    go_along, refresh = Dashboard.go_along, Dashboard.refresh
+
+    def watched(self: Dashboard) -> None:
+        within[0] = True
+        go_along(self)
+        within[0] = False
+
+    def counted(self: Dashboard) -> None:
+        taken[within[0]] += 1
+        refresh(self)
+
+    monkeypatch.setattr(Dashboard, "go_along", watched)
+    monkeypatch.setattr(Dashboard, "refresh", counted)
+
+    async def body() -> None:
+        async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
+            await chat.send("Go on.")
+            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING, "the answer")
+            taken[:] = [0, 0]
+            for _ in range(100):
+                chat.session.gate.allow(1)
+                await chat.pilot.pause(0.05)
+                if taken[True] == 3:
+                    break
+            assert taken[True] == 3
+            assert taken[False] <= 1  # before the first word, if the machine was slow
+            taken[:] = [0, 0]
+            await chat.until(lambda: taken[False] >= 2, "figures while no text comes")
+            assert taken[True] <= 1  # what was still on its way
+            chat.session.gate.open()
+            await chat.until(chat.ready, "the end")
 
     run(body)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from localspec.ui.app import ChatApp
 
 _FIGURES_S = 0.25
+_STALE_S = 0.8  # longer than two frames of a running answer are ever apart
 _MEMORY_S = 1.0
 
 
@@ -36,16 +37,30 @@ class Dashboard:
         self.full = FullPanel(self.state, id="full")
         self._chosen = PanelForm(form) if form is not None else None
         self._timer: Timer | None = None
-        self._memory_at = float("-inf")
+        self._taken_at = self._memory_at = float("-inf")
 
     def start(self) -> None:
         """The app is on screen: from now on `run` has an effect."""
-        self._timer = self._app.set_interval(_FIGURES_S, self.refresh, pause=True)
+        self._timer = self._app.set_interval(_FIGURES_S, self._tick, pause=True)
 
     def run(self, running: bool) -> None:
         """Let the figures move, or stand still."""
         if self._timer is not None:
             (self._timer.resume if running else self._timer.pause)()
+
+    def go_along(self) -> None:
+        """Text is being drawn: figures that are due go into the same frame.
+
+        A frame of their own costs as much again: whatever changes, all of the screen is put
+        together.
+        """
+        if time.monotonic() - self._taken_at >= _FIGURES_S:
+            self.refresh()
+
+    def _tick(self) -> None:
+        """No text comes (a prompt is read, a model thinks hard): the figures move all the same."""
+        if time.monotonic() - self._taken_at >= _STALE_S:
+            self.refresh()
 
     def refresh(self) -> None:
         """Take a fresh snapshot and show it."""
@@ -53,7 +68,7 @@ class Dashboard:
         if session is None:
             return
         self.state.take(session.figures())
-        now = time.monotonic()
+        now = self._taken_at = time.monotonic()
         if now - self._memory_at >= _MEMORY_S:
             self.state.memory = session.memory()
             self._memory_at = now

@@ -6,8 +6,8 @@ import time
 
 # Drawing takes cores and Python's lock from the model. A frame that costs more is drawn less
 # often, so that the screen never takes more than this share of a core from a running answer.
-SHARE = 0.03
-SHORTEST, LONGEST = 0.1, 0.5
+SHARE = 0.02
+SHORTEST, LONGEST = 0.1, 0.6
 
 
 class Pace:

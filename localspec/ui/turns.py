@@ -267,6 +267,7 @@ class Turns:
             spans.extend(self._take(event))
         if self._answer is not None and spans:
             self._app.transcript.write(self._answer, spans, self._tokens)
+            self._app.dashboard.go_along()
         self._tokens = 0
         self._pace.drawn()
 
