@@ -56,6 +56,10 @@ PROMPTS = {
         "Write a Python function `is_even` that checks if a number is even.",
     ),
 }
+SAMPLES = {
+    "Greedily": SamplingParams(temperature=0.0),
+    "With the settings that localspec begins with, seed 1": SamplingParams(seed=1),
+}
 CONTEXT = 1024
 GAMMA = 4
 
@@ -216,16 +220,17 @@ def show_acceptance(
 
 
 def show_samples(target: Context) -> None:
-    """Print greedy answers to the fixed prompts."""
+    """Print answers to the fixed prompts: greedy, and with localspec's own defaults."""
     engine = Engine(target)
     for title, prompts in PROMPTS.items():
         print(f"\n### {title}")
         for text in prompts:
             asked = encode(target.model, text_of([{"role": "user", "content": text}], opened=True))
-            greedy = SamplingParams(temperature=0.0)
-            tokens, _ = answer(engine, asked, gamma=0, n_predict=220, sampling=greedy)
-            said = b"".join(target.model.piece(token) for token in tokens).decode(errors="replace")
-            print(f"\n> {text}\n\n````text\n{said}\n````")
+            print(f"\n> {text}")
+            for how, sampling in SAMPLES.items():
+                tokens, _ = answer(engine, asked, gamma=0, n_predict=220, sampling=sampling)
+                said = b"".join(target.model.piece(token) for token in tokens)
+                print(f"\n{how}:\n\n````text\n{said.decode(errors='replace')}\n````")
 
 
 def named(text: str) -> tuple[str, Path]:
