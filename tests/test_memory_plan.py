@@ -23,8 +23,9 @@ from localspec.engine.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs import gguf
 from localspec.pairs.memory import fit
+from localspec.pairs.memory.facts import Facts, facts
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
-from localspec.pairs.memory.need import Facts, Setup, facts, need
+from localspec.pairs.memory.need import Setup, need
 from localspec.pairs.memory.plan import (
     DEFAULT_CTX,
     PROGRAM,
@@ -76,6 +77,11 @@ def test_every_architecture_takes_what_was_planned(tmp_path: Path, kind: str) ->
 @pytest.mark.parametrize("cache", ["f32", "bf16", "q8_0", "q4_0", "iq4_nl", "q5_1"])
 def test_every_cache_type_takes_what_was_planned(demo_target: Path, cache: str) -> None:
     assert_close(demo_target, Setup(n_ctx=4096, cache_k=cache, cache_v=cache))
+
+
+@pytest.mark.parametrize("values", ["f32", "q4_0"])
+def test_what_flash_attention_converts_is_planned(demo_draft: Path, values: str) -> None:
+    assert_close(demo_draft, Setup(n_ctx=32768, cache_k="f32", cache_v=values))
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
@@ -217,7 +223,7 @@ def test_a_small_accelerator_takes_the_draft_and_as_many_layers_as_it_holds(devi
     one_more = replace(found.target, gpu_layers=found.target.gpu_layers + 1)
     assert found.draft_need is not None
     assert need(model(), one_more).device + found.draft_need.device > device - DEVICE_RESERVE
-    assert f"{found.target.gpu_layers} of 32 layers of the target" in found.gave_up[0]
+    assert f"{found.target.gpu_layers} of 33 layers of the target" in found.gave_up[0]
 
 
 def test_a_draft_without_room_on_the_accelerator_stays_on_the_cpu() -> None:

@@ -13,8 +13,9 @@ from localspec.pairs import catalogue, gguf, vocabulary
 from localspec.pairs.catalogue import ResolvedPair
 from localspec.pairs.gguf import ModelFiles
 from localspec.pairs.memory import disk
+from localspec.pairs.memory.facts import Facts, facts
 from localspec.pairs.memory.free import Device, Free
-from localspec.pairs.memory.need import Facts, Setup, facts
+from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.plan import DEFAULT_CTX, MemoryPlan, Wishes, plan
 
 LEAST_CTX = 16

@@ -22,9 +22,9 @@ from localspec.pairs.catalogue import NO_DRAFT
 from localspec.pairs.curated import CuratedFile, CuratedPair
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
 from localspec.pairs.memory import disk, fit, outlook
+from localspec.pairs.memory.facts import facts
 from localspec.pairs.memory.fit import Fit
 from localspec.pairs.memory.free import Free
-from localspec.pairs.memory.need import facts
 from localspec.pairs.memory.outlook import Outlook
 from localspec.pairs.patience import Patience
 from localspec.pairs.references import Reference

@@ -12,7 +12,8 @@ import stat
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Final, overload
 
@@ -225,7 +226,7 @@ class ModelFiles:
     """A model on disk: one file, or all parts of a split one.
 
     Attributes:
-        header: the first part's header; it holds all metadata.
+        header: the first part's, which holds all metadata, with the tensors of all parts.
         paths: every part in order; llama.cpp is given the first.
         file_bytes: size of all parts on disk.
         tensor_bytes: size of all weights.
@@ -291,7 +292,7 @@ def read_model(path: Path) -> ModelFiles:
     paths = require_parts(path, header.split_count)
     headers = [header, *(read_header(part) for part in paths[1:])]
     return ModelFiles(
-        header,
+        replace(header, tensors=tuple(chain.from_iterable(part.tensors for part in headers))),
         paths,
         sum(part.stat().st_size for part in paths),
         sum(part.tensor_bytes for part in headers),

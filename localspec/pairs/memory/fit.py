@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from localspec import machine
-from localspec.pairs.memory.need import Setup, facts, need
+from localspec.pairs.memory.facts import facts
+from localspec.pairs.memory.need import Setup, need
 from localspec.pairs.memory.plan import PROGRAM
 
 if TYPE_CHECKING:

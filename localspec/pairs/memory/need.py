@@ -7,12 +7,10 @@ while it reads a batch: in the feed-forward part, in attention, or at the logits
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from localspec.pairs.ggml_types import GGML_TYPES
-
-if TYPE_CHECKING:
-    from localspec.pairs.gguf import GgufHeader
+from localspec.pairs.memory.facts import Facts
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
@@ -39,7 +37,7 @@ class Setup:
     Attributes:
         n_ctx: tokens of context.
         cache_k, cache_v: types of the cache, by llama.cpp's names.
-        gpu_layers: layers on an accelerator, the output layer counted as one; -1 for all.
+        gpu_layers: layers on an accelerator, the output layer counted as the first; -1 for all.
         flash: whether flash attention is on.
         snapshots: of a recurrent state.
     """
@@ -51,44 +49,6 @@ class Setup:
     flash: bool = True
     snapshots: int = 0
     n_batch: int = N_BATCH
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What a header says of sizes.
-
-    Attributes:
-        trained: tokens of context that the model was trained for, 0 where it does not say.
-        layer_weights: bytes of each layer.
-        other_weights: bytes of embeddings and output.
-        output_weights: of these, what an accelerator holds.
-        kv_widths: (key, value) elements per token, for each layer; zeros without attention.
-        state: elements of a recurrent layer's state, and in how many layers.
-        widest: floats per token of a batch at the fullest moment between the layers' ends.
-    """
-
-    architecture: str
-    trained: int
-    vocab: int
-    width: int
-    heads: int
-    layer_weights: tuple[int, ...]
-    other_weights: int
-    output_weights: int
-    kv_widths: tuple[tuple[int, int], ...]
-    state: tuple[int, int]
-    widest: int
-    masks: int
-
-    @property
-    def weights(self) -> int:
-        """Bytes of all weights."""
-        return sum(self.layer_weights) + self.other_weights
-
-    @property
-    def layers(self) -> int:
-        """How many there are, the output layer left out."""
-        return len(self.layer_weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,48 +83,22 @@ class Need:
         return self.host_cache + self.host_buffers
 
 
-def facts(header: GgufHeader, more_bytes: int = 0) -> Facts:
-    """Read the sizes from a header; `more_bytes` are weights in later parts of a split model."""
-    layers = max(0, header.integer(header.arch_key("block_count")))
-    heads = max(header.integers(header.arch_key("attention.head_count")), default=0)
-    width = header.integer(header.arch_key("embedding_length"))
-    per_layer, other, output = _weights(header, layers, more_bytes)
-    window = header.integer(header.arch_key("attention.sliding_window"))
-    state = _state(header, layers)
-    return Facts(
-        architecture=header.architecture,
-        trained=header.integer(header.arch_key("context_length")),
-        vocab=len(header.tokens or ()) or header.integer(header.arch_key("vocab_size")),
-        width=width,
-        heads=heads,
-        layer_weights=per_layer,
-        other_weights=other,
-        output_weights=output,
-        kv_widths=_kv_widths(header, layers, heads, width, recurrent=state[1]),
-        state=state,
-        widest=_widest(header, width, heads),
-        masks=2 if window else 1,
-    )
-
-
 def need(model: Facts, setup: Setup) -> Need:
     """Count what `model` takes when it is run as `setup` says."""
     all_layers = model.layers + 1
     on_device = all_layers if setup.gpu_layers < 0 else min(setup.gpu_layers, all_layers)
-    share = min(on_device, model.layers)  # llama.cpp offloads the last layers
+    share = max(0, on_device - 1)  # llama.cpp offloads the last layers, the output before any
     first = model.layers - share
-    weights_device = sum(model.layer_weights[first:])
-    if on_device == all_layers:
-        weights_device += model.output_weights
+    weights_device = sum(model.layer_weights[first:]) + model.output_weights * bool(on_device)
     weights_host = sum(model.layer_weights[:first]) + model.other_weights
-    if on_device == all_layers:
-        weights_host -= model.output_weights if model.output_weights < model.other_weights else 0
-    caches = [_cache_layer(widths, setup) for widths in model.kv_widths]
+    if on_device and not model.tied:
+        weights_host -= model.output_weights
+    caches = _caches(model, setup)
     states = _state_bytes(model, setup)
     part = share / model.layers if model.layers else 0
     device_state = round(states * part)
     compute, output = _compute(model, setup), model.vocab * USUAL_OUTPUTS * _F32
-    inputs = _padded(setup.n_ctx) * setup.n_batch * _F16 * model.masks
+    inputs = _padded(setup.n_ctx) * min(setup.n_batch, setup.n_ctx) * _F16 * model.masks
     host_compute = min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute
     return Need(
         weights_host,
@@ -176,83 +110,21 @@ def need(model: Facts, setup: Setup) -> Need:
     )
 
 
-def _weights(header: GgufHeader, layers: int, more_bytes: int) -> tuple[tuple[int, ...], int, int]:
-    """Bytes per layer, of everything else, and of the output."""
-    found = [0] * layers
-    other = output = 0
-    for tensor in header.tensors:
-        kind, _, rest = tensor.name.partition(".")
-        number, _, _ = rest.partition(".")
-        if kind == "blk" and number.isdecimal() and int(number) < layers:
-            found[int(number)] += tensor.n_bytes
-        else:
-            other += tensor.n_bytes
-            output += tensor.n_bytes if kind == "output" else 0
-    if not output:  # tied: an accelerator gets a copy of the embedding
-        output = sum(t.n_bytes for t in header.tensors if t.name == "token_embd.weight")
-    if layers:  # the parts that the header does not list hold layers, evenly
-        found = [n_bytes + more_bytes // layers for n_bytes in found]
-    return tuple(found), other, output
-
-
-def _kv_widths(
-    header: GgufHeader, layers: int, heads: int, width: int, *, recurrent: int
-) -> tuple[tuple[int, int], ...]:
-    head = width // heads if heads > 0 else 0
-    key = header.integer(header.arch_key("attention.key_length"), head)
-    value = header.integer(header.arch_key("attention.value_length"), head)
-    if rank := header.integer(header.arch_key("attention.kv_lora_rank")):
-        # Latent attention keeps one compressed row, and its rotated part with it.
-        return (((rank + header.integer(header.arch_key("rope.dimension_count"))), 0),) * layers
-    kv_heads = header.integers(header.arch_key("attention.head_count_kv")) or [heads]
-    per_layer = kv_heads * layers if len(kv_heads) == 1 else kv_heads[:layers]
-    if recurrent and len(kv_heads) == 1 and any(per_layer):
-        every = header.integer(header.arch_key("full_attention_interval"), 1) or 1
-        per_layer = [n if (i + 1) % every == 0 else 0 for i, n in enumerate(per_layer)]
-    return tuple((max(0, n) * key, max(0, n) * value) for n in per_layer)
-
-
-def _state(header: GgufHeader, layers: int) -> tuple[int, int]:
-    """Elements of one recurrent layer's state, and how many such layers there are."""
-
-    def number(name: str) -> int:
-        return header.integer(header.arch_key(name))
-
-    width = number("embedding_length")
-    if cache := number("shortconv.l_cache"):
-        elements = width * (cache - 1)
-    elif head := number("wkv.head_size"):
-        elements = width * (head + (number("token_shift_count") or 2))
-    elif inner := number("ssm.inner_size"):
-        states, groups = number("ssm.state_size"), number("ssm.group_count")
-        conv = max(0, number("ssm.conv_kernel") - 1) * (inner + 2 * groups * states)
-        elements = conv + states * inner
-    else:
-        return 0, 0
-    recurrent = {
-        tensor.name.split(".")[1]
-        for tensor in header.tensors
-        if tensor.name.startswith("blk.")
-        and (".ssm_" in tensor.name or ".shortconv" in tensor.name)
-    }
-    return elements, len(recurrent) or layers
-
-
-def _widest(header: GgufHeader, width: int, heads: int) -> int:
-    """Floats per token at the fullest moment: feed-forward or attention, beside the stream."""
-    ff = max(header.integers(header.arch_key("feed_forward_length")), default=0)
-    key = header.integer(header.arch_key("attention.key_length"), width // heads if heads else 0)
-    if used := header.integer(header.arch_key("expert_used_count")):
-        expert = header.integer(header.arch_key("expert_feed_forward_length"), ff)
-        ff = max(used * expert, used * width // 2)
-    inner = header.integer(header.arch_key("ssm.inner_size"))
-    return 4 * width + 3 * max(ff, heads * key, inner)
-
-
-def _cache_layer(widths: tuple[int, int], setup: Setup) -> int:
+def _caches(model: Facts, setup: Setup) -> list[int]:
+    """Bytes of each layer's cache."""
     n = _padded(setup.n_ctx)
-    key, value = widths
-    return n * (_row_bytes(key, setup.cache_k) + _row_bytes(value, setup.cache_v))
+    most = max((value for _, value in model.kv_widths), default=0)
+    return [
+        # Without flash attention values lie transposed, in every layer as many as in the widest.
+        n * _row_bytes(key, setup.cache_k)
+        + n * _row_bytes(value if setup.flash or not key else most, setup.cache_v)
+        for key, value in model.kv_widths
+    ]
+
+
+def block_of(kind: str) -> int:
+    """Elements that a type of the cache packs together."""
+    return _BLOCKS[kind][0]
 
 
 def _row_bytes(elements: int, kind: str) -> int:
@@ -274,17 +146,24 @@ def _copy(model: Facts) -> int:
 
 def _compute(model: Facts, setup: Setup) -> int:
     n_ctx = _padded(setup.n_ctx)
-    batch = min(setup.n_batch, n_ctx)
+    batch = min(setup.n_batch, setup.n_ctx)
     attends = any(key for key, _ in model.kv_widths)
     stream = batch * model.width * _F32
     layer = batch * model.widest * _F32
     if attends and setup.flash:
-        layer += batch * n_ctx * _F16 * model.masks
+        layer += batch * n_ctx * _F16 * model.masks + _converted(model, setup)
     elif attends:
         scores = batch * n_ctx * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
     logits = model.vocab * min(MAX_OUTPUTS, batch) * _F32 + stream
     return max(layer, logits, _LEAST_COMPUTE)
+
+
+def _converted(model: Facts, setup: Setup) -> int:
+    """A layer's cache once more in f16: flash attention takes no f32."""
+    key, value = max(model.kv_widths, default=(0, 0))
+    n = (key if setup.cache_k == "f32" else 0) + (value if setup.cache_v == "f32" else 0)
+    return n * _padded(setup.n_ctx) * _F16
 
 
 def _padded(n_ctx: int) -> int:

@@ -8,8 +8,9 @@ from typing import Any
 from localspec import machine
 from localspec.errors import OutOfMemory
 from localspec.pairs import units
+from localspec.pairs.memory.facts import Facts
 from localspec.pairs.memory.free import Free
-from localspec.pairs.memory.need import Facts, Need, Setup
+from localspec.pairs.memory.need import Need, Setup
 from localspec.pairs.memory.plan import DiskSpeed, MemoryPlan, Wishes, plan, unmeasured
 
 

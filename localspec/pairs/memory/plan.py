@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from localspec.errors import OutOfMemory
+from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs import units
+from localspec.pairs.memory.facts import Facts
 from localspec.pairs.memory.free import Free
-from localspec.pairs.memory.need import Facts, Need, Setup, need
+from localspec.pairs.memory.need import Need, Setup, block_of, need
 
 DEFAULT_CTX: Final = 8192  # a cache of all that was trained for can take more than the weights
 USUAL_CTX: Final = 4096  # down to here a full cache is preferred to a long context
@@ -154,7 +155,11 @@ def plan(
 
     Raises:
         OutOfMemory: nothing fits; the message says what would.
+        UsageError: a cache type that llama.cpp does not take for these models.
     """
+    for name, model in (("target", target), ("draft", draft)):
+        if model is not None:
+            _require_cache_types(name, model, wishes)
     return _Planner(target, draft, free, wishes, disk).plan()
 
 
@@ -218,7 +223,9 @@ class _Planner:
                 break
             n //= 2
         kinds = [(wishes.cache_k or FULL_CACHE, wishes.cache_v or FULL_CACHE)]
-        if wishes.cache_k is None and wishes.cache_v is None and wishes.flash is not False:
+        models = [self.target, *([self.draft] if self.draft else [])]
+        smaller = wishes.flash is not False and all(holds(SMALLER_CACHE, each) for each in models)
+        if wishes.cache_k is None and wishes.cache_v is None and smaller:
             kinds.append((SMALLER_CACHE, SMALLER_CACHE))
         large = [n for n in sizes if n >= USUAL_CTX] or sizes[:1]
         small = sizes[len(large) :]
@@ -304,7 +311,8 @@ class _Planner:
             and self.wishes.gpu_layers is None
             and 0 <= layers <= self.target.layers
         ):
-            yield f"{layers} of {self.target.layers} layers of the target on the accelerator"
+            whole = self.target.layers + 1  # with the output, as llama.cpp counts
+            yield f"{layers} of {whole} layers of the target on the accelerator"
         if (
             self.free.on_devices(draft=True)
             and chosen.draft is not None
@@ -344,6 +352,29 @@ class _Planner:
             f"{units.size(chosen.from_disk)} of weights find no room and are read from disk again"
             f" and again: some {seconds:.2g} s for every pass at {units.size(round(speed))}/s"
             f" ({known}), {1 / seconds:.2g} tokens/s without drafting, which pays most here"
+        )
+
+
+def holds(kind: str, model: Facts) -> bool:
+    """Whether `model` can cache both keys and values in `kind`: its heads are whole blocks."""
+    return not any(width % block_of(kind) for width in model.head_widths)
+
+
+def _require_cache_types(name: str, model: Facts, wishes: Wishes) -> None:
+    kinds = (wishes.cache_k, wishes.cache_v)
+    if wishes.flash is not False:
+        for letter, kind, width in zip("kv", kinds, model.head_widths, strict=True):
+            if kind is not None and width % block_of(kind):
+                raise UsageError(
+                    f"the {name}'s heads are {width} wide: {kind} holds blocks of"
+                    f" {block_of(kind)} only",
+                    f"Leave --cache-type-{letter} out, or say f16.",
+                )
+    latent = any(key and not value for key, value in model.kv_widths)
+    if latent and kinds[0] != kinds[1]:
+        raise UsageError(
+            f"the {name} makes keys and values from one row: both are cached in the same type",
+            "Give --cache-type-k and --cache-type-v the same type.",
         )
 
 

@@ -1,0 +1,229 @@
+"""What a header says of a model's sizes: weights by layer, rows in the cache, recurrent states.
+
+The rules are llama.cpp's (src/llama-hparams.cpp, src/llama-model.cpp, src/models), from metadata
+alone where they are: of a split model the first part does not list the tensors of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from localspec.pairs.gguf import GgufHeader
+
+_RECURRENT: Final = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
+# Every so many layers one has attention, where the header does not say which.
+_FULL_ATTENTION_INTERVAL: Final = {"minimax-01": 8}
+_USUAL_INTERVAL: Final = 4
+_GEMMA3N_OWN_CACHES: Final = 20  # the layers after these read the cache of an earlier one
+_KDA_KERNEL: Final = 4
+_MAX_LAYERS: Final = 512  # llama.cpp loads no more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a header says of sizes.
+
+    Attributes:
+        trained: tokens of context that the model was trained for, 0 where it does not say.
+        layer_weights: bytes of each layer; 0 for one that is not loaded.
+        other_weights: bytes of embeddings and output.
+        output_weights: what an accelerator holds of them.
+        tied: whether that is a copy: the output is the embedding.
+        kv_widths: (key, value) elements per token, for each layer; zeros without attention.
+        head_widths: the greatest number that divides every head's width, of keys and of values.
+        state: elements of a recurrent layer's state, and in how many layers.
+        widest: floats per token of a batch at the fullest moment between the layers' ends.
+    """
+
+    architecture: str
+    trained: int
+    vocab: int
+    width: int
+    heads: int
+    layer_weights: tuple[int, ...]
+    other_weights: int
+    output_weights: int
+    kv_widths: tuple[tuple[int, int], ...]
+    state: tuple[int, int]
+    widest: int
+    masks: int
+    tied: bool = False
+    head_widths: tuple[int, int] = (0, 0)
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all weights."""
+        return sum(self.layer_weights) + self.other_weights
+
+    @property
+    def layers(self) -> int:
+        """How many there are, the output layer left out."""
+        return len(self.layer_weights)
+
+
+def facts(header: GgufHeader, more_bytes: int = 0) -> Facts:
+    """Read the sizes from a header; `more_bytes` are weights in later parts of a split model."""
+    layers = min(_number(header, "block_count"), _MAX_LAYERS)
+    heads = max(header.integers(header.arch_key("attention.head_count")), default=0)
+    width = _number(header, "embedding_length")
+    trunk = max(0, layers - _number(header, "nextn_predict_layers"))
+    stateful = _stateful(header, layers, trunk)
+    elements = _state_elements(header, heads) if stateful else 0
+    per_layer, other, output, tied = _weights(header, layers, trunk, more_bytes)
+    head_widths = _head_widths(header, layers, width)
+    window = _number(header, "attention.sliding_window")
+    return Facts(
+        architecture=header.architecture,
+        trained=_number(header, "context_length"),
+        vocab=len(header.tokens or ()) or _number(header, "vocab_size"),
+        width=width,
+        heads=heads,
+        layer_weights=per_layer,
+        other_weights=other,
+        output_weights=output,
+        tied=tied,
+        kv_widths=_kv_widths(header, head_widths, trunk, stateful),
+        head_widths=(gcd(*(k for k, _ in head_widths)), gcd(*(v for _, v in head_widths))),
+        state=(elements, len(stateful)) if elements else (0, 0),
+        widest=_widest(header, width, heads),
+        masks=2 if window else 1,
+    )
+
+
+def _number(header: GgufHeader, name: str, default: int = 0) -> int:
+    """The architecture's own setting `name`; what a size cannot be counts as 0."""
+    return max(0, header.integer(header.arch_key(name), default))
+
+
+def _weights(
+    header: GgufHeader, layers: int, trunk: int, more_bytes: int
+) -> tuple[tuple[int, ...], int, int, bool]:
+    """Bytes per layer, of everything else, of the output, and whether that is the embedding.
+
+    The layers after the trunk, which predict more tokens at once, are not loaded.
+    """
+    found = [0] * layers
+    other = output = 0
+    for tensor in header.tensors:
+        kind, _, rest = tensor.name.partition(".")
+        number, _, _ = rest.partition(".")
+        if kind == "blk" and number.isdecimal() and int(number) < layers:
+            found[int(number)] += tensor.n_bytes
+        else:
+            other += tensor.n_bytes
+            output += tensor.n_bytes if kind == "output" else 0
+    tied = not output
+    if tied:  # an accelerator gets a copy of the embedding
+        output = sum(t.n_bytes for t in header.tensors if t.name == "token_embd.weight")
+    if layers:  # the parts that the header does not list hold layers, evenly
+        found = [n_bytes + more_bytes // layers for n_bytes in found]
+    found[trunk:] = [0] * (layers - trunk)
+    return tuple(found), other, output, tied
+
+
+def _by_layer(header: GgufHeader, name: str, layers: int) -> list[int]:
+    """One number for each layer, given as one for all or as an array; empty if missing."""
+    found = header.integers(header.arch_key(name))
+    return found * layers if len(found) == 1 else (found + [0] * layers)[: layers * bool(found)]
+
+
+def _stateful(header: GgufHeader, layers: int, trunk: int) -> frozenset[int]:
+    """The layers with a recurrent state."""
+    named = ("shortconv.l_cache", "wkv.head_size", "ssm.inner_size", "kda.head_dim")
+    if not any(_number(header, name) for name in named):
+        return frozenset()
+    every = range(trunk)
+    kv_heads = header.integers(header.arch_key("attention.head_count_kv"))
+    if header.architecture in _RECURRENT or header.architecture == "falcon-h1":
+        return frozenset(every)
+    if chosen := _by_layer(header, "attention.recurrent_layers", layers):
+        return frozenset(i for i in every if chosen[i])
+    if len(kv_heads) > 1:
+        # Nemotron-H has layers that are neither: a feed-forward part alone.
+        alone = header.architecture.startswith("nemotron_h")
+        ff = _by_layer(header, "feed_forward_length", layers) if alone else []
+        without = _by_layer(header, "attention.head_count_kv", layers)
+        return frozenset(i for i in every if not without[i] and not (ff and ff[i]))
+    if not any(kv_heads):
+        return frozenset(every)
+    usual = _FULL_ATTENTION_INTERVAL.get(header.architecture, _USUAL_INTERVAL)
+    interval = _number(header, "full_attention_interval", usual) or 1
+    return frozenset(i for i in every if (i + 1) % interval)
+
+
+def _state_elements(header: GgufHeader, heads: int) -> int:
+    """Elements of one recurrent layer's state."""
+
+    def number(name: str) -> int:
+        return _number(header, name)
+
+    width, kernel = number("embedding_length"), number("ssm.conv_kernel")
+    if cache := number("shortconv.l_cache"):
+        return width * (cache - 1)
+    if head := number("wkv.head_size"):
+        return width * (head + (number("token_shift_count") or 2))
+    if head := number("kda.head_dim"):
+        return heads * head * (3 * ((kernel or _KDA_KERNEL) - 1) + head)
+    inner, states = number("ssm.inner_size"), number("ssm.state_size")
+    conv = max(0, kernel - 1) * (inner + 2 * number("ssm.group_count") * states)
+    return conv + states * inner
+
+
+def _head_widths(header: GgufHeader, layers: int, width: int) -> list[tuple[int, int]]:
+    """Elements of a key and of a value head in each layer."""
+
+    def number(name: str, default: int) -> int:
+        return _number(header, name, default)
+
+    heads = next(iter(header.integers(header.arch_key("attention.head_count"))), 0)
+    usual = width // heads if heads > 0 else 0
+    full = number("attention.key_length", usual), number("attention.value_length", usual)
+    if number("attention.key_length_mla", 0):
+        full = full[0], 0  # latent attention keeps one compressed row, from which both are made
+    short = (
+        number("attention.key_length_swa", full[0]),
+        number("attention.value_length_swa", full[1]),
+    )
+    sliding = header.integers(header.arch_key("attention.sliding_window_pattern"))
+    if len(sliding) < layers:
+        sliding = [0] * layers  # a rule: then the widths are the same
+    return [short if each else full for each in sliding[:layers]]
+
+
+def _kv_widths(
+    header: GgufHeader, heads: list[tuple[int, int]], trunk: int, stateful: frozenset[int]
+) -> tuple[tuple[int, int], ...]:
+    layers = len(heads)
+    counts = _by_layer(header, "attention.head_count_kv", layers) or _by_layer(
+        header, "attention.head_count", layers
+    )
+    own = trunk - _number(header, "attention.shared_kv_layers")
+    if header.architecture == "gemma3n":
+        own = _GEMMA3N_OWN_CACHES
+    without = frozenset() if header.architecture == "falcon-h1" else stateful
+    return tuple(
+        (max(0, n) * key, max(0, n) * value) if i < min(own, trunk) and i not in without else (0, 0)
+        for i, (n, (key, value)) in enumerate(zip(counts, heads, strict=False))
+    )
+
+
+def _widest(header: GgufHeader, width: int, heads: int) -> int:
+    """Floats per token at the fullest moment: feed-forward or attention, beside the stream."""
+    ff = max(header.integers(header.arch_key("feed_forward_length")), default=0)
+    key = _number(header, "attention.key_length", width // heads if heads else 0)
+    parts = 3 * ff if _gated(header, ff) else 2 * ff
+    if used := max(header.integers(header.arch_key("expert_used_count")), default=0):
+        expert = max(header.integers(header.arch_key("expert_feed_forward_length")), default=ff)
+        parts = 3 * max(used * expert, used * width // 2)
+    inner = _number(header, "ssm.inner_size")
+    return 4 * width + max(parts, 3 * heads * key, 3 * inner)
+
+
+def _gated(header: GgufHeader, ff: int) -> bool:
+    """Whether the feed-forward part multiplies two products, also where both are one matrix."""
+    ups = [tensor for tensor in header.tensors if tensor.name.endswith("ffn_up.weight")]
+    gates = any(".ffn_gate" in tensor.name for tensor in header.tensors)
+    return gates or not ups or any(tensor.shape[-1] >= 2 * ff for tensor in ups)
