@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.ui.app import ChatApp
+from localspec.ui.keyboard import reading_anything
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,19 @@ def sharing_the_lock() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
+class _App(ChatApp):
+    """Leaves it to the command line to tell of an unforeseen error, in one line."""
+
+    fault: Exception | None = None
+
+    def _handle_exception(self, error: Exception) -> None:
+        self.fault = self.fault or error
+        super()._handle_exception(error)
+
+    def _print_error_renderables(self) -> None:
+        self._exit_renderables.clear()
+
+
 def run_app(
     load: Loader,
     opener: Opener,
@@ -52,15 +66,18 @@ def run_app(
 
     Raises:
         LocalspecError: what kept the models from being loaded, if that is how it ended.
+        Exception: an unforeseen one that ended the app; the terminal is what it was.
     """
-    app = ChatApp(load, opener, archive=archive, resume=resume, looks=looks)
+    app = _App(load, opener, archive=archive, resume=resume, looks=looks)
     try:
-        with sharing_the_lock():
+        with sharing_the_lock(), reading_anything():
             app.run()
     finally:
         app.pairs.shut_down()
         app.engine.shut_down()
         app.engine.join(_PATIENCE_S)
         app.shelf.shut_down()
+    if app.fault is not None:
+        raise app.fault
     if app.in_use.load_error is not None:
         raise app.in_use.load_error

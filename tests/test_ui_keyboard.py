@@ -1,0 +1,74 @@
+"""What the terminal sends: any bytes, cut anywhere."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from textual import events
+
+from localspec.ui import launch
+from localspec.ui.app import ChatApp
+from localspec.ui.keyboard import TerminalText, reading_anything
+from tests.support.scripted_session import ScriptedSession
+
+BEGIN, END = "\x1b[200~", "\x1b[201~"
+
+
+def read(data: bytes, size: int) -> str:
+    reader = TerminalText()
+    pieces = [reader.decode(data[at : at + size]) for at in range(0, len(data), size)]
+    return "".join([*pieces, reader.decode(b"", final=True)])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
+def test_escapes_are_keys_outside_of_a_paste_and_pictures_inside(size: int) -> None:
+    pasted = "é\x1b[2J\rsend\r\x07\x1b]0;title\x1b[20\x1b\x1b"
+    text = f"a\x1b[A{BEGIN}{pasted}{END}b\x1b[B{BEGIN}\x1b{END}"
+    shown = pasted.replace("\x1b", "␛")
+    assert read(text.encode(), size) == f"a\x1b[A{BEGIN}{shown}{END}b\x1b[B{BEGIN}␛{END}"
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_bytes_that_are_no_utf_8_are_replaced(size: int) -> None:
+    assert read(b"caf\xe9 \x9b31m \xff" + "漢".encode(), size) == "caf� �31m �漢"
+
+
+def test_nothing_that_is_typed_waits() -> None:
+    reader = TerminalText()
+    for byte in b"\x1b[20":
+        assert reader.decode(bytes([byte])) == chr(byte)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has another driver")
+def test_textual_takes_such_a_paste_as_one() -> None:
+    from textual._xterm_parser import XTermParser  # noqa: PLC0415
+    from textual.drivers import linux_driver  # noqa: PLC0415 - there is none on Windows
+
+    usual = linux_driver.getincrementaldecoder  # type: ignore[attr-defined]
+    with reading_anything():
+        decode = linux_driver.getincrementaldecoder("utf-8")().decode  # type: ignore[attr-defined]
+        parser = XTermParser()
+        found = list(parser.feed(decode(f"{BEGIN}one \x1b[31m\rtwo\x07 \xe9".encode())))
+        found += parser.feed(decode(b"\xff" + END.encode() + b"x"))
+    assert linux_driver.getincrementaldecoder is usual  # type: ignore[attr-defined]
+    paste, key = found
+    assert isinstance(paste, events.Paste)
+    assert isinstance(key, events.Key)
+    assert paste.text == "one ␛[31m\rtwo\x07 é�"
+    assert key.character == "x"
+
+
+def test_an_unforeseen_error_ends_the_app_without_a_traceback_and_is_raised(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: ChatApp) -> None:
+        raise ZeroDivisionError("of all things")
+
+    session = ScriptedSession()
+    run = ChatApp.run
+    monkeypatch.setattr(ChatApp, "show_phase", broken)
+    monkeypatch.setattr(ChatApp, "run", lambda app: run(app, headless=True))
+    with pytest.raises(ZeroDivisionError, match="of all things"):
+        launch.run_app(lambda progress, cancel: session, lambda name: None)  # type: ignore[arg-type,return-value]
+    assert "Traceback" not in "".join(capfd.readouterr())
