@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,7 +38,8 @@ def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> None:
         answers = ["First.", "The sky is blue.", "The sky is grey."]
         async with chatting(size=(120, 30), answers=answers) as chat:
             await chat.ask("Hello?")
-            before = list(chat.session.messages)
+            before, rounds = list(chat.session.messages), chat.app.dashboard.state.rounds.copy()
+            assert rounds
             chat.app.prompt.insert("What is the sky?")
             await chat.pilot.press("ctrl+b")
             await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
@@ -50,6 +52,8 @@ def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> None:
             assert chat.session.messages == before
             assert chat.session.speculation
             assert "is blue" not in chat.transcript()
+            assert chat.app.dashboard.state.rounds == rounds
+            assert chat.app.dashboard.state.figures.generated == 1
             assert chat.app.prompt.text == "What is the sky?"
 
     run(body)
@@ -112,6 +116,8 @@ def test_the_demo_pair_says_the_same_twice_and_goes_on_as_before() -> None:
     try:
         list(session.turn("Hello!", Cancel()))
         before, settings = list(session.messages), session.settings
+        figures = session.figures()
+        assert figures.generated
         sides = Side(speculation=False), Side(speculation=True)
         answer_twice(session, "Tell me a story about a dog.", before, sides, Cancel())
         off, on = sides
@@ -123,6 +129,7 @@ def test_the_demo_pair_says_the_same_twice_and_goes_on_as_before() -> None:
         assert "the texts are the same" in verdict(off, on)
         assert session.messages == before
         assert session.settings == settings
+        assert replace(session.figures(), gamma_note="") == replace(figures, gamma_note="")
         assert session.speculation
     finally:
         session.close()

@@ -71,8 +71,28 @@ def test_the_acceptance_has_a_course_whose_full_height_is_everything() -> None:
         state.take(DRAFTED)
     course = next(line.plain for line in full_lines(state, 36, 40) if "over time" in line.plain)
     assert course.endswith("██▁▁")
-    state.clear()
+    state.begin({})
     assert "over time" not in text(full_lines(state, 36, 40))
+
+
+def test_the_speed_is_that_of_the_whole_answer_once_it_is_there() -> None:
+    assert shown(DRAFTED)[1].startswith("50.0 tokens/s")
+    assert shown(replace(DRAFTED, generating=False))[1].startswith("60.0 tokens/s")
+
+
+def test_a_conversation_that_is_opened_shows_its_last_answer_until_the_next() -> None:
+    state = PanelState()
+    assert big_speed(state) == ("-", "no answer yet")
+    state.begin({"tokens_per_second": 12.5, "acceptance_rate": 0.75, "pair": "other"})
+    state.take(Figures())
+    assert big_speed(state) == ("12.5", "last answer")
+    assert "75 %" in text(full_lines(state, 36, 40))
+    state.take(DRAFTED)
+    assert big_speed(state) == ("50.0", "now")
+    for stored in ({"tokens_per_second": "many"}, {"tokens_per_second": 9.0, "lossy": 0.5}):
+        state.begin(stored)
+        state.take(Figures())
+        assert big_speed(state)[1] == "no answer yet"
 
 
 def test_memory_is_drawn_for_the_machine_and_for_devices_with_memory_of_their_own() -> None:

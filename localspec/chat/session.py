@@ -212,6 +212,19 @@ class Session:
             self._window.left_out = 0
             self._meter = Meter(self.pair.target.n_ctx)
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Answers within leave the conversation, the settings and the figures what they were."""
+        messages, settings, speculation = list(self.messages), self.settings, self.speculation
+        meter, kind, left_out = self._meter, self._kind, self._window.left_out
+        try:
+            yield
+        finally:
+            self.messages[:] = messages
+            self.settings = settings
+            self.speculation = speculation
+            self._meter, self._kind, self._window.left_out = meter, kind, left_out
+
     def continue_from(self, other: Session) -> None:
         """Take over the messages and the settings of `other`, which may be closed.
 

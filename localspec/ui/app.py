@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 
 from localspec.errors import LocalspecError, UsageError
 from localspec.ui import attach, commands, numbers
-from localspec.ui.compare_screen import CompareScreen, Side, answer_twice, question
+from localspec.ui.compare_screen import COMPARE, CompareScreen, Side, answer_twice, question
 from localspec.ui.completion import Completion
 from localspec.ui.dashboard import Dashboard
 from localspec.ui.engine_thread import EngineThread
@@ -216,11 +216,12 @@ class ChatApp(App[None]):
         self.turns.changed()
         if message.error is not None:
             self.transcript.say(*in_words(message.error), error=True)
-        elif self.session is not None:
+        elif self.session is not None and message.label != COMPARE:
             if message.label == "clear":
                 self.shelf.record.fresh()
-            self.dashboard.state.clear()
-            self.transcript.open(self.session, self.shelf.nodes())
+            nodes = self.shelf.nodes()
+            self.dashboard.state.begin(nodes[-1][1] if nodes else {})
+            self.transcript.open(self.session, nodes)
             if self.turns.notice:
                 self.transcript.say(self.turns.notice)
         self.turns.notice = ""
@@ -346,7 +347,7 @@ class ChatApp(App[None]):
         text, before = question(self.session, commands.message_text(self.prompt.text))
         sides = Side(speculation=False), Side(speculation=True)
         if self.turns.change_long(
-            "compare",
+            COMPARE,
             lambda session, cancel: answer_twice(session, text, before, sides, cancel),
         ):
             self.push_screen(CompareScreen(text, sides, self.engine.stop))

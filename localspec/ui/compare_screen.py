@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from localspec.engine.stats import GenerationStats
     from localspec.ui.contract import ChatSession
 
+COMPARE = "compare"  # what the engine's job is called
 _EVERY_S = 0.125
 _SEED_BITS = 32
 
@@ -77,13 +78,12 @@ def answer_twice(
     sides: Sequence[Side],
     cancel: Cancel,
 ) -> None:
-    """Answer `text` once for every side (engine's thread); messages and settings are put back."""
-    messages, settings = list(session.messages), session.settings
-    speculation = session.speculation
+    """Answer `text` once for every side (engine's thread); the session stays what it was."""
+    settings = session.settings
     sampling = settings.sampling
     if sampling.seed is None:  # both sides draw the same
         sampling = replace(sampling, seed=secrets.randbits(_SEED_BITS))
-    try:
+    with session.aside():
         for side in sides:
             session.open(before)
             session.settings = replace(settings, sampling=sampling, repeatable=True)
@@ -95,10 +95,6 @@ def answer_twice(
                     side.stats = event.stats
             if cancel.is_set():
                 return
-    finally:
-        session.open(messages)
-        session.settings = settings
-        session.speculation = speculation
 
 
 def heading(side: Side) -> Content:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from localspec.chat.conversation import Message
     from localspec.chat.events import TurnEvent
     from localspec.chat.figures import Figures
@@ -72,6 +74,9 @@ class ChatSession(Protocol):
 
     def open(self, messages: Sequence[Message]) -> None:
         """Go on from other messages."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Answers within leave the conversation, the settings and the figures what they were."""
 
     def continue_from(self, other: Any) -> None:
         """Take over the conversation and the settings of another session, closed or not."""

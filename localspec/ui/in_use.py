@@ -84,7 +84,7 @@ class InUse:
         app.session = session
         app.turns.phase = Phase.READY
         app.dashboard.state.note = session.speculation_note
-        app.dashboard.state.clear()
+        app.dashboard.state.begin({})
         app.transcript.open(session, app.shelf.nodes())
         for trouble in self._troubles:
             app.transcript.say(*in_words(trouble), error=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
@@ -15,6 +15,8 @@ from localspec.ui.panel_memory import machine_lines, memory_lines
 from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from localspec.engine.stats import MemoryUse, Round
 
 _LABEL = "$foreground 65%"
@@ -31,13 +33,16 @@ class PanelState:
     figures: Figures = field(default_factory=Figures)
     memory: MemoryUse | None = None
     note: str = ""
+    stored: Mapping[str, Any] = field(default_factory=dict)
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
     acceptances: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
     rounds: deque[drawing.Outcome] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
 
     def take(self, figures: Figures) -> None:
         """Accept fresh figures; the speed is remembered while an answer runs."""
-        self.figures = figures
+        self.figures = (
+            figures if figures.generated or figures.generating else self._recalled(figures)
+        )
         if figures.generating and figures.speed_now is not None:
             self.speeds.append(figures.speed_now)
             lately = list(self.rounds)[-_LATELY:]
@@ -50,11 +55,27 @@ class PanelState:
         """Remember how a round went."""
         self.rounds.append(outcome(done))
 
-    def clear(self) -> None:
-        """Forget the past (a new conversation)."""
+    def begin(self, stored: Mapping[str, Any]) -> None:
+        """Forget the past: this is another conversation.
+
+        Args:
+            stored: figures of its last answer, as `figures_of` names them.
+        """
+        self.stored = stored
         self.speeds.clear()
         self.acceptances.clear()
         self.rounds.clear()
+
+    def _recalled(self, figures: Figures) -> Figures:
+        """Until something was answered here, the stored last answer is the last one."""
+        speed, rate = (self.stored.get(n) for n in ("tokens_per_second", "acceptance_rate"))
+        if not isinstance(speed, int | float) or "lossy" in self.stored:
+            return figures
+        return replace(
+            figures,
+            speed_average=speed,
+            acceptance_rate=rate if isinstance(rate, int | float) else None,
+        )
 
 
 def outcome(done: Round) -> drawing.Outcome:
@@ -73,8 +94,8 @@ def big_speed(state: PanelState) -> tuple[str, str]:
     """The speed for the big digits and what it is: now while an answer runs, then its average."""
     now = state.figures
     speed = now.speed_now if now.generating else now.speed_average
-    figure = "0" if speed is None else f"{speed:.1f}" if speed < 100 else f"{speed:.0f}"
-    meaning = "now" if now.generating else "last answer"
+    figure = "-" if speed is None else f"{speed:.1f}" if speed < 100 else f"{speed:.0f}"
+    meaning = "now" if now.generating else "no answer yet" if speed is None else "last answer"
     if now.lossy and now.drafted:
         meaning = f"{meaning.partition(' ')[0]}, {now.lossy}"
     return figure, meaning
@@ -89,7 +110,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     unit = f"tokens/s, {now.lossy}" if now.lossy and now.drafted else "tokens/s"
     first = _join(
         [
-            _figure(numbers.speed(now.speed_now or now.speed_average), unit),
+            _figure(numbers.speed(_speed(now)), unit),
             drawing.sparkline(state.speeds, bar_width),
             _figure(numbers.percent(now.acceptance_rate), "accepted"),
             drawing.bar(now.acceptance_rate, bar_width),
@@ -141,6 +162,11 @@ def _stack(sections: list[list[Content]], gaps: bool) -> list[Content]:
             lines.append(Content(""))
         lines.extend(section)
     return lines
+
+
+def _speed(now: Figures) -> float | None:
+    """The speed at this moment while an answer runs, then that of the whole answer."""
+    return (now.speed_now if now.generating else None) or now.speed_average
 
 
 def _speed_lines(state: PanelState, width: int) -> list[Content]:

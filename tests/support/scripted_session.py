@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from localspec.chat.conversation import Message, Role
@@ -187,6 +188,12 @@ class ScriptedSession:
 
     def open(self, messages: Sequence[Message]) -> None:
         self.messages[:] = messages
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        before = list(self.messages), self.settings, self.speculation, self._stats
+        yield
+        self.messages[:], self.settings, self.speculation, self._stats = before
 
     def continue_from(self, other: ScriptedSession) -> None:
         self.messages[:] = other.messages
