@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli import settings_file
+from localspec.cli import key_settings, settings_file
 from localspec.cli.app import COMMANDS, cli
 from localspec.cli.options import Options, shared_options
 from localspec.cli.settings_file import read, settings_of
@@ -86,13 +87,13 @@ def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_sto
     for line, text in [
         (2, "temp cannot be 'hot'"),
         (3, "top-p cannot be 3.0"),
-        (4, "there is no setting temperature; there is"),
+        (4, "there is no setting temperature; did you mean temp?"),
         (5, "gamma cannot be 99: '99' is neither auto nor a number from 0 to"),
         (6, "accept cannot be 'blocks'"),
-        (7, "threads cannot be True"),
+        (7, "threads cannot be true"),
         (11, "stats cannot be 1: true or false"),
         (12, "ctx-size cannot be [1]"),
-        (13, "there is no table [rnu]; there is run"),
+        (13, "there is no table [rnu]; did you mean run?"),
     ]:
         assert f"{config}, line {line}: {text}" in done.output, done.output
     assert "'match', 'coupled', 'token', 'block'" in done.output
@@ -130,6 +131,54 @@ def test_every_option_of_every_command_has_a_setting() -> None:
         assert options - known <= {"prompt", "target", "outputs", "compare", "help"}, name
 
 
+USUAL = {one.name: one.keys for one in commands.COMMANDS}
+
+
+@pytest.mark.parametrize(
+    ("content", "kept", "told"),
+    [
+        ('regen = "f1"', {}, "line 2: regen cannot be 'f1': help has that key"),
+        ('regen = "f1"\nhelp = "f2"\nspeculation = "alt+s"',
+         {"regen": "f1", "help": "f2", "speculation": "alt+s"}, ""),
+        ('regen = "alt+x"\ncopy = "alt+x"', {"regen": "alt+x"}, "line 3: copy cannot be"),
+        ('help = "f5"\nregen = "f5"', {}, "line 2: help cannot be 'f5': regen has that key"),
+        ('clear = "ctrl+n"', {"clear": "ctrl+n"}, ""),
+        ('edit = "e"', {}, "line 2: edit cannot be 'e': keys with Ctrl or Alt, or F1 to F24"),
+        ('edit = "shift+e"', {}, "keys with Ctrl or Alt"),
+        ('edit = "enter"', {}, "keys with Ctrl or Alt"),
+        ('edit = "f25"', {}, "keys with Ctrl or Alt"),
+        ("edit = []", {}, "keys with Ctrl or Alt"),
+        ("edit = 3", {}, "edit cannot be 3"),
+        ('edit = "ctrl+m"', {}, "Enter, Tab and Backspace have ctrl+m"),
+        ('edit = "shift+f3"', {"edit": "shift+f3"}, ""),
+        ('edti = "f8"', {}, "there is no setting edti; did you mean edit?"),
+    ],
+)  # fmt: skip
+def test_no_key_is_lost_to_another_command_or_to_typing(
+    tmp_path: Path, content: str, kept: dict[str, str], told: str
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(f"[keys]\n{content}\n")
+    settings = read(file)
+    assert settings.keys(USUAL) == kept
+    assert told in "".join(settings.problems)
+    assert bool(told) == bool(settings.problems)
+
+
+def test_the_usual_keys_would_all_be_allowed() -> None:
+    for keys in filter(None, USUAL.values()):
+        assert not key_settings.wrong(keys.split(",")), keys
+    assert key_settings.clash(dict(USUAL), USUAL) is None
+
+
+def test_a_folder_at_home_is_told_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    file = tmp_path / "settings.toml"
+    file.write_text("= 3")
+    assert read(file).problems[0].startswith(f"~{os.sep}settings.toml is not used: ")
+
+
 def test_keys_and_looks_are_checked(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text(
@@ -137,7 +186,7 @@ def test_keys_and_looks_are_checked(tmp_path: Path) -> None:
         '[screen]\ntheme = "none"\npanel = "compact"\ncolour = 1\n'
     )
     settings = read(file)
-    assert settings.keys([one.name for one in commands.COMMANDS]) == {
+    assert settings.keys(USUAL) == {
         "regen": "ctrl+y", "copy": "f6,alt+c",
     }  # fmt: skip
     assert settings.look("theme", themes()) is None
@@ -152,7 +201,12 @@ def test_keys_and_looks_are_checked(tmp_path: Path) -> None:
 def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
     async def body() -> None:
         session = ScriptedSession()
-        looks = Looks({"origin": "ctrl+y"}, "nord", "off", ("line 3: wrong",))
+        looks = Looks(
+            {"origin": "ctrl+y", "thoughts": "f3", "title": "ctrl+n"},
+            "nord",
+            "off",
+            ("line 3: wrong",),
+        )
         app = ChatApp(lambda progress, cancel: session, looks=looks)
         async with app.run_test(size=(120, 40)) as pilot:
             chat = Chat(app, pilot, session)
@@ -164,6 +218,8 @@ def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
             await pilot.press("ctrl+y")
             assert app.transcript.by_origin
             assert "Ctrl+Y Origin" in chat.screen()
+            await pilot.press("ctrl+n")  # a command that has no key by itself
+            await chat.until(lambda: "there is no conversation yet" in chat.transcript())
             await pilot.press("f1")
             await chat.until(
                 lambda: "Ctrl+Y" in chat.screen() and "F3, Ctrl+O" not in chat.screen()

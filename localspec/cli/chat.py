@@ -75,7 +75,7 @@ def _looks(settings: SettingsFile | None) -> Looks:
 
     if settings is None:
         return Looks()
-    keys = settings.keys(one.name for one in COMMANDS if one.keys)
+    keys = settings.keys({one.name: one.keys for one in COMMANDS})
     theme, panel = settings.look("theme", themes()), settings.look("panel", PANELS)
     return Looks(keys, theme, panel, tuple(settings.problems))
 

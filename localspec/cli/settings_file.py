@@ -18,6 +18,7 @@ What is wrong in it is told with its line and what is allowed instead, and left 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,7 @@ from typing import Any
 
 import click
 
+from localspec.cli import key_settings
 from localspec.errors import SamplingError
 
 FILE = "settings.toml"
@@ -36,7 +38,6 @@ PANELS = ("full", "compact", "off")
 # What the command line gives and a file cannot: it would stand for a question, or act each time.
 _NEVER = {"help", "target", "prompt", "output", "compare"}
 _PAIR_FOR = {"chat", "run"}
-_KEY = re.compile(r"((ctrl|shift|alt|super|meta)\+)*([a-z0-9]|[a-z][a-z0-9_]*[a-z0-9])")
 _SAMPLING = {
     "temp": "temperature",
     **{name: name for name in ("top_p", "min_p", "typical_p", "repeat_penalty")},
@@ -80,18 +81,26 @@ class SettingsFile:
                     self._unknown(table, setting, known)
         return found
 
-    def keys(self, commands: Iterable[str]) -> dict[str, str]:
-        """The keys that were chosen, by command: names as Textual spells them, with commas."""
-        known = list(commands)
+    def keys(self, usual: Mapping[str, str]) -> dict[str, str]:
+        """The keys that were chosen, by command: names as Textual spells them, with commas.
+
+        Args:
+            usual: the same for every command, while nobody chooses.
+        """
         found = {}
-        for name, value in self.values.get(_KEYS, {}).items():
+        chosen = self.values.get(_KEYS, {})
+        for name, value in chosen.items():
             keys = [value] if isinstance(value, str) else value
-            if name not in known:
-                self._unknown(_KEYS, name, known)
-            elif isinstance(keys, list) and all(_is_key(key) for key in keys):
-                found[name] = ",".join(keys)
+            if name not in usual:
+                self._unknown(_KEYS, name, usual)
+            elif reason := key_settings.wrong(keys):
+                self._wrong(_KEYS, name, value, reason)
             else:
-                self._wrong(_KEYS, name, value, 'keys such as "f5" or ["f5", "ctrl+r"]')
+                found[name] = ",".join(keys)
+        while clash := key_settings.clash(found, usual):
+            name, other = clash
+            del found[name]
+            self._wrong(_KEYS, name, chosen[name], f"{other} has that key; give it another one")
         return found
 
     def look(self, name: str, allowed: Iterable[str]) -> str | None:
@@ -100,7 +109,7 @@ class SettingsFile:
         choices = list(allowed)
         if value is None or value in choices:
             return value
-        self._wrong(_SCREEN, name, value, f"one of {', '.join(choices)}")
+        self._wrong(_SCREEN, name, value, _instead(str(value), choices))
         return None
 
     def check_tables(self, commands: Iterable[str]) -> None:
@@ -137,17 +146,15 @@ class SettingsFile:
         self._problem(table, setting, f"there is no setting {setting}", known)
 
     def _wrong(self, table: str, setting: str, value: Any, allowed: str) -> None:
-        self._note(table, setting, f"{setting} cannot be {value!r}: {allowed}")
+        self._note(table, setting, f"{setting} cannot be {_as_toml(value)}: {allowed}")
 
     def _problem(self, table: str, setting: str | None, what: str, known: Iterable[str]) -> None:
-        choices = sorted(known)
         wrong = (setting or table).replace("_", "-")
-        close = difflib.get_close_matches(wrong, choices, n=3, cutoff=0.5) or choices
-        self._note(table, setting, f"{what}; there is {', '.join(close)}")
+        self._note(table, setting, f"{what}; {_instead(wrong, known)}")
 
     def _note(self, table: str, setting: str | None, text: str) -> None:
         line = self._line(table, setting)
-        where = f"{self.path}, line {line}" if line else str(self.path)
+        where = f"{_shown(self.path)}, line {line}" if line else _shown(self.path)
         note = f"{where}: {text}"
         if note not in self.problems:
             self.problems.append(note)
@@ -179,7 +186,7 @@ def read(path: Path) -> SettingsFile:
         return settings
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        settings.problems.append(f"{path} is not used: {reason}")
+        settings.problems.append(f"{_shown(path)} is not used: {reason}")
         return settings
     settings._lines = text.splitlines()  # noqa: SLF001 - its own maker
     tables = {name: value for name, value in document.items() if isinstance(value, dict)}
@@ -223,5 +230,23 @@ def _checked(parameter: click.Parameter, value: Any) -> Any:
     return value
 
 
-def _is_key(key: Any) -> bool:
-    return isinstance(key, str) and _KEY.fullmatch(key) is not None
+def _instead(wrong: str, known: Iterable[str]) -> str:
+    """The name that was meant, if one is near; else all that there are."""
+    choices = sorted(known)
+    wrong = wrong.lower()
+    near = [one for one in choices if one and wrong.startswith(one)]
+    near = near or difflib.get_close_matches(wrong, choices, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"there is {', '.join(choices)}"
+
+
+def _as_toml(value: Any) -> str:
+    """As it stands in the file."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _shown(path: Path) -> str:
+    """`path`, the home folder as ``~``: it stands before every problem."""
+    try:
+        return f"~{os.sep}{path.relative_to(Path.home())}"
+    except (ValueError, RuntimeError):  # elsewhere, or nobody's home
+        return str(path)

@@ -141,7 +141,7 @@ class ChatApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin loading; the screen is there already."""
-        self.set_keymap(dict(self._looks.keys))
+        self._set_keys()
         if self._looks.theme is not None:
             self.theme = self._looks.theme
         self.dashboard.start()
@@ -150,6 +150,14 @@ class ChatApp(App[None]):
         self.show_phase()
         self.shelf.start()
         self.engine.start()
+
+    def _set_keys(self) -> None:
+        """The keys that the user chose, also for commands that have none by themselves."""
+        self.set_keymap(dict(self._looks.keys))
+        for command in commands.COMMANDS:
+            if not command.keys and (keys := self._looks.keys.get(command.name)):
+                action = f"command('{command.name}')"
+                self._bindings.bind(keys, action, command.name, show=False, priority=True)
 
     def on_unmount(self) -> None:
         """However the app ends, the engine is told."""
