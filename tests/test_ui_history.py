@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.history import exchange
 from localspec.chat.history.record import Record
 from localspec.chat.history.store import Store
 from localspec.chat.settings import ChatSettings
 from localspec.engine.stats import FinishReason
-from localspec.errors import EngineError
+from localspec.errors import ConversationError, EngineError
 from localspec.ui.history_screen import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate
@@ -37,6 +38,10 @@ def titles(archive: Path) -> list[str]:
         return [one.header.title for one in store.listed()]
     finally:
         store.close()
+
+
+def full(*_: object) -> Path:
+    raise ConversationError("cannot write", "The disk is full.")
 
 
 async def history(chat: Chat) -> HistoryScreen:
@@ -117,11 +122,24 @@ def test_rename_delete_undo_and_export_in_the_list(
             await chat.pilot.press("ctrl+d")
             await chat.until(lambda: "deleted “My first question”" in chat.screen())
             await chat.until(lambda: chat.screen().count("My first question") == 1)
+            await chat.pilot.press("escape")
+        async with chatting(archive=archive) as chat:  # another run
+            await history(chat)
+            await chat.until(lambda: "second question" in chat.screen())
             await chat.pilot.press("ctrl+z")
-            await chat.until(lambda: "it is back" in chat.screen())
-            await chat.until(lambda: "My first question" in chat.screen())
-            await chat.pilot.press("down", "ctrl+s")
-            await chat.until((tmp_path / "My-first-question.md").exists)
+            await chat.until(lambda: "“My first question” is back" in chat.screen())
+            await chat.until(lambda: "  My first question" in chat.screen())
+            await chat.pilot.press("ctrl+z")
+            await chat.until(lambda: "nothing was deleted" in chat.screen())
+            assert "▸ second question" in chat.screen()
+            await chat.pilot.press("down")
+            await chat.until(lambda: "▸ My first question" in chat.screen())
+            assert chat.screen().count("▸") == 1
+            await chat.pilot.press("ctrl+s")
+            await chat.until(lambda: "written to My-first-question.md and" in chat.screen())
+            monkeypatch.setattr(exchange, "write_file", full)
+            await chat.pilot.press("ctrl+s")
+            await chat.until(lambda: "cannot write" in chat.screen())
             await chat.pilot.press("escape")
         document = json.loads((tmp_path / "My-first-question.json").read_text())
         assert [one["content"] for one in document["messages"]] == [
@@ -377,6 +395,6 @@ def test_the_list_is_usable_at_every_size(archive: Path, size: tuple[int, int]) 
             await history(chat)
             await chat.until(lambda: "a question about rivers" in chat.screen())
             assert "Enter open" in chat.screen()
-            assert "scripted · 2 messages" in chat.screen()
+            assert "on screen · scripted · 2 messages" in chat.screen()
 
     run(body)

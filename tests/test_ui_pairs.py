@@ -609,7 +609,7 @@ def test_typing_fits_on_small_screens(
             await chat.pilot.press("escape")
             await type_in(chat, "ann/Big-GGUF --draft none --name a")
             await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
-            assert any(line.strip(" │").startswith("a ") for line in chat.screen().splitlines())
+            assert any(line.strip(" │▸").startswith("a ") for line in chat.screen().splitlines())
             await chat.pilot.press("p")
             await chat.until(lambda: "ann/Big-GGUF --draft none" in chat.screen(), "the text again")
 

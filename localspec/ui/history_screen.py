@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -14,8 +15,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec.chat.history import exchange
 from localspec.errors import LocalspecError
 from localspec.ui import numbers
+from localspec.ui.marked_list import MarkedList
 from localspec.ui.safe_text import one_line
 from localspec.ui.wording import in_words
 
@@ -41,13 +44,20 @@ _KEYS = (
 )
 
 
-def entry(listed: Listed, now: float) -> Content:
-    """A conversation on two lines: title and when, then pair, length and where a search hit."""
+def entry(listed: Listed, now: float, current: str = "") -> Content:
+    """A conversation on two lines: title and when, then pair, length and where a search hit.
+
+    Args:
+        listed: the conversation.
+        now: the time, in seconds.
+        current: the id of the one on screen.
+    """
     header = listed.header
     when = datetime.fromtimestamp(header.updated).astimezone()
     shown = f"{when:%H:%M}" if now - header.updated < _DAY_S / 2 else f"{when:%Y-%m-%d}"
-    messages = f"{numbers.count(listed.messages)} messages"
-    parts = [one_line(header.pair.name, 30), messages, one_line(listed.found, 120)]
+    messages = f"{numbers.count(listed.messages)} message{'s' if listed.messages != 1 else ''}"
+    here = "on screen" if header.id == current else ""
+    parts = [here, one_line(header.pair.name, 30), messages, one_line(listed.found, 120)]
     return Content.assemble(
         (one_line(header.title, 100), "bold"),
         (f"  {shown}", "$text-accent"),
@@ -80,12 +90,11 @@ class HistoryScreen(ModalScreen[str | None]):
         self._shelf = shelf
         self._current = current
         self._found: list[Listed] = []
-        self._deleted: list[str] = []
         self._renaming: str | None = None
         self._nothing = False
         self._search = Input(placeholder="search", id="search")
         self._search.cursor_blink = False
-        self._list = OptionList(id="conversations", markup=False)
+        self._list = MarkedList(id="conversations", markup=False)
         self._hint = Static("", id="hint", markup=False)
 
     def compose(self) -> ComposeResult:
@@ -133,7 +142,7 @@ class HistoryScreen(ModalScreen[str | None]):
             self._say("")
         self._nothing = not self._found
         self._list.clear_options()
-        self._list.add_options([Option(entry(one, now)) for one in self._found])
+        self._list.add_options([Option(entry(one, now, self._current)) for one in self._found])
         if self._found:
             self._list.highlighted = min(keep, len(self._found) - 1)
         else:
@@ -222,24 +231,38 @@ class HistoryScreen(ModalScreen[str | None]):
             self._say("this conversation is open: begin another one first (/clear)")
             return
         self._change(lambda store: store.delete(conversation))
-        self._deleted.append(conversation)
         self._say(f"deleted “{one_line(chosen.header.title, 60)}”; Ctrl+Z brings it back")
         self._refresh(self._list.highlighted or 0)
 
     def action_undo(self) -> None:
-        """Bring the last deleted one back."""
-        if self._deleted:
-            conversation = self._deleted.pop()
-            self._change(lambda store: store.undelete(conversation))
-            self._say("it is back")
-            self._refresh(self._list.highlighted or 0)
+        """Bring the last deleted one back, also one of an earlier run."""
+        self.run_worker(self._undo(), group="change")
+
+    async def _undo(self) -> None:
+        try:
+            title = await self._shelf.ask(lambda store: store.undelete())
+        except LocalspecError as error:
+            self._say(". ".join(in_words(error)))
+            return
+        if title is None:
+            self._say("nothing was deleted within the last week")
         else:
-            self._say("nothing was deleted here")
+            self._say(f"“{one_line(title, 60)}” is back")
+            self._refresh(self._list.highlighted or 0)
 
     def action_export(self) -> None:
         """Write the chosen one to a JSON file and a Markdown file in the present folder."""
         chosen = self._chosen()
         if chosen is not None:
-            for form in ("json", "md"):
-                self._shelf.export(form, None, chosen.header.id)
-            self._say("written to the present folder, as JSON and Markdown")
+            self.run_worker(self._export(chosen.header.id), group="export")
+
+    async def _export(self, conversation: str) -> None:
+        try:
+            written = [
+                await self._shelf.write_file(form, conversation=conversation)
+                for form in exchange.FORMS
+            ]
+        except LocalspecError as error:
+            self._say(". ".join(in_words(error)))
+        else:
+            self._say(f"written to {' and '.join(map(str, written))} in {Path.cwd()}")

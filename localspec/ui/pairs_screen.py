@@ -12,6 +12,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.ui import pairs_layout
+from localspec.ui.marked_list import MarkedList
 from localspec.ui.pairs_layout import Work
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class PairsScreen(ModalScreen[None]):
     def __init__(self, pairs: Pairs) -> None:
         super().__init__()
         self._pairs = pairs
-        self._list = OptionList(id="pair-list")
+        self._list = MarkedList(id="pair-list")
         self._head = Static(markup=False, id="pair-head")
         self._detail = Static(markup=False, id="pair-detail")
         self._keys = Static(markup=False, id="pair-keys")

@@ -211,9 +211,9 @@ class Shelf:
         """Go on with a stored conversation."""
         self._work(self._open(conversation))
 
-    def export(self, form: str, path: Path | None, conversation: str | None = None) -> None:
-        """Write a conversation to a file; without an id the one on screen."""
-        self._work(self._export(form, path, conversation))
+    def export(self, form: str, path: Path | None) -> None:
+        """Write the conversation on screen to a file, and say where it is."""
+        self._work(self._export(form, path))
 
     def import_file(self, path: Path) -> None:
         """Store the conversation in a file, and open it."""
@@ -233,7 +233,18 @@ class Shelf:
         self._show(await self.ask(lambda store: store.load(conversation)))
         await self._restore_draft()
 
-    async def _export(self, form: str, path: Path | None, conversation: str | None) -> None:
+    async def _export(self, form: str, path: Path | None) -> None:
+        written = await self.write_file(form, path)
+        self._app.transcript.say(f"written to {written.absolute()}")
+
+    async def write_file(
+        self, form: str, path: Path | None = None, conversation: str | None = None
+    ) -> Path:
+        """Write a conversation to a file, without an id the one on screen; where to.
+
+        Raises:
+            ConversationError: there is nothing to write, or it cannot be written.
+        """
         if conversation is None:
             stored = Stored(self.record.header, self.record.tree)
             if not stored.tree.nodes:
@@ -241,8 +252,7 @@ class Shelf:
         else:
             wanted = conversation
             stored = await self.ask(lambda store: store.load(wanted))
-        written = await asyncio.to_thread(exchange.write_file, stored, form, path)
-        self._app.transcript.say(f"written to {written.absolute()}")
+        return await asyncio.to_thread(exchange.write_file, stored, form, path)
 
     async def _import(self, path: Path) -> None:
         stored = await asyncio.to_thread(exchange.read_file, path)

@@ -129,9 +129,13 @@ class Store:
             "UPDATE conversations SET deleted = ? WHERE id = ?", (time.time(), conversation)
         )
 
-    def undelete(self, conversation: str) -> None:
-        """Bring back what was deleted."""
-        self._db.execute("UPDATE conversations SET deleted = NULL WHERE id = ?", (conversation,))
+    def undelete(self) -> str | None:
+        """Bring back what was deleted last, whoever did it; its title, None where there is none."""
+        row = self._db.execute(
+            "UPDATE conversations SET deleted = NULL WHERE id = (SELECT id FROM conversations"
+            " WHERE deleted IS NOT NULL ORDER BY deleted DESC, rowid DESC LIMIT 1) RETURNING title"
+        ).fetchone()
+        return None if row is None else str(row[0])
 
     def save_draft(self, conversation: str, text: str) -> None:
         """Keep what was typed and not sent; an empty text forgets it."""
