@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +25,7 @@ _FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+_UNREADABLE = (OSError, RuntimeError, AttributeError, ValueError, KeyError)
 _UNLIMITED = 1 << 60  # version 1 writes a number where it means none
 _USUAL_STACK = 8 << 20
 _ARENA = 64 << 20  # what glibc reserves for the first allocation in a thread
@@ -47,13 +52,12 @@ def peak_resident() -> int:
 
 def total() -> int:
     """The machine's memory, or the container's where that is less."""
-    machine = int(psutil.virtual_memory().total)
-    return min([machine, *(group.limit for group in _groups())])
+    return min([_memory()[0], *(group.limit for group in _groups())])
 
 
 def available() -> int:
     """What may still be allocated without swapping, by the machine's and the container's limit."""
-    bounds = [int(psutil.virtual_memory().available)]
+    bounds = [_memory()[1]]
     bounds += [group.limit - group.used + group.cache for group in _groups()]
     room = address_space_left()
     if room is not None:
@@ -84,6 +88,34 @@ def _stack() -> int:
     return _USUAL_STACK if soft == resource.RLIM_INFINITY else int(soft)
 
 
+def swapped_out() -> int:
+    """Bytes in swap, 0 where there is none or the system does not say."""
+    try:
+        with _unsaid():
+            return int(psutil.swap_memory().used)
+    except _UNREADABLE:
+        return 0
+
+
+def _memory() -> tuple[int, int]:
+    """The machine's memory, all and what is available, also where /proc is hidden."""
+    try:
+        with _unsaid():
+            found = psutil.virtual_memory()
+        return int(found.total), int(found.available)
+    except _UNREADABLE:
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
+
+
+@contextmanager
+def _unsaid() -> Iterator[None]:
+    """Without psutil's warnings of what it could not read: nobody can do anything about them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """A control group with a limit: bytes allowed, used, and of these given up on demand."""
@@ -104,29 +136,61 @@ def _groups() -> list[_Group]:
     return found
 
 
+def processors() -> float | None:
+    """How many processors' time a container leaves to this process, None where it is not limited.
+
+    A container often shows all processors of its machine, and stops who uses more than its share.
+    """
+    shares = []
+    for folder in _under(_own_groups(), "cpu", _CGROUP):
+        allowed, period = _quota(folder)
+        if allowed and period and allowed > 0:
+            shares.append(allowed / period)
+    return min(shares, default=None)
+
+
+def _quota(folder: Path) -> tuple[int | None, int | None]:
+    """Microseconds of processor time in so many, by version 2 or 1."""
+    try:
+        allowed, period = (folder / "cpu.max").read_text("ascii").split()
+        return int(allowed), int(period)
+    except (OSError, ValueError):  # absent, or "max"
+        return _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+
+
 @cache
 def _folders() -> tuple[Path, ...]:
-    """The folders of this process's control groups, of version 2 or 1, up to the root."""
+    """The folders of this process's control groups that limit memory, up to the root."""
+    limits = [limit for limit, _, _ in _FILES]
+    found = _under(_own_groups(), "memory", _CGROUP)
+    return tuple(folder for folder in found if any((folder / name).is_file() for name in limits))
+
+
+@cache
+def _own_groups() -> tuple[str, ...]:
+    """The control groups of this process, as the system lists them."""
     try:
-        lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
+        return tuple(Path("/proc/self/cgroup").read_text("utf-8").splitlines())
     except OSError:
         return ()
+
+
+def _under(groups: Iterable[str], controller: str, mounted: Path) -> tuple[Path, ...]:
+    """The folders of these control groups, of version 2 or of a controller of version 1."""
     found: list[Path] = []
-    for line in lines:
+    for line in groups:
         number, _, rest = line.partition(":")
         controllers, _, own = rest.partition(":")
         if number == "0":
-            root = _CGROUP
-        elif "memory" in controllers.split(","):
-            root = _CGROUP / "memory"
+            root = mounted
+        elif controller in controllers.split(","):
+            root = mounted / controller
         else:
             continue
         # Inside a container the path may be the host's: then the mounted root is ours.
         group = root / own.lstrip("/")
         found += [group, *(above for above in group.parents if above.is_relative_to(root))]
-    limits = [limit for limit, _, _ in _FILES]
-    bounded = (folder for folder in found if any((folder / name).is_file() for name in limits))
-    return tuple(dict.fromkeys(bounded))
+    return tuple(dict.fromkeys(found))
 
 
 def _number(path: Path) -> int | None:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
+from localspec import machine
 from localspec.cli.app import cli
+from localspec.cli.doctor import _threads_asked
+from localspec.cli.settings_file import SettingsFile
+from localspec.doctor import facts
 from localspec.doctor.bandwidth import read_bandwidth
-from localspec.doctor.facts import Facts
+from localspec.doctor.facts import Facts, look, makers
 from localspec.doctor.findings import Level, findings
+from localspec.engine.llama import cores
 from localspec.engine.stats import DeviceMemory
 
 GOOD = Facts(
@@ -27,7 +35,9 @@ GOOD = Facts(
     cores=8,
     logical=16,
     allowed=16,
+    share=None,
     threads=8,
+    threads_asked=0,
     load=0.3,
     features=("avx2", "fma"),
     built_for=("avx2", "fma", "f16c"),
@@ -36,6 +46,7 @@ GOOD = Facts(
     devices=(),
     cards=(),
     cuda_compiler=True,
+    project=True,
     memory_total=32 * 10**9,
     memory_free=20 * 10**9,
     address_space=None,
@@ -68,15 +79,38 @@ def test_a_good_machine_has_no_findings() -> None:
         ),
         ({"cards": ("nvidia",), "cuda_compiler": False}, "CUDA toolkit first", CUDA),
         ({"cards": ("apple",), "system": "darwin"}, "without Metal", "-DGGML_METAL=on"),
-        ({"cards": ("amd",)}, "AMD could be used through Vulkan", "-DGGML_VULKAN=on"),
+        (
+            {"cards": ("amd",)},
+            "AMD could be used through Vulkan",
+            'CMAKE_ARGS="-DGGML_VULKAN=on" uv',
+        ),
+        ({"cards": ("amd",)}, "spirv-headers", "--reinstall-package llama-cpp-python"),
+        (
+            {"cards": ("amd", "intel"), "system": "win32"},
+            "AMD and Intel could be used through Vulkan (install its SDK first)",
+            '$env:CMAKE_ARGS="-DGGML_VULKAN=on"; uv',
+        ),
         ({"cards": ("nvidia",), "backends": ("CUDA", "CPU")}, "sees no such device", "driver"),
-        ({"translated": True, "system": "darwin"}, "Rosetta", "uv python install"),
+        (
+            {"cards": ("nvidia",), "project": False},
+            "NVIDIA card",
+            '--no-cache-dir --no-binary llama-cpp-python "llama-cpp-python==0.3.36"',
+        ),
+        (
+            {"translated": True, "system": "darwin"},
+            "Rosetta",
+            "--python cpython-3.12-macos-aarch64",
+        ),
+        ({"translated": True, "project": False}, "Rosetta", "Install Python for Apple silicon"),
         ({"features": ("avx2", "avx512f")}, "has avx512f, llama.cpp was built without", "NATIVE"),
         ({"amx_left_out": True}, "AMX", ""),
         ({"swap_used": 3 * 10**9, "memory_free": 10**9}, "3.0 GB are swapped out", "smaller pair"),
         ({"address_space": 4 * 10**9}, "leaves 4.0 GB", "ulimit -v unlimited"),
         ({"load": 12.0}, "12.0 of 16 threads busy", "Close them"),
         ({"allowed": 2}, "may use 2 of 16 processors", ""),
+        ({"share": 2.0}, "the time of 2 processors", "--cpus"),
+        ({"threads_asked": 16}, "asks for 16 threads, the processor has 8 cores", "localspec tune"),
+        ({"power_profile": "quiet"}, "profile is quiet", "powerprofilesctl set performance"),
         ({"power_profile": "low-power"}, "low-power", "powerprofilesctl set performance"),
         (
             {"power_profile": "low-power", "system": "darwin"},
@@ -94,6 +128,11 @@ def test_what_is_wrong_is_said_with_what_helps(
     (found,) = findings(replace(GOOD, **what))
     assert said in found.what
     assert remedy in found.remedy
+
+
+def test_what_is_enough_is_no_finding() -> None:
+    assert findings(replace(GOOD, share=8.0, threads_asked=8)) == []
+    assert findings(replace(GOOD, on_battery=False, clock=None, clock_most=None)) == []
 
 
 def test_what_slows_down_comes_first() -> None:
@@ -128,3 +167,117 @@ def test_it_prints_what_it_sees_and_nothing_private(capsys: pytest.CaptureFixtur
     text = capsys.readouterr().out
     assert facts["processor"] in text
     assert "GB/s" in text
+
+
+# --- odd machines -----------------------------------------------------------------------------
+
+
+class Nothing:
+    """Stands for what the system does not have."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *_: object, **__: object) -> object:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [OSError("no"), AttributeError("no"), RuntimeError("no")])
+def test_what_the_system_does_not_say_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    for name in ("swap_memory", "cpu_freq"):
+        monkeypatch.setattr(psutil, name, Nothing(error))
+    if not isinstance(error, RuntimeError):
+        for name in ("getloadavg", "sensors_battery"):
+            monkeypatch.setattr(psutil, name, Nothing(error), raising=False)
+    monkeypatch.setattr(psutil, "cpu_count", lambda *_, **__: None)
+    monkeypatch.setattr(facts, "_text", lambda _path: "")
+    monkeypatch.setattr(facts, "read_bandwidth", lambda *_: 1e9)
+    seen = look()
+    assert (seen.swap_used, seen.clock, seen.cores, seen.logical) == (0, None, 1, 1)
+    assert seen.processor
+    assert all(finding.what for finding in findings(seen))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_proc_that_says_little_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path), raising=False)
+    monkeypatch.setattr(machine, "_folders", tuple)
+    (tmp_path / "meminfo").write_text("MemTotal: 8000000 kB\nMemFree: 2000000 kB\n")
+    assert (machine.total(), machine.available()) == (8_192_000_000, 2_048_000_000)
+    assert machine.swapped_out() == 0
+    (tmp_path / "meminfo").write_text("")
+    assert 0 < machine.available() <= machine.total()
+    (tmp_path / "meminfo").unlink()
+    assert 0 < machine.available() <= machine.total()
+    assert machine.swapped_out() == 0
+
+
+@pytest.mark.parametrize(("plugged", "on_battery"), [(True, False), (False, True), (None, None)])
+def test_a_battery_that_does_not_say_is_not_in_use(
+    monkeypatch: pytest.MonkeyPatch, plugged: bool | None, on_battery: bool | None
+) -> None:
+    battery = SimpleNamespace(power_plugged=plugged)
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
+    assert facts._battery() is on_battery
+
+
+def test_makers_are_known_by_their_drivers() -> None:
+    names = ["NVIDIA GeForce RTX 4070", "AMD Radeon(TM) Graphics", "Intel(R) UHD Graphics 770"]
+    assert makers(names) == {"nvidia", "amd", "intel"}
+    assert makers(["Microsoft Basic Display Adapter", "Parallels Display"]) == set()
+
+
+def test_threads_come_from_the_settings_file() -> None:
+    settings = SettingsFile(Path(), {"": {"threads": 4}, "chat": {"threads": 12}, "run": {}})
+    assert _threads_asked(settings) == 12
+    assert _threads_asked(None) == 0
+
+
+# --- containers -------------------------------------------------------------------------------
+
+
+def test_the_folders_of_control_groups_of_both_versions(tmp_path: Path) -> None:
+    second = machine._under(["0::/user.slice/app"], "memory", tmp_path)
+    assert second == (tmp_path / "user.slice/app", tmp_path / "user.slice", tmp_path)
+    first = ["5:cpuset:/", "4:memory:/docker/ab", "2:cpu,cpuacct:/docker/ab", "1:name=systemd:/x"]
+    memory = machine._under(first, "memory", tmp_path)
+    assert memory == tuple(tmp_path / "memory" / name for name in ("docker/ab", "docker", ""))
+    assert machine._under(first, "cpu", tmp_path)[0] == tmp_path / "cpu" / "docker" / "ab"
+    assert machine._under(["nonsense", "", ":::"], "memory", tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "share"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.cfs_quota_us": "200000\n", "cpu.cfs_period_us": "100000\n"}, 2.0),
+        ({"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "nonsense"}, None),
+        ({}, None),
+    ],
+)
+def test_no_more_threads_than_a_container_gives_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], share: float | None
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(machine, "_under", lambda *_: (tmp_path,))
+    assert machine.processors() == share
+    monkeypatch.setattr(psutil, "cpu_count", lambda **_: 64)
+    monkeypatch.setattr(cores, "_fast_on_linux", lambda *_: None)
+    monkeypatch.setattr(cores, "_fast_on_macos", lambda: None)
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert cores.default_threads() == (64 if share is None else int(share))
+
+
+@pytest.mark.parametrize(
+    ("system", "cards"),
+    [("linux", "nvidia"), ("win32", "nvidia"), ("linux", "amd"), ("win32", "intel")],
+)
+def test_the_readme_has_the_same_commands(system: str, cards: str) -> None:
+    (found,) = findings(replace(GOOD, system=system, cards=(cards,)))
+    readme = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    assert f"\n    {found.remedy}\n" in readme

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from localspec.cli.settings_file import SettingsFile
     from localspec.doctor.facts import Facts
     from localspec.doctor.findings import Finding
 
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(as_json: bool) -> None:
+@click.pass_obj
+def command(settings: SettingsFile | None, as_json: bool) -> None:
     """Look at llama.cpp's build, devices, memory and speed, and say what would help.
 
     Takes a few seconds, reads nothing of yours and sends nothing: what it prints can be shown to
@@ -24,7 +26,7 @@ def command(as_json: bool) -> None:
     from localspec.doctor.facts import look  # noqa: PLC0415 - it needs llama.cpp
     from localspec.doctor.findings import findings  # noqa: PLC0415
 
-    facts = look()
+    facts = look(_threads_asked(settings))
     found = findings(facts)
     if as_json:
         listed = [asdict(finding) | {"level": finding.level.value} for finding in found]
@@ -32,6 +34,13 @@ def command(as_json: bool) -> None:
         return
     for line in [*_fact_lines(facts), "", *_finding_lines(found)]:
         click.echo(line)
+
+
+def _threads_asked(settings: SettingsFile | None) -> int:
+    """The most threads that the settings file asks for, for any command."""
+    tables = settings.values.values() if settings is not None else ()
+    asked = (table.get("threads") for table in tables)
+    return max((n for n in asked if isinstance(n, int)), default=0)
 
 
 def _fact_lines(facts: Facts) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from localspec.engine.stats import DeviceMemory
 
 _VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _DRM = Path("/sys/class/drm")
+_DISPLAY_CLASS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
+_MOST_CARDS = 16
 _WANTED_FEATURES = ("avx2", "fma", "f16c", "avx512f")
 
 
@@ -33,12 +37,15 @@ class Facts:
         processor: its name.
         cores, logical: physical cores, and what the system runs at once.
         allowed: of these, what this process may use.
+        share: of these, how many a container gives it the time of; None without a limit.
         threads: what localspec uses unless told otherwise.
+        threads_asked: what the settings file asks for, 0 for nothing.
         load: how many programs want a core, None where the system does not say.
         features: instruction sets that the processor has; those that llama.cpp was built for.
         backends: compiled into llama.cpp.
         cards: makers of graphics cards seen, also of those that llama.cpp cannot use.
         cuda_compiler: whether CUDA can be built here.
+        project: whether this is localspec's own folder, which uv builds; pip otherwise.
         memory_total, memory_free: by the machine's and the container's limit.
         address_space: what `ulimit -v` leaves, None without a limit.
         swap_used: 0 where there is none.
@@ -58,7 +65,9 @@ class Facts:
     cores: int
     logical: int
     allowed: int
+    share: float | None
     threads: int
+    threads_asked: int
     load: float | None
     features: tuple[str, ...]
     built_for: tuple[str, ...]
@@ -67,6 +76,7 @@ class Facts:
     devices: tuple[DeviceMemory, ...]
     cards: tuple[str, ...]
     cuda_compiler: bool
+    project: bool
     memory_total: int
     memory_free: int
     address_space: int | None
@@ -79,8 +89,11 @@ class Facts:
     bandwidth_one: float
 
 
-def look() -> Facts:
-    """Look at this machine; takes two seconds, most of them for the bandwidth."""
+def look(threads_asked: int = 0) -> Facts:
+    """Look at this machine; takes two seconds, most of them for the bandwidth.
+
+    `threads_asked` is what the settings file says.
+    """
     load = _load()  # before we make some ourselves
     threads, free = default_threads(), machine.available()
     one, many = read_bandwidth(1, free), read_bandwidth(threads, free)
@@ -98,7 +111,9 @@ def look() -> Facts:
         cores=psutil.cpu_count(logical=False) or 1,
         logical=psutil.cpu_count() or 1,
         allowed=_allowed(),
+        share=machine.processors(),
         threads=threads,
+        threads_asked=threads_asked,
         load=load,
         features=_features(),
         built_for=_built_for(system_info),
@@ -107,10 +122,11 @@ def look() -> Facts:
         devices=devices(),
         cards=_cards(),
         cuda_compiler=shutil.which("nvcc") is not None or "CUDA_PATH" in os.environ,
+        project=_in_project(),
         memory_total=machine.total(),
         memory_free=machine.available(),
         address_space=machine.address_space_left(),
-        swap_used=int(psutil.swap_memory().used),
+        swap_used=machine.swapped_out(),
         on_battery=battery,
         power_profile=_power_profile(),
         clock=clock,
@@ -174,7 +190,38 @@ def _cards() -> tuple[str, ...]:
         found.add("nvidia")
     if sys.platform == "darwin" and platform.machine() == "arm64":
         found.add("apple")
-    return tuple(sorted(found - {""}))
+    return tuple(sorted(found.union(makers(_drivers())) - {""}))
+
+
+def makers(drivers: Iterable[str]) -> set[str]:
+    """Makers of graphics cards by the names of their drivers."""
+    names = {"nvidia": "nvidia", "amd": "amd", "radeon": "amd", "intel": "intel"}
+    words = {word for each in drivers for word in re.findall("[a-z]+", each.lower())}
+    return {maker for name, maker in names.items() if name in words}
+
+
+def _drivers() -> list[str]:
+    """What Windows calls its graphics cards."""
+    found: list[str] = []
+    if sys.platform == "win32":
+        import winreg  # noqa: PLC0415 - Windows has it alone
+
+        for number in range(_MOST_CARDS):
+            try:
+                with winreg.OpenKey(
+                    winreg.HKEY_LOCAL_MACHINE, rf"{_DISPLAY_CLASS}\{number:04}"
+                ) as key:
+                    found.append(str(winreg.QueryValueEx(key, "DriverDesc")[0]))
+            except OSError:
+                continue
+    return found
+
+
+def _in_project() -> bool:
+    """Whether localspec runs from its own folder, and uv is there."""
+    folder = Path(__file__).parents[2]
+    uv = "UV" in os.environ or shutil.which("uv") is not None
+    return uv and (folder / "pyproject.toml").is_file()
 
 
 def _allowed() -> int:
@@ -196,7 +243,8 @@ def _battery() -> bool | None:
         battery = psutil.sensors_battery()
     except (AttributeError, OSError):
         return None
-    return None if battery is None else not battery.power_plugged
+    plugged = None if battery is None else battery.power_plugged
+    return None if plugged is None else not plugged
 
 
 def _power_profile() -> str:

@@ -44,10 +44,15 @@ def findings(facts: Facts) -> list[Finding]:
 
 def rebuild(facts: Facts, flag: str) -> str:
     """The command that compiles llama.cpp anew with a CMake flag, for this platform's shell."""
-    sync = "uv sync --no-cache --reinstall-package llama-cpp-python"
+    build = "uv sync --no-cache --reinstall-package llama-cpp-python"
+    if not facts.project:
+        build = (
+            "python -m pip install --force-reinstall --no-deps --no-cache-dir"
+            f' --no-binary llama-cpp-python "llama-cpp-python=={facts.llama_cpp}"'
+        )
     if facts.system == "win32":
-        return f'$env:CMAKE_ARGS="{flag}"; {sync}'
-    return f'CMAKE_ARGS="{flag}" {sync}'
+        return f'$env:CMAKE_ARGS="{flag}"; {build}'
+    return f'CMAKE_ARGS="{flag}" {build}'
 
 
 def _graphics(facts: Facts) -> Iterator[Finding]:
@@ -77,7 +82,10 @@ def _graphics(facts: Facts) -> Iterator[Finding]:
         maker = " and ".join({"amd": "AMD", "intel": "Intel"}[card] for card in others)
         yield Finding(
             Level.NOTE,
-            f"graphics by {maker} could be used through Vulkan (its SDK must be installed)",
+            f"graphics by {maker} could be used through Vulkan (install its SDK first; on Debian:"
+            " libvulkan-dev, glslc and spirv-headers)"
+            if facts.system == "linux"
+            else f"graphics by {maker} could be used through Vulkan (install its SDK first)",
             rebuild(facts, "-DGGML_VULKAN=on"),
         )
 
@@ -87,7 +95,9 @@ def _translated(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Level.SLOW,
             "Python is an Intel build that runs under Rosetta, without Metal",
-            "uv python install cpython-3.12-macos-aarch64 && uv sync --reinstall",
+            "uv sync --python cpython-3.12-macos-aarch64 --reinstall"
+            if facts.project
+            else "Install Python for Apple silicon, and localspec with it.",
         )
 
 
@@ -120,7 +130,7 @@ def _memory(facts: Facts) -> Iterator[Finding]:
             Level.NOTE,
             f"a limit on the address space leaves {facts.address_space / 1e9:.1f} GB, and mapped"
             " weights count",
-            "ulimit -v unlimited",
+            "ulimit -v unlimited (where the system allows it; else its administrator)",
         )
 
 
@@ -135,6 +145,19 @@ def _busy(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Level.NOTE,
             f"this process may use {facts.allowed} of {facts.logical} processors",
+        )
+    if facts.share is not None and facts.share < min(facts.cores, facts.allowed):
+        yield Finding(
+            Level.NOTE,
+            f"a container gives this process the time of {facts.share:.3g} processors",
+            "Raise its limit (docker: --cpus).",
+        )
+    if facts.threads_asked > facts.cores:
+        yield Finding(
+            Level.SLOW,
+            f"the settings file asks for {facts.threads_asked} threads, the processor has"
+            f" {facts.cores} cores: every step waits for the slowest thread",
+            "Leave `threads` out of the settings file, or run: localspec tune",
         )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from localspec import machine
+
 _DEVICES = Path("/sys/devices")
 _LITTLE = 0.75  # of the fastest core's capacity
 
@@ -18,12 +20,15 @@ def default_threads() -> int:
 
     A second thread on a core adds nothing to a decode that waits for memory, and costs when
     the operating system parks it. Every thread waits for the slowest, so efficiency cores beside
-    performance cores are left out.
+    performance cores are left out. So are those whose time a container does not give: threads that
+    share what there is would be stopped in the middle of a step.
     """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     fast = _fast_on_macos() if sys.platform == "darwin" else _fast_on_linux(_DEVICES, allowed)
-    return max(1, min(fast or physical, physical, len(allowed) if allowed else physical))
+    share = machine.processors()
+    most = physical if share is None else int(share)
+    return max(1, min(fast or physical, physical, most, len(allowed) if allowed else physical))
 
 
 def _fast_on_linux(devices: Path, allowed: set[int] | None) -> int | None:
