@@ -94,15 +94,17 @@ def test_a_bad_draft_loses_its_credit_at_every_confidence() -> None:
     assert calibration.acceptance(0.99) < 0.5 * before
 
 
-def test_levels_are_a_distribution_around_the_recent_mean() -> None:
+def test_levels_are_a_distribution_around_what_is_expected() -> None:
     calibration = Calibration()
     luck = random.Random(2)
     for _ in range(300):
         confidence = luck.random()
         calibration.learn([confidence], [confidence])
     assert sum(weight for weight, _ in calibration.levels) == pytest.approx(1)
-    mean = sum(weight * level for weight, level in calibration.levels)
-    assert mean == pytest.approx(calibration.mean, abs=0.05)
+    offsets = [offset for _, offset in calibration.levels]
+    assert sum(weight * offset for weight, offset in calibration.levels) == pytest.approx(0)
+    assert offsets == sorted(offsets)
+    assert offsets[-1] - offsets[0] > 0.4  # few, and far apart
     assert len(calibration.levels) <= 6
 
 
@@ -115,7 +117,7 @@ class Told(Calibration):
     def __init__(self, mean: float) -> None:
         super().__init__()
         self.mean = mean
-        self.levels = [(1.0, mean)]
+        self.levels = [(1.0, 0.0)]
 
     def acceptance(self, confidence: float) -> float:
         return confidence
@@ -444,6 +446,31 @@ def test_the_coupling_formula_is_what_counter_noise_does() -> None:
     shared = overlap(p, q)
     assert shared == pytest.approx(0.6)
     assert shared / (2 - shared) <= coupling(p, q) <= shared
+
+
+@pytest.mark.parametrize("n", [3, 12, 64, 65, 300])
+def test_the_coupling_formula_compares_all_ids_with_all(n: int) -> None:
+    """As it is written down, term by term, for few ids and for many; some on one side alone."""
+    luck = np.random.default_rng(n)
+    p, q = (Dist(luck.permutation(n + 2)[:n], luck.dirichlet(np.full(n, 0.5))) for _ in range(2))
+    a, b = (dict(zip(d.ids.tolist(), d.probs.tolist(), strict=True)) for d in (p, q))
+    either = a.keys() | b.keys()
+    expected = sum(
+        1 / sum(max(a.get(k, 0) / a[i], b.get(k, 0) / b[i]) for k in either)
+        for i in a.keys() & b.keys()
+    )
+    assert coupling(p, q) == pytest.approx(expected)
+    assert overlap(p, q) == pytest.approx(sum(min(a[i], b.get(i, 0)) for i in a))
+    assert [p.prob(i) for i in range(n + 2)] == [a.get(i, 0) for i in range(n + 2)]
+
+
+def test_the_coupling_of_unfiltered_distributions_needs_no_square_of_the_vocabulary() -> None:
+    n = 152_000
+    luck = np.random.default_rng(0)
+    p, q = (Dist(luck.permutation(n), luck.dirichlet(np.ones(n))) for _ in range(2))
+    shared = overlap(p, q)
+    assert shared / (2 - shared) <= coupling(p, q) <= shared
+    assert coupling(p, p) == pytest.approx(1)
 
 
 def test_the_cheap_confidence_is_close_to_the_softmax() -> None:

@@ -127,28 +127,43 @@ def _best(sampler: Sampler) -> Look:
     return LookForBest(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
 
 
-_FEW = 64
+_FEW = 64  # ids up to which looking them up one by one is faster than arrays are
 
 
 def overlap(p: Dist, q: Dist) -> float:
     """sum(min(p, q)): the token rule's chance to accept (2211.17192, corollary 3.6)."""
-    if len(p.ids) > _FEW or len(q.ids) > _FEW:
-        return float(np.minimum(p.probs, q.on(p.ids)).sum())
-    # A handful of ids is sooner looked up one by one than compared all with all.
-    known = dict(zip(q.ids.tolist(), q.probs.tolist(), strict=True))
-    pairs = zip(p.ids.tolist(), p.probs.tolist(), strict=True)
-    return float(sum(min(prob, known.get(token, 0.0)) for token, prob in pairs))
+    if max(len(p.ids), len(q.ids)) <= _FEW:
+        return sum(min(pair) for pair in _pairs(p, q))
+    return float(np.minimum(p.probs, q.on(p.ids)).sum())
 
 
 def coupling(p: Dist, q: Dist) -> float:
     """The chance that p and q, drawn from with the same Gumbel variables, give the same token.
 
     sum_i 1 / sum_k max(p_k / p_i, q_k / q_i), over all i that both have (2408.07978): the race
-    of exponentials that i wins on both sides.
+    of exponentials that i wins on both sides. With the ids in order of q / p the maximum is that
+    of p up to i and that of q behind it, so that no id is compared with every other.
     """
-    shared = q.on(p.ids)
-    alive = shared > 0
-    a, b = p.probs[alive], shared[alive]
-    apart = (1 - a.sum()) / a + (1 - b.sum()) / b  # ids that only one side has
-    races = np.maximum(a / a[:, None], b / b[:, None]).sum(axis=1)
-    return float((1 / (races + apart)).sum())
+    if max(len(p.ids), len(q.ids)) <= _FEW:
+        return _coupling_of_few(_pairs(p, q))
+    a, b = p.probs, q.on(p.ids)
+    order = np.argsort(b / a)
+    a, b = a[order], b[order]
+    return float((b / (a.cumsum() * b / a + 1 - b.cumsum())).sum())
+
+
+def _coupling_of_few(pairs: list[tuple[float, float]]) -> float:
+    pairs.sort(key=lambda pair: pair[1] / pair[0])
+    before, behind, total = 0.0, 1.0, 0.0
+    for a, b in pairs:
+        before, behind = before + a, behind - b
+        if b:
+            total += 1 / (before / a + behind / b)
+    return total
+
+
+def _pairs(p: Dist, q: Dist) -> list[tuple[float, float]]:
+    """Both probabilities of every id that p has."""
+    known = dict(zip(q.ids.tolist(), q.probs.tolist(), strict=True))
+    ids, probs = p.ids.tolist(), p.probs.tolist()
+    return [(prob, known.get(token, 0.0)) for token, prob in zip(ids, probs, strict=True)]

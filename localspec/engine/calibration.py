@@ -28,9 +28,10 @@ _MEAN_START = 0.7
 _RECENT = 0.97
 _LEVELS = 4
 
-# The map is worked out anew after so many observations, at first after every round.
-_YOUNG = 30
-_BATCH = 2
+# The map is worked out anew after so many observations, at first after every round. The mean,
+# which is what changes fast, follows every one of them.
+_YOUNG = 120
+_BATCH = 8
 
 # How much of what sets one position apart from the mean is still there at the next.
 _PERSISTENCE = 0.4
@@ -47,7 +48,8 @@ class Calibration:
     Attributes:
         mean: acceptance of the positions judged lately, whatever the confidence.
         seen: positions judged so far.
-        levels: what to expect of a position: (probability, acceptance), few and far apart.
+        levels: what to expect of a position: (probability, by how much its acceptance is off the
+            expected one), few and far apart.
     """
 
     def __init__(self) -> None:
@@ -80,11 +82,6 @@ class Calibration:
         """
         if not chances:
             return
-        keep = _KEEP ** len(chances)
-        self._weight = [keep * w for w in self._weight]
-        self._sum = [keep * s for s in self._sum]
-        self._earned *= keep
-        self._promised *= keep
         for confidence, chance in zip(confidences, chances, strict=False):
             at = bisect_right(_EDGES, confidence)
             self._weight[at] += 1.0
@@ -98,12 +95,20 @@ class Calibration:
             self.mean += max(_MEAN_RATE, 1 / (self.seen + 2)) * (chance - self.mean)
         self._pending += len(chances)
         if self.seen < _YOUNG or self._pending >= _BATCH:
+            self._fade(_KEEP**self._pending)
             self._pending = 0
             self._map = self._monotone()
             self.levels = self._grouped()
 
+    def _fade(self, keep: float) -> None:
+        """Let what was seen so far count less."""
+        self._weight = [keep * w for w in self._weight]
+        self._sum = [keep * s for s in self._sum]
+        self._earned *= keep
+        self._promised *= keep
+
     def _grouped(self) -> list[tuple[float, float]]:
-        """The recent confidences as acceptances in groups, moved to the recent mean."""
+        """The recent confidences as acceptances in groups, by how far these are off their mean."""
         whole = sum(self._recent)
         if whole > 1e6:
             self._recent = [weight / whole for weight in self._recent]
@@ -119,8 +124,8 @@ class Calibration:
                 share = total = 0.0
         if share:
             groups.append((share, total / share))
-        shift = self.mean - sum(weight * level for weight, level in groups)
-        return [(weight, min(0.99, max(0.01, level + shift))) for weight, level in groups]
+        mean = sum(weight * level for weight, level in groups)
+        return [(weight, level - mean) for weight, level in groups]
 
     def _monotone(self) -> list[float]:
         """Weighted isotonic regression of the bins, by pooling neighbours that fall."""

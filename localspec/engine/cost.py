@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 Points = Mapping[int, float]
 """n -> seconds of one decode of n tokens."""
@@ -64,6 +64,10 @@ class Curve:
     Every observation corrects two things at once, each by its share of the doubt: the point it
     belongs to, and the drift that all points have in common. That is a Kalman filter without
     its cross terms, on logarithms, with Huber's clipping.
+
+    Attributes:
+        drift: of the machine, shared with other curves.
+        least: at n the least of what `shape` has after n.
     """
 
     def __init__(self, points: Points, drift: Drift | None = None) -> None:
@@ -73,15 +77,23 @@ class Curve:
         self._doubt = dict.fromkeys(self._log, _MEASURED)
         self._rebuild()
 
+    @property
+    def unit(self) -> float:
+        """Seconds for one of what `shape` counts: what the machine's drift multiplies."""
+        return math.exp(self.drift.log)
+
     def seconds(self, n: int) -> float:
         """Of one decode of `n` tokens, now."""
-        factor = math.exp(self.drift.log)
-        return factor * (self._table[n] if n < _TABLE else self._beyond(n))
+        return self.unit * (self._table[n] if n < _TABLE else self._beyond(n))
+
+    def shape(self, n: int) -> list[float]:
+        """Times of decodes of 0 (never asked for), 1, ... `n` tokens, in units."""
+        return self._table[: n + 1]
 
     def times(self, n: int) -> list[float]:
-        """Of decodes of 0 (never asked for), 1, ... `n` tokens."""
-        factor = math.exp(self.drift.log)
-        return [factor * seconds for seconds in self._table[: n + 1]]
+        """The same in seconds."""
+        unit = self.unit
+        return [unit * each for each in self.shape(n)]
 
     def points(self) -> dict[int, float]:
         """The known points as they are now."""
@@ -126,10 +138,15 @@ class Curve:
         for (a, low), (b, high) in pairwise(known):
             table += [low + (high - low) * (n - a) / (b - a) for n in range(a + 1, b + 1)]
         table += [self._beyond(n) for n in range(len(table), _TABLE)]
-        self._table = table
+        self._table, self.least = table, least_after(table)
 
     def _beyond(self, n: int) -> float:
         return self._last[1] + self._slope * (n - self._last[0])
+
+
+def least_after(times: Sequence[float]) -> list[float]:
+    """At index n the least of what comes after n; infinite at the last."""
+    return [*accumulate(reversed(times[1:]), min, initial=math.inf)][::-1]
 
 
 class ModelCosts:

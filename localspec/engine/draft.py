@@ -51,7 +51,7 @@ class ArgmaxView:
     Attributes:
         token: the best guess.
         logits: the draft's, of shape (n_vocab,).
-        maxima: those of the columns of `_columns`, if they were wanted for the guess already.
+        maxima: those of `_column_maxima`, if they were wanted for the guess already.
     """
 
     token: int
@@ -66,7 +66,7 @@ class ArgmaxView:
         than once. What it gets wrong the calibration takes out again.
         """
         maxima = _column_maxima(self.logits) if self.maxima is None else self.maxima
-        return 1.0 / max(1.0, float(np.exp(maxima - self.logits[self.token]).sum()))
+        return 1.0 / max(1.0, float(np.add.reduce(np.exp(maxima - self.logits[self.token]))))
 
     def pick(self) -> tuple[int, None]:
         """The most probable token."""
@@ -77,30 +77,23 @@ class ArgmaxView:
         return p.prob(self.token)
 
 
-def _columns(logits: Logits) -> tuple[Logits, Logits]:
-    """Logits (n,) as a grid of at most 128 rows, row by row, and what is left over."""
-    rows = max(1, min(128, len(logits) // 64))
-    whole = len(logits) // rows * rows
-    return logits[:whole].reshape(rows, -1), logits[whole:]
-
-
 def _column_maxima(logits: Logits) -> Logits:
-    """The largest logit of every column; what is left over has none."""
-    maxima: Logits = np.maximum.reduce(_columns(logits)[0])
+    """The largest of every column of logits (n,) that are laid out in 64 rows and perhaps a bit."""
+    rows = max(1, min(64, len(logits) // 64))
+    width = len(logits) // rows
+    maxima: Logits = np.maximum.reduce(logits[: rows * width].reshape(rows, width))
+    rest = logits[rows * width :]
+    if rest.size:
+        np.maximum(maxima[: rest.size], rest, out=maxima[: rest.size])
     return maxima
 
 
 def look_for_argmax(logits: Logits, _tokens: Sequence[int], _drafted: Sequence[int]) -> ArgmaxView:
     """See the most probable token; it is found in the pass that tells how sure the draft is."""
-    grid, rest = _columns(logits)
-    maxima = np.maximum.reduce(grid)
-    column = int(maxima.argmax())
-    best = maxima[column]
-    if rest.size and rest.max() > best:
-        token = grid.size + int(rest.argmax())
-        return ArgmaxView(token, logits, maxima)
-    row = int(grid[:, column].argmax())
-    return ArgmaxView(row * grid.shape[1] + column, logits, maxima)
+    maxima = _column_maxima(logits)
+    column, width = int(maxima.argmax()), len(maxima)
+    row = int(logits[column::width].argmax())
+    return ArgmaxView(row * width + column, logits, maxima)
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,20 +133,23 @@ class AutoGamma:
         longest = self.costs.longest(min(situation.room, LONGEST))
         if longest < 1 or not self._tracks:
             return PLAIN
-        times = self.costs.target.at(situation.context).times(longest + 1)
-        rate = max(1 / times[1], self._tokens / self._seconds if self._seconds else 0.0)
+        target = self.costs.target.at(situation.context)
+        plain = target.seconds(1)
+        rate = max(1 / plain, self._tokens / self._seconds if self._seconds else 0.0)
         choices = [
-            self._choice(index, situation, times, rate) for index in range(len(situation.lags))
+            self._choice(index, situation, target, longest, rate)
+            for index in range(len(situation.lags))
         ]
-        value, plan = max(choices, key=lambda choice: choice[0])
-        best = plan.drafter
-        self._drafting = value > 0
+        plan, cost = choices[0]
+        if len(choices) > 1:
+            plan, cost = max(choices, key=lambda choice: choice[0].promise() - choice[1])
+        self._drafting = plan.pays(cost)
         if self._drafting:
-            self._tracks[best].rest()
+            self._tracks[plan.drafter].rest()
             return plan
         if self.demonstration:
-            return FixedPlan(min(self.demonstration, longest), best, learns=True)
-        return plan if self._looks(best, situation, times) else PLAIN
+            return FixedPlan(min(self.demonstration, longest), plan.drafter, learns=True)
+        return plan if self._looks(plan.drafter, situation, target, longest) else PLAIN
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
@@ -206,23 +209,23 @@ class AutoGamma:
         )
 
     def _choice(
-        self, index: int, situation: Situation, times: Sequence[float], rate: float
-    ) -> tuple[float, StoppingPlan]:
-        """A drafter's plan, and what asking it is worth beyond plain decoding, in tokens."""
-        calibration = self._tracks[index].calibration
+        self, index: int, situation: Situation, target: Curve, longest: int, rate: float
+    ) -> tuple[StoppingPlan, float]:
+        """A drafter's plan, and what its first pass costs, in tokens."""
         lag, curve = situation.lags[index], self.costs.drafts[index].at(situation.context)
-        step = curve.seconds(1)
         cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
+        unit = target.unit
         plan = StoppingPlan(
-            calibration,
-            times,
-            step,
-            rate,
+            self._tracks[index].calibration,
+            target.shape(longest + 1),
+            curve.seconds(1) / unit,
+            rate * unit,
             cuttable=situation.cuttable,
+            least=target.least,
             drafter=index,
             rereads=self.costs.rereads,
         )
-        return plan.promise() - rate * cost, plan
+        return plan, rate * cost
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual."""
@@ -232,13 +235,14 @@ class AutoGamma:
         tokens = min(situation.remaining, max(_HORIZON, self._generated))
         return extra / max(1.0, tokens / _TOKENS_A_ROUND)
 
-    def _looks(self, index: int, situation: Situation, times: Sequence[float]) -> bool:
+    def _looks(self, index: int, situation: Situation, target: Curve, longest: int) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
         track, curve = self._tracks[index], self.costs.drafts[index].at(situation.context)
         track.spent = max(0.0, track.spent - _INTEREST)
         if track.wait > 0:
             track.wait -= 1
             return False
+        times = target.times(longest + 1)
         _, gain = gamma_for(_NEARLY_ALWAYS, times, curve.seconds(1), rereads=self.costs.rereads)
         cost = curve.seconds(situation.lags[index]) / times[1]
         if track.spent + cost > _CREDIT * min(1.0, gain - 1):

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from math import inf
 from typing import Protocol
 
 from localspec.engine.calibration import Calibration
+from localspec.engine.cost import least_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,8 @@ class FixedPlan:
 
 PLAIN = FixedPlan(0)
 
+_SUREST, _LEAST_SURE = 0.99, 0.01  # no position is expected to be surer than that
+
 
 class StoppingPlan:
     """Drafts while the best that can still come is worth more than what is there.
@@ -135,6 +136,7 @@ class StoppingPlan:
         rate: float,
         *,
         cuttable: bool,
+        least: Sequence[float] = (),
         drafter: int = 0,
         rereads: float = 0.0,
     ) -> None:
@@ -142,28 +144,28 @@ class StoppingPlan:
 
         Args:
             calibration: from confidence to acceptance, for this drafter.
-            times: T(n) at index n, up to the longest draft and one more, in seconds.
-            step: seconds of one draft pass.
-            rate: lambda, tokens per second.
+            times: T(n) at index n, up to the longest draft and one more, in any unit.
+            step: one draft pass, in the same unit.
+            rate: lambda, tokens per unit.
             cuttable: whether the finished draft may be cut.
+            least: `least_after` of the times, if it is at hand.
             drafter: which drafter this is for.
             rereads: r, 0 where nothing is read again.
         """
         self.drafter = drafter
         self.limit = len(times) - 2
         self._calibration = calibration
-        self._verify = verify = [rate * seconds for seconds in times]
-        # At n: what it costs that the n-th token is the first to be rejected.
-        self._back = [rereads * cost for cost in verify]
-        # At m: the least of what comes after verify[m].
-        self._least = [*list(accumulate(reversed(verify[1:]), min))[::-1], inf]
+        self._times = times
+        self._least = least or least_after(times)
+        self._rate = rate
+        self._back = rate * rereads  # times T(n): what it costs that token n is rejected first
         self._step = rate * step
         self._cuttable = cuttable
         self._drafted = 0
         self._chain = 1.0  # S_n
         self._gain = 1.0  # 1 + S_1 + ... + S_n, less the going back
         self._next = calibration.mean  # acceptance expected at the next position
-        self._floor = 1.0 - self._verify[1]
+        self._floor = 1.0 - rate * times[1]
         self._kept = 0
 
     @property
@@ -173,24 +175,22 @@ class StoppingPlan:
 
     def wants_pass(self) -> bool:
         """The look-ahead, the next pass not yet paid and its confidence not yet known."""
+        return self.pays(self._step)
+
+    def pays(self, cost: float) -> bool:
+        """Whether another pass promises more than it costs, both in tokens."""
         # What the mean confidence would be worth is a bound from below, and mostly decides.
-        if self._ahead(self._drafted, self._chain, self._gain, self._next) > (
-            self._floor + self._step
-        ):
-            return True
-        return self.promise() > self._step
+        sure = self._ahead(self._drafted, self._chain, self._gain, self._next)
+        return sure > self._floor + cost or self.promise() > cost
 
     def promise(self) -> float:
         """What another pass is expected to be worth, in tokens, before it is paid."""
-        n, floor = self._drafted + 1, self._floor
-        shift = self._next - self._calibration.mean
-        worth = 0.0
-        for weight, level in self._calibration.levels:
-            accepted = min(0.995, level + shift)
-            chain = self._chain * accepted
-            gain = self._gain + chain - (self._chain - chain) * self._back[n]
-            here = gain - self._verify[n + 1]
-            ahead = self._ahead(n, chain, gain, self._calibration.next_after(accepted)) - self._step
+        floor, worth = self._floor, 0.0
+        for weight, offset in self._calibration.levels:
+            accepted = min(_SUREST, max(_LEAST_SURE, self._next + offset))
+            chain, gain, here = self._with(accepted)
+            follows = self._calibration.next_after(accepted)
+            ahead = self._ahead(self._drafted + 1, chain, gain, follows) - self._step
             worth += weight * max(floor, here, ahead)
         return worth - floor
 
@@ -198,9 +198,8 @@ class StoppingPlan:
         """The look-ahead, with the confidence of the position known and its pass paid."""
         accepted = self._calibration.acceptance(confidence)
         follows = self._calibration.next_after(accepted)
-        n, chain = self._drafted + 1, self._chain * accepted
-        gain = self._gain + chain - (self._chain - chain) * self._back[n]
-        here = gain - self._verify[n + 1]
+        n = self._drafted + 1
+        chain, gain, here = self._with(accepted)
         if here <= self._floor:
             ahead = self._ahead(n, chain, gain, follows) - self._step
             if ahead <= self._floor:
@@ -214,20 +213,28 @@ class StoppingPlan:
         """The best prefix."""
         return self._kept
 
+    def _with(self, accepted: float) -> tuple[float, float, float]:
+        """S, the sum of all S, and V if one more token is accepted with this chance."""
+        n, before = self._drafted + 1, self._chain
+        chain = before * accepted
+        gain = self._gain + chain - (before - chain) * self._back * self._times[n]
+        return chain, gain, gain - self._rate * self._times[n + 1]
+
     def _ahead(self, n: int, chain: float, gain: float, chance: float) -> float:
         """The best V(m) to expect for m > n, the passes after the next one paid."""
         best = -1e9
-        verify, step, least, back = self._verify, self._step, self._least, self._back
-        fails = 1.0 - chance
+        times, least, rate = self._times, self._least, self._rate
+        step, back = self._step, self._back * (1.0 - chance)
         rest = chance / max(1e-3, 1.0 - chance)
-        for m in range(n + 2, len(verify)):
-            gain -= chain * fails * back[m - 1]
+        for m in range(n + 2, len(times)):
+            if back:
+                gain -= chain * back * times[m - 1]
             chain *= chance
             gain += chain
-            value = gain - verify[m]
+            value = gain - rate * times[m]
             best = max(best, value)
             gain -= step
             # Not even the cheapest verification and free passes could make up for what is missing.
-            if gain + chain * rest - least[m] <= best:
+            if gain + chain * rest - rate * least[m] <= best:
                 break
         return best

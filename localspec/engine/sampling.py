@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Logits = NDArray[np.float32]
 
 _LEAST = np.finfo(np.float32).min
+_FEW = 64  # ids up to which a list is searched faster than an array
 _SMALL = 16384  # up to here a second pass over the logits costs less than it saves
 _GUESSES = (256, 2048, 16384)  # how many to sort first where the number needed is not known
 
@@ -46,6 +47,9 @@ class Dist:
 
     def prob(self, token: int) -> float:
         """The probability of `token`, 0 if it did not survive."""
+        if len(self.ids) <= _FEW:
+            ids = self.ids.tolist()
+            return float(self.probs[ids.index(token)]) if token in ids else 0.0
         where = np.flatnonzero(self.ids == token)
         return float(self.probs[where[0]]) if where.size else 0.0
 
