@@ -27,7 +27,7 @@ from localspec.pairs import (
     catalogue,
     curated,
     download,
-    hub,
+    hub_body,
     hub_cache,
     installed,
     pull,
@@ -39,6 +39,7 @@ from localspec.pairs.patience import Patience
 from tests.support import ggufs
 from tests.support.hub_server import CERTIFICATE, Repo, wait_for
 from tests.support.hub_world import World, world
+from tests.support.proxy import proxy
 
 QUICK = Patience(pauses=(0.0, 0.0, 0.0))
 BIG = 2_000_000 // 32 * 32
@@ -364,6 +365,19 @@ def test_a_server_without_ranges_starts_from_the_beginning(
     assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
 
 
+def test_blocks_that_go_round_keep_every_byte(
+    hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    for name, size in (("_BLOCK", 50_000), ("_WRITE_BLOCK", 7_000), ("_PUSH_EVERY", 120_000)):
+        monkeypatch.setattr(download, name, size)
+    hub_world.server.fault("/cdn/", cut_after=700_001)
+    hub_world.server.fault("/cdn/", ignore_range=True, cut_after=1_500_001)
+    path = download.fetch(file, "main", QUICK, ignore)
+    assert path.read_bytes() == hub_world.server.repos[file.repo].files[file.name]
+    assert [seen.range for seen in hub_world.server.bodies()][2] == "bytes=1500001-"
+
+
 def test_a_slow_server_is_a_cut_connection(
     hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,7 +467,7 @@ def test_over_tls_it_is_read_in_pauses_and_certificates_count(
     hub_world.server.use_tls()
     fault = hub_world.server.fault("/cdn/ann/Big-GGUF", hold_after=900_000, whole=True)
     # Longer than one of the short waits, so that a record is read in several.
-    releaser = threading.Timer(3 * hub._STEP_S, fault.release.set)
+    releaser = threading.Timer(3 * hub_body.STEP_S, fault.release.set)
     threading.Thread(target=lambda: fault.reached.wait(30) and releaser.start()).start()
     arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
     done = hub_world.run_outside(*arguments, SSL_CERT_FILE=str(CERTIFICATE))
@@ -464,6 +478,31 @@ def test_over_tls_it_is_read_in_pauses_and_certificates_count(
     assert refused.code == 1
     assert "CERTIFICATE_VERIFY_FAILED" in refused.err
     assert "Traceback" not in refused.err
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_through_a_proxy_certificates_count_and_the_token_goes_to_the_hub_alone(
+    hub_world: World, pair: tuple[Repo, Repo], tls: bool
+) -> None:
+    target, _ = pair
+    server = hub_world.server
+    server.use_tls()
+    server.fault("/cdn/ann/Big-GGUF", cut_after=900_000, whole=True)
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
+    settings = {"NO_PROXY": "", "no_proxy": "", "HF_TOKEN": server.token}
+    with proxy(tls) as between:
+        settings |= {"HTTPS_PROXY": between.url, "https_proxy": between.url}
+        refused = hub_world.run_outside(*arguments, **settings)
+        assert "CERTIFICATE_VERIFY_FAILED" in refused.err
+        assert not server.seen
+        done = hub_world.run_outside(*arguments, **settings, SSL_CERT_FILE=str(CERTIFICATE))
+    assert done.code == 0, done.err
+    assert sha256(catalogue.resolve("big").target) == target.sha256("big-Q4_K_M.gguf")
+    places = {url.removeprefix("https://") for url in (server.url, server.storage_url)}
+    assert set(between.asked) == places
+    assert server.token not in "".join(between.heads)
+    assert {seen.authorization for seen in server.bodies()} == {""}
+    assert [seen.range for seen in server.bodies()][1:] == ["", "bytes=900000-"]
 
 
 # --- wrong bytes, full disks, hostile names ---------------------------------------------------

@@ -22,12 +22,18 @@ from typing import Any, Final
 from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
 from localspec.pairs import hub, hub_cache, hub_settings, units
 from localspec.pairs.hub import RemoteFile
+from localspec.pairs.hub_body import Body
+from localspec.pairs.hub_errors import CONTINUES
 from localspec.pairs.patience import Interrupted, Patience, Unreachable
 
 # The library's tools list and clean up what ends in .incomplete.
 PART_ENDING: Final = ".part.incomplete"
 _HASH_BLOCK: Final = 1 << 20
+_BLOCK: Final = 4 << 20
+_BLOCKS: Final = 3
+# Larger writes make Linux look for larger pages, which took up to four times as long.
 _WRITE_BLOCK: Final = 1 << 18
+_PUSH_EVERY: Final = 8 << 20
 _MUCH: Final = 16 << 20
 _REPORT_EVERY_S: Final = 0.1
 
@@ -203,26 +209,41 @@ class _Fetching:
 
     def _fetch_once(self, handle: int, digest: Any) -> None:
         self._patience.check()
-        with hub.open_body(self._file, self._patience, self._done) as body:
-            skip = self._done - body.start  # a server that knows no ranges begins at 0
-            with _Writer(handle, self._done, digest) as writer:
-                try:
-                    for chunk in body.chunks:
-                        self._take(chunk[skip:] if skip else chunk, writer)
-                        skip = max(0, skip - len(chunk))
-                        if self._done >= self._file.size:
-                            break
-                finally:
-                    self._done = writer.finish()
+        with (
+            hub.open_body(self._file, self._patience, self._done) as body,
+            _Hasher(digest) as hasher,
+        ):
+            self._skip(body, hasher)
+            os.lseek(handle, self._done, os.SEEK_SET)
+            while self._done < self._file.size and not body.ended:
+                self._take(body, handle, hasher)
         if self._done < self._file.size:
-            raise Interrupted("the connection broke off", "Run the same command again.")
+            raise Interrupted("the connection broke off", CONTINUES)
 
-    def _take(self, chunk: bytes, writer: _Writer) -> None:
-        if len(chunk) > self._file.size - self._done:
-            chunk = chunk[: self._file.size - self._done]
-        writer.put(chunk)
-        self._done += len(chunk)
-        self._fetched += len(chunk)
+    def _skip(self, body: Body, hasher: _Hasher) -> None:
+        """Pass over what is here already: a server that knows no ranges begins at 0."""
+        left = self._done - body.start
+        block = hasher.block()
+        while left and not body.ended:
+            left -= body.read_into(block[:left])
+        hasher.put(block[:0])
+
+    def _take(self, body: Body, handle: int, hasher: _Hasher) -> None:
+        """Receive, write and hash one block, or as much of it as comes in a moment."""
+        block = hasher.block()[: self._file.size - self._done]
+        filled, begun = 0, time.monotonic()
+        try:
+            while filled < len(block) and not body.ended:
+                count = body.read_into(block[filled:])
+                filled += count
+                if not count or time.monotonic() - begun > _REPORT_EVERY_S:
+                    break
+        finally:  # what came before a break is worth keeping
+            _write(handle, block[:filled])
+            hasher.put(block[:filled])
+            _push_out(handle, self._done, self._done + filled)
+            self._done += filled
+            self._fetched += filled
         if time.monotonic() - self._told > _REPORT_EVERY_S:
             self.tell("fetching")
 
@@ -236,66 +257,54 @@ def new_digest(file: RemoteFile) -> Any:
     return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
 
 
-class _Writer:
-    """Writes and hashes in a thread of its own, so that the network need not wait for either."""
+def _write(handle: int, block: memoryview) -> None:
+    while block:
+        block = block[os.write(handle, block[:_WRITE_BLOCK]) :]
 
-    def __init__(self, handle: int, position: int, digest: Any) -> None:
-        os.lseek(handle, position, os.SEEK_SET)
-        self._handle = handle
-        self._written = position
+
+def _push_out(handle: int, begin: int, end: int) -> None:
+    """Have the system write to the disk already, now and then, so that fsync finds little to do.
+
+    The advice that the bytes will not be needed does that on Linux. It drops from memory only
+    what is on the disk by then, which the newest bytes are not.
+    """
+    if begin // _PUSH_EVERY < end // _PUSH_EVERY and hasattr(os, "posix_fadvise"):
+        begin -= begin % _PUSH_EVERY
+        with contextlib.suppress(OSError):  # some file systems take no advice
+            os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_DONTNEED)
+
+
+class _Hasher:
+    """Hashes in a thread of its own, so that the network need not wait for it.
+
+    The blocks go round: to receive each into new memory costs much time in page faults.
+    """
+
+    def __init__(self, digest: Any) -> None:
         self._digest = digest
-        self._queue: queue.Queue[bytes | bytearray | None] = queue.Queue(maxsize=16)
-        self._pending = bytearray()
-        self._error: OSError | None = None
-        self._thread = threading.Thread(target=self._work, name="localspec-writer", daemon=True)
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for _ in range(_BLOCKS):
+            self._free.put(bytearray(_BLOCK))
+        self._full: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="localspec-hasher", daemon=True)
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> _Hasher:
         self._thread.start()
         return self
 
     def __exit__(self, *args: object) -> None:
-        self.finish()
-        if self._error is not None:
-            raise self._error
+        self._full.put(None)
+        self._thread.join()
 
-    def put(self, chunk: bytes) -> None:
-        """Take `chunk` for writing; raise what went wrong with an earlier one."""
-        if self._error is not None:
-            raise self._error
-        if len(chunk) >= _WRITE_BLOCK // 4:
-            self._flush()
-            self._queue.put(chunk)
-            return
-        self._pending += chunk
-        if len(self._pending) >= _WRITE_BLOCK:
-            self._flush()
+    def block(self) -> memoryview:
+        """Give a block to be filled; wait until one is free."""
+        return memoryview(self._free.get())
 
-    def finish(self) -> int:
-        """Write what is left; return how many bytes the file has now."""
-        if self._thread.is_alive():
-            self._flush()
-            self._queue.put(None)
-            self._thread.join()
-        return self._written
-
-    def _flush(self) -> None:
-        if self._pending:
-            self._queue.put(self._pending)
-            self._pending = bytearray()
+    def put(self, part: memoryview) -> None:
+        """Hash `part`, the beginning of a block that `block` gave, and free that block."""
+        self._full.put(part)
 
     def _work(self) -> None:
-        while (block := self._queue.get()) is not None:
-            if self._error is not None:
-                continue  # drain, so that nobody waits for room in the queue
-            try:
-                self._write(block)
-            except OSError as error:
-                self._error = error
-
-    def _write(self, block: bytes | bytearray) -> None:
-        view = memoryview(block)
-        while view:
-            count = os.write(self._handle, view)
-            self._digest.update(view[:count])
-            self._written += count
-            view = view[count:]
+        while (part := self._full.get()) is not None:
+            self._digest.update(part)
+            self._free.put(part.obj)

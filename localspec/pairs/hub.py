@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,18 +18,16 @@ from localspec.errors import (
     NotOnHub,
 )
 from localspec.pairs import references, units
-from localspec.pairs.hub_errors import CONTINUES, NO_HUB, only_hub_answers, translated
+from localspec.pairs.hub_body import Body
+from localspec.pairs.hub_errors import NO_HUB, only_hub_answers, translated
 from localspec.pairs.hub_settings import endpoint, headers, timeout_s
-from localspec.pairs.patience import Interrupted, Patience, retried
+from localspec.pairs.patience import Patience, retried
 from localspec.pairs.references import Reference
-from localspec.pairs.units import reason
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_STEP_S: Final = 0.25
-_READ_BYTES: Final = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +69,6 @@ class RemoteRepo:
     gated: bool
     licence: str
     files: dict[str, RemoteFile]
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """The bytes of a file from `start` on, as they come."""
-
-    start: int
-    chunks: Iterator[bytes]
 
 
 def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
@@ -196,70 +185,7 @@ def open_body(
         ) as response,
     ):
         hf_raise_for_status(response)
-        yield Body(_first_byte(response, start), _chunks(response, patience))
-
-
-def _first_byte(response: Any, wanted: int) -> int:
-    if response.status_code != 206:
-        return 0
-    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    start = int(match[1]) if match else wanted
-    if start != wanted:
-        raise Interrupted(f"the server sent bytes from {start:,} on instead of {wanted:,}")
-    return start
-
-
-def _chunks(response: Any, patience: Patience) -> Iterator[bytes]:
-    """Give the body in large pieces.
-
-    httpx reads 64 KiB at a time and takes each through several layers, which costs more than
-    hashing does. So the rest of a plain HTTP/1.1 body, whose length is known, is read from the
-    connection itself once httpx has handed out what it had read already; the connection is
-    closed afterwards, as httpx has lost count.
-    """
-    left = _plain_length(response)
-    stream = response.extensions.get("network_stream")
-    if left is None or stream is None:
-        for piece in response.iter_bytes():
-            patience.check()
-            yield piece
-        return
-    pieces = response.iter_raw()  # kept: letting go of it would close the connection
-    chunk = next(pieces, b"")
-    while chunk:
-        left -= len(chunk)
-        yield chunk
-        if left <= 0:
-            return
-        chunk = _read_on(stream, min(left, _READ_BYTES), patience)
-    raise Interrupted("the connection broke off", CONTINUES)
-
-
-def _read_on(stream: Any, size: int, patience: Patience) -> bytes:
-    """Read at most `size` bytes, waiting in short steps so that a wish to stop is heard."""
-    deadline = time.monotonic() + timeout_s()
-    while True:
-        patience.check()
-        step = max(0.01, min(_STEP_S, deadline - time.monotonic()))
-        try:
-            data: bytes = stream.read(size, timeout=step)
-        except Exception as error:  # the transport's own classes, and nobody else's business
-            if "Timeout" not in type(error).__name__:
-                what = f"the connection broke off: {reason(error)}"
-                raise Interrupted(what, CONTINUES) from None
-        else:
-            return data
-        if time.monotonic() >= deadline:
-            raise Interrupted(f"{endpoint()} did not answer in time", CONTINUES)
-
-
-def _plain_length(response: Any) -> int | None:
-    """Give the bytes that follow on the connection, None where that is not so simple."""
-    encoded = {"content-encoding", "transfer-encoding"} & set(response.headers)
-    length = response.headers.get("Content-Length", "")
-    if encoded or response.http_version != "HTTP/1.1" or not length.isdecimal():
-        return None
-    return int(length)
+        yield Body(response, start, patience)
 
 
 def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> bytes:
@@ -273,13 +199,12 @@ def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> 
         return b""
 
     def read() -> bytes:
-        got = bytearray()
-        with open_body(file, patience, offset, min(offset + size, file.size)) as body:
-            skip = offset - body.start
-            for chunk in body.chunks:
-                got += chunk
-                if len(got) >= skip + size:
-                    break
-        return bytes(got[skip : skip + size])
+        stop = min(offset + size, file.size)
+        with open_body(file, patience, offset, stop) as body:
+            got = bytearray(stop - body.start)
+            view, count = memoryview(got), 0
+            while count < len(got) and not body.ended:
+                count += body.read_into(view[count:])
+        return bytes(view[offset - body.start : count])
 
     return retried(read, patience)
