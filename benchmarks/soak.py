@@ -7,19 +7,26 @@ One conversation goes on and on, its oldest turns left out where the context is 
 answer is stopped in the middle, and every fifth is written again. After each answer the resident
 size and the speed are noted. A first question that fills the context is left out, and so is the
 first tenth of the time: caches and buffers grow to their size there.
+
+Speed is that of rounds (three tokens drafted, four checked), since tokens depend on what is said; it
+is compared at the same context, the last third against the first. A machine slows down for reasons
+of its own, so the same is said in three ways: by the clock; by the processor's time, which leaves
+out what other programs take (with --threads 1); and by that beside a yardstick, a few decodes of a
+context that never grows after every answer, which leaves out heat and memory that others use. The
+last one is the verdict: what it loses is lost by the program.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from statistics import median
-from time import perf_counter
+from statistics import linear_regression, median
+from time import perf_counter, process_time
 
 from localspec import machine
 from localspec.chat.events import RoundText, TurnEnd
@@ -27,6 +34,7 @@ from localspec.chat.session import Session
 from localspec.cli.loading import load_session
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Context, ContextOptions
 from localspec.errors import PromptTooLong
 
 QUESTIONS = (
@@ -37,17 +45,42 @@ QUESTIONS = (
     "Say it in other words, please.",
 )
 WARM_UP = 0.1
-BUCKET = 256
+BUCKET = 128
+LEAST_ROUNDS = 8
+
+
+FLAT = 4_000_000  # bytes: a conversation that is kept takes some
+STEADY = 0.95
+_YARD = 24  # decodes
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Rounds per second of one answer after its first, by the clock and by the processor."""
+
+    wall: float
+    cpu: float
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer: when it ended, where the context stood, bytes resident, tokens per second."""
+    """After one answer.
+
+    Attributes:
+        seconds: when it ended.
+        context: tokens in the target's cache.
+        resident: bytes.
+        first: seconds to the first token, None where none came.
+        speed: None for an answer that was stopped, or too short to tell.
+        yardstick: decodes per second of processor time in a context that never grows.
+    """
 
     seconds: float
     context: int
     resident: int
-    speed: float | None
+    speed: Speed | None = None
+    first: float | None = None
+    yardstick: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,61 +90,130 @@ class Report:
     Attributes:
         minutes, answers: how long, and how many answers.
         resident_first, resident_last: bytes after the warm-up and at the end, medians of a tenth.
-        speed_ratio: speed in the last third over that in the first, at the same context; the median
-            over context sizes. None where nothing can be compared.
+        resident_most: the most after the warm-up.
+        growth_per_hour: bytes, by a line through all sizes of the second half.
+        wall, cpu, own: speed in the last third over that in the first, at the same context, the
+            median over context sizes: by the clock, by the processor's time, and by that over the
+            yardstick's. None where nothing can be compared.
+        first: time to the first token likewise, the last third over the first; below 1 is faster.
+        yardstick: the machine's own speed, the last third over the first.
     """
 
     minutes: float
     answers: int
     resident_first: int
     resident_last: int
-    speed_ratio: float | None
+    resident_most: int
+    growth_per_hour: float
+    wall: float | None
+    cpu: float | None
+    own: float | None
+    first: float | None
+    yardstick: float | None
 
     @property
     def growth(self) -> int:
         """Bytes that were added after the warm-up."""
         return self.resident_last - self.resident_first
 
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        flat = self.growth <= FLAT
+        memory = "memory is flat" if flat else "MEMORY GROWS"
+        if self.own is None:
+            return f"{memory}; too short to compare speeds"
+        slower = "no slowdown beyond the context's" if self.own >= STEADY else "IT SLOWS DOWN"
+        return f"{memory}; {slower}"
+
 
 def assess(samples: list[Sample]) -> Report:
     """Compare the beginning with the end."""
     last = samples[-1].seconds
     warm = [sample for sample in samples if sample.seconds >= WARM_UP * last] or samples
-    tenth = max(1, len(warm) // 10)
+    tenth, third = max(1, len(warm) // 10), len(warm) // 3
+    parts = warm[:third], warm[len(warm) - third :]
+
+    def ratio(value: Callable[[Sample], float | None]) -> float | None:
+        early, late = (_by_context(part, value) for part in parts)
+        ratios = [late[bucket] / early[bucket] for bucket in early.keys() & late.keys()]
+        return median(ratios) if ratios else None
+
     return Report(
         minutes=last / 60,
         answers=len(samples),
         resident_first=round(median(sample.resident for sample in warm[:tenth])),
         resident_last=round(median(sample.resident for sample in warm[-tenth:])),
-        speed_ratio=_speed_ratio(warm),
+        resident_most=max(sample.resident for sample in warm),
+        growth_per_hour=_slope(warm[len(warm) // 2 :]) * 3600,
+        wall=ratio(lambda sample: sample.speed and sample.speed.wall),
+        cpu=ratio(lambda sample: sample.speed and sample.speed.cpu),
+        own=ratio(_beside_the_yardstick),
+        first=ratio(lambda sample: sample.first),
+        yardstick=ratio(lambda sample: sample.yardstick),
     )
 
 
-def _speed_ratio(samples: list[Sample]) -> float | None:
-    third = len(samples) // 3
-    early, late = _by_context(samples[:third]), _by_context(samples[len(samples) - third :])
-    ratios = [late[bucket] / early[bucket] for bucket in early.keys() & late.keys()]
-    return median(ratios) if ratios else None
+def _slope(samples: list[Sample]) -> float:
+    """Bytes a second."""
+    if len({sample.seconds for sample in samples}) < 2:
+        return 0.0
+    times, sizes = zip(*((sample.seconds, sample.resident) for sample in samples), strict=True)
+    return linear_regression(times, sizes).slope
 
 
-def _by_context(samples: list[Sample]) -> dict[int, float]:
-    speeds: dict[int, list[float]] = {}
+def _beside_the_yardstick(sample: Sample) -> float | None:
+    if sample.speed is None or not sample.yardstick:
+        return None
+    return sample.speed.cpu / sample.yardstick
+
+
+def _by_context(samples: list[Sample], value: Callable[[Sample], float | None]) -> dict[int, float]:
+    found: dict[int, list[float]] = {}
     for sample in samples:
-        if sample.speed is not None:
-            speeds.setdefault(sample.context // BUCKET, []).append(sample.speed)
-    return {bucket: median(each) for bucket, each in speeds.items()}
+        if number := value(sample):
+            found.setdefault(sample.context // BUCKET, []).append(number)
+    return {bucket: median(each) for bucket, each in found.items()}
 
 
 def soak(session: Session, seconds: float) -> Iterator[Sample]:
     """Chat for so many seconds."""
     _fill(session)
-    started = perf_counter()
-    for number in count():
-        if perf_counter() - started > seconds:
-            return
-        speed = _answer(session, number)
-        context = len(session.pair.target.tokens)
-        yield Sample(perf_counter() - started, context, machine.resident(), speed)
+    with _Yardstick(session) as yardstick:
+        started = perf_counter()
+        for number in count():
+            if perf_counter() - started > seconds:
+                return
+            first, speed = _answer(session, number)
+            context = len(session.pair.target.tokens)
+            measured = yardstick.measure()
+            elapsed = perf_counter() - started
+            yield Sample(elapsed, context, machine.resident(), speed, first, measured)
+
+
+class _Yardstick:
+    """The same work again and again: decodes of single tokens at the same place."""
+
+    def __init__(self, session: Session) -> None:
+        threads = session.pair.load_settings["threads"]
+        options = ContextOptions(n_ctx=256, n_batch=64, threads=threads)
+        self._context = Context(session.pair.target.model, options)
+        self._context.decode([1] * 64, 1)
+
+    def measure(self) -> float:
+        """Decodes per second of processor time."""
+        begun = process_time()
+        for _ in range(_YARD):
+            self._context.decode([1], 1)
+        taken = process_time() - begun
+        self._context.truncate(64)
+        return _YARD / taken if taken > 0 else 0.0
+
+    def __enter__(self) -> _Yardstick:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.close()
 
 
 def _fill(session: Session) -> None:
@@ -122,9 +224,9 @@ def _fill(session: Session) -> None:
     session.reset()
 
 
-def _answer(session: Session, number: int) -> float | None:
-    """Ask once more; the tokens per second of an answer that was written to its end."""
-    cancel, speed = Cancel(), None
+def _answer(session: Session, number: int) -> tuple[float | None, Speed | None]:
+    """Ask once more; the seconds to the first token, and the speed if the answer is whole."""
+    cancel = Cancel()
     stops = number % 3 == 2
     again = number % 5 == 4 and session.messages
     turn = (
@@ -132,16 +234,49 @@ def _answer(session: Session, number: int) -> float | None:
         if again
         else session.turn(QUESTIONS[number % len(QUESTIONS)], cancel)
     )
+    asked = perf_counter()
+    first: tuple[float, float] | None = None
+    rounds = 0
+    whole = False
     try:
         with closing(turn):
             for i, event in enumerate(turn):
-                if isinstance(event, RoundText) and stops and i > 8:
-                    cancel.set()
-                if isinstance(event, TurnEnd) and not stops:
-                    speed = event.stats.tokens_per_second
+                if isinstance(event, RoundText):
+                    if first is None:
+                        first = perf_counter(), process_time()
+                    else:
+                        rounds += 1
+                    if stops and i > 8:
+                        cancel.set()
+                if isinstance(event, TurnEnd):
+                    whole = not stops
     except PromptTooLong:
         session.reset()
-    return speed
+    if first is None:
+        return None, None
+    wall, cpu = perf_counter() - first[0], process_time() - first[1]
+    told = whole and rounds >= LEAST_ROUNDS and cpu > 0
+    return first[0] - asked, Speed(rounds / wall, rounds / cpu) if told else None
+
+
+def lines(report: Report) -> list[str]:
+    """The report for people."""
+
+    def times(ratio: float | None) -> str:
+        return "unknown" if ratio is None else f"x {ratio:.3f}"
+
+    megabytes = [report.resident_first, report.resident_last, report.resident_most]
+    first, last, most = (f"{n_bytes / 1e6:.1f} MB" for n_bytes in megabytes)
+    return [
+        f"{report.minutes:.1f} min, {report.answers} answers: {report.verdict}",
+        f"resident        {first} after the warm-up, {last} at the end, {most} at most;"
+        f" {report.growth_per_hour / 1e6:+.2f} MB an hour in the second half",
+        "the last third over the first, at the same context:",
+        f"  speed         {times(report.wall)} by the clock, {times(report.cpu)} by the processor's"
+        f" time, {times(report.own)} beside the yardstick",
+        f"  yardstick     {times(report.yardstick)} (the machine itself)",
+        f"  first token   {times(report.first)} (seconds: below 1 is faster)",
+    ]
 
 
 def main() -> None:
@@ -162,11 +297,7 @@ def main() -> None:
                     f"{sample.seconds / 60:5.1f} min  {sample.resident / 1e6:7.1f} MB", flush=True
                 )
     report = assess(samples)
-    print(
-        f"{report.minutes:.1f} min, {report.answers} answers: {report.resident_first / 1e6:.1f} MB,"
-        f" then {report.resident_last / 1e6:.1f} MB; speed at the same context"
-        f" x {report.speed_ratio or float('nan'):.3f}"
-    )
+    print("\n".join(lines(report)))
     if given.json:
         data = {"report": asdict(report), "samples": [asdict(sample) for sample in samples]}
         given.json.write_text(json.dumps(data, indent=1), encoding="utf-8")

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import pytest
 
-from benchmarks.soak import BUCKET, Sample, assess, soak
+from benchmarks.soak import BUCKET, Sample, Speed, assess, lines, soak
 from localspec.cli.loading import load_session
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
@@ -25,31 +25,56 @@ GREEDY = GenerateSettings(sampling=SamplingParams(temperature=0), n_predict=40)
 LONG = [*range(300, 1280)]
 
 
-def samples(growth: int, slowdown: float) -> list[Sample]:
+def samples(growth: int, slowdown: float, machine_slowdown: float = 0.0) -> list[Sample]:
     """An hour whose memory grows by `growth` bytes and whose speed falls by `slowdown`."""
-    return [
-        Sample(
+    found = []
+    for i in range(100):
+        steady = 1 - machine_slowdown * i / 99
+        speed = (50 - 5 * (i % 4)) * (1 - slowdown * i / 99) * steady
+        one = Sample(
             seconds=36.0 * i,
             context=BUCKET * (i % 4),
             resident=10**8 + growth * i // 99,
-            speed=(50 - 5 * (i % 4)) * (1 - slowdown * i / 99),
+            speed=Speed(speed, speed) if i % 3 else None,
+            first=0.5 / steady,
+            yardstick=200 * steady,
         )
-        for i in range(100)
-    ]
+        found.append(one)
+    return found
 
 
 def test_a_steady_run_is_seen_to_be_steady() -> None:
     report = assess(samples(0, 0.0))
-    assert report.growth == 0
-    assert report.speed_ratio == pytest.approx(1.0)
+    assert report.growth == report.growth_per_hour == 0
+    assert [report.wall, report.cpu, report.own, report.yardstick] == [pytest.approx(1.0)] * 4
     assert report.minutes == pytest.approx(59.4)
+    assert report.verdict == "memory is flat; no slowdown beyond the context's"
 
 
 def test_what_grows_and_slows_down_is_seen() -> None:
     report = assess(samples(50_000_000, 0.5))
     assert 35_000_000 < report.growth < 50_000_000
-    assert report.speed_ratio is not None
-    assert 0.55 < report.speed_ratio < 0.75
+    assert report.growth_per_hour == pytest.approx(50_000_000 * 60 / 59.4, rel=0.01)
+    assert report.own is not None
+    assert 0.55 < report.own < 0.75
+    assert report.verdict == "MEMORY GROWS; IT SLOWS DOWN"
+    assert "50.51 MB an hour" in "\n".join(lines(report))
+
+
+def test_a_machine_that_slows_down_is_not_the_program() -> None:
+    report = assess(samples(0, 0.0, machine_slowdown=0.4))
+    assert report.wall == report.cpu == pytest.approx(0.72, abs=0.03)
+    assert report.yardstick == pytest.approx(0.72, abs=0.03)
+    assert report.first is not None
+    assert report.first > 1.3
+    assert report.own == pytest.approx(1.0)
+    assert report.verdict.endswith("no slowdown beyond the context's")
+
+
+def test_one_answer_is_too_little_to_compare() -> None:
+    report = assess([Sample(1.0, 10, 10**8)])
+    assert report.verdict == "memory is flat; too short to compare speeds"
+    assert "unknown" in "\n".join(lines(report))
 
 
 @pytest.mark.slow
@@ -61,7 +86,8 @@ def test_half_a_minute_of_chat_leaves_memory_flat() -> None:
         report = assess(list(soak(session, 30)))
     assert report.answers > 10
     assert report.growth < 4_000_000
-    assert report.speed_ratio is None or report.speed_ratio > 0.5
+    assert report.own is None or report.own > 0.7
+    assert report.yardstick is None or report.yardstick > 0
 
 
 def stopped_after(cancel: Cancel, seconds: float) -> list[float]:
