@@ -8,12 +8,12 @@ answer is stopped in the middle, and every fifth is written again. After each an
 size and the speed are noted. A first question that fills the context is left out, and so is the
 first tenth of the time: caches and buffers grow to their size there.
 
-Speed is that of rounds (three tokens drafted, four checked), since tokens depend on what is said; it
-is compared at the same context, the last third against the first. A machine slows down for reasons
-of its own, so the same is said in three ways: by the clock; by the processor's time, which leaves
-out what other programs take (with --threads 1); and by that beside a yardstick, a few decodes of a
-context that never grows after every answer, which leaves out heat and memory that others use. The
-last one is the verdict: what it loses is lost by the program.
+Speed is that of rounds (three tokens drafted, four checked), since tokens depend on what is said.
+It is compared at the same context, the last third against the first. A machine slows down for
+reasons of its own, so the same is said in three ways: by the clock; by the processor's time, which
+leaves out what other programs take (with --threads 1); and by that beside a yardstick, a few
+decodes of a context that never grows, after every answer, which leaves out heat and memory that
+others use. The last one is the verdict: what it loses is lost by the program.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ QUESTIONS = (
     "Write a Python function that adds two numbers.",
     "Say it in other words, please.",
 )
+GAMMA = 3
 WARM_UP = 0.1
 BUCKET = 128
 LEAST_ROUNDS = 8
@@ -192,7 +193,7 @@ def soak(session: Session, seconds: float) -> Iterator[Sample]:
 
 
 class _Yardstick:
-    """The same work again and again: decodes of single tokens at the same place."""
+    """The same work again and again: batches as large as a round's, at the same place."""
 
     def __init__(self, session: Session) -> None:
         threads = session.pair.load_settings["threads"]
@@ -204,7 +205,7 @@ class _Yardstick:
         """Decodes per second of processor time."""
         begun = process_time()
         for _ in range(_YARD):
-            self._context.decode([1], 1)
+            self._context.decode([1] * (1 + GAMMA), 1)
         taken = process_time() - begun
         self._context.truncate(64)
         return _YARD / taken if taken > 0 else 0.0
@@ -286,7 +287,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path, help="write the report and all samples to this file")
     given = parser.parse_args()
-    options = Options(pair=given.pair, threads=given.threads, gamma=3, n_predict=120)
+    options = Options(pair=given.pair, threads=given.threads, gamma=GAMMA, n_predict=120)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     samples = []
     with closing(session):

@@ -82,6 +82,14 @@ def address_space_left(threads: int = 0) -> int | None:
     return max(0, int(soft) - taken)
 
 
+def lockable() -> int | None:
+    """Bytes that may be kept out of swap (``ulimit -l``), None where there is no limit."""
+    if resource is None or not hasattr(resource, "RLIMIT_MEMLOCK") or os.geteuid() == 0:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else int(soft)
+
+
 def _stack() -> int:
     """Address space of a new thread's stack."""
     soft, _ = resource.getrlimit(resource.RLIMIT_STACK)

@@ -14,6 +14,7 @@ import pytest
 from localspec import machine
 from localspec.cli.loading import load_session
 from localspec.cli.options import Options
+from localspec.cli.planning import load_plan
 from localspec.cli.room import LEAST, require_room
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
@@ -170,3 +171,15 @@ def test_what_may_not_stay_on_disk_is_refused(
             cancel=Cancel(),
         )
     assert refused.value.remedy.startswith("Without --no-mmap and --mlock")
+
+
+@pytest.mark.parametrize(("limit", "told"), [(8 << 20, True), (1 << 30, False), (-1, False)])
+def test_weights_that_cannot_all_be_locked_are_told(
+    monkeypatch: pytest.MonkeyPatch, limit: int, *, told: bool
+) -> None:
+    monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _which: (limit, -1))
+    monkeypatch.setattr(machine, "address_space_left", lambda _threads=0: None)
+    notices = load_plan(Options(mlock=True)).notices
+    assert any("ulimit -l" in each for each in notices) == told
+    assert not any("ulimit -l" in each for each in load_plan(Options()).notices)

@@ -9,7 +9,7 @@ from localspec.cli.options import Options
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import UnsupportedModel, UsageError
-from localspec.pairs import catalogue, gguf, vocabulary
+from localspec.pairs import catalogue, gguf, units, vocabulary
 from localspec.pairs.catalogue import ResolvedPair
 from localspec.pairs.gguf import ModelFiles
 from localspec.pairs.memory import disk
@@ -56,6 +56,7 @@ def load_plan(options: Options) -> LoadPlan:
         *(_beyond_training(n_ctx, draft) if draft else []),
         *(f"to fit the memory: {line}" for line in memory.gave_up),
         *memory.advice,
+        *(_unlocked(memory) if options.mlock else []),
     ]
     return LoadPlan(resolved, memory, tuple(notices))
 
@@ -190,6 +191,17 @@ def _beyond_training(n_ctx: int, model: ModelFiles) -> list[str]:
     return [
         f"the context of {n_ctx:,} tokens is beyond the {trained:,} that"
         f" {model.paths[0].name} was trained for: it gets worse from there on"
+    ]
+
+
+def _unlocked(memory: MemoryPlan) -> list[str]:
+    """What the system does not let llama.cpp lock: it goes on without, and tells its log alone."""
+    weights, limit = sum(each.host_weights for each in memory.needs), machine.lockable()
+    if limit is None or weights <= limit:
+        return []
+    return [
+        f"--mlock can keep {units.size(limit)} of {units.size(weights)} of weights in memory: raise"
+        " the limit on locked memory (ulimit -l), or leave it out"
     ]
 
 
