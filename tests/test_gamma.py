@@ -207,7 +207,7 @@ def test_it_drafts_where_that_pays_and_says_so() -> None:
     note = policy.explain()
     assert note.startswith("drafting 4: 75 % accepted, ")
     assert policy.explain("code").startswith("drafting 4: code, 75 % accepted, ")
-    assert note.endswith("x")
+    assert note.endswith("x expected")
 
 
 def test_before_the_first_round_it_claims_nothing() -> None:

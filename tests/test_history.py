@@ -503,13 +503,16 @@ def test_markdown_that_somebody_has_changed_is_read_as_it_is_now(desk: Callable[
      '{"format": "localspec conversation", "version": 1, "messages": []}',
      '{"format": "localspec conversation", "version": 1, "messages": [3]}',
      '{"format": "localspec conversation", "version": 1, "messages":'
-     ' [{"id": "a", "role": "king", "content": "x"}]}'],
+     ' [{"id": "a", "role": "king", "content": "x"}]}',
+     '{"format": "localspec conversation", "version": 1, "messages": "x"}',
+     '{"format": "localspec conversation", "version": 1, "messages": {"id": "a"}}'],
 )  # fmt: skip
 def test_other_files_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ConversationError) as caught:
         exchange.read_file(tmp_path / "x.json")
     assert len(caught.value.message) < 300
+    assert "Error" not in caught.value.message
 
 
 @pytest.mark.parametrize(

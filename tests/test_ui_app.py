@@ -434,6 +434,8 @@ def test_help_lists_every_key_and_command_and_the_palette_offers_them() -> None:
         async with chatting() as chat:
             offered = {entry.title for entry in chat.app.get_system_commands(chat.app.screen)}
             assert {command.name.capitalize() for command in COMMANDS} <= offered
+            told = {entry.help for entry in chat.app.get_system_commands(chat.app.screen)}
+            assert "size of the figures panel (F4, Ctrl+G)" in told
             await chat.pilot.press("f1")
             assert isinstance(chat.app.screen, HelpScreen)
             await chat.pilot.press("f1")
@@ -477,6 +479,20 @@ def test_the_panel_shows_the_figures_with_their_units() -> None:
                          "buffers", "machine", "7.0 GiB of 16.0 GiB", "NVIDIA H200",
                          "40.0 GiB of 140 GiB", "scripted: always three"):  # fmt: skip
                 assert text in screen, text
+
+    run(body)
+
+
+def test_the_panel_takes_more_of_a_wide_screen() -> None:
+    async def body() -> None:
+        async with chatting(size=(120, 40)) as chat:
+            full = chat.app.query_one("#full")
+            await chat.until(lambda: full.size.width)
+            usual = full.size.width
+            await chat.pilot.resize_terminal(200, 60)
+            await chat.until(lambda: full.size.width == usual + 20)
+            await chat.pilot.resize_terminal(120, 40)
+            await chat.until(lambda: full.size.width == usual)
 
     run(body)
 

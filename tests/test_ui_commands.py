@@ -162,7 +162,7 @@ def test_parameters_are_shown_changed_and_checked() -> None:
 @pytest.mark.parametrize(
     "text",
     ["/regen", "/compact", "/clear", "/edit", "/earlier", "/twice", "/import x.md", "/pairs other",
-     "/imp x.md"],
+     "/imp x.md", "/export md"],
 )  # fmt: skip
 def test_a_command_that_has_to_wait_stays_in_the_input(text: str) -> None:
     async def body() -> None:
@@ -192,6 +192,47 @@ def test_commands_that_need_no_free_engine_run_in_the_middle_of_an_answer() -> N
             await chat.send("/pairs")
             await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
             assert chat.app.prompt.text == ""
+
+    run(body)
+
+
+def test_keys_and_the_palette_wait_as_commands_do() -> None:
+    async def body() -> None:
+        async with chatting(gate=Gate(is_open=False)) as chat:
+            await chat.send("q")
+            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+            chat.app.action_command("export")  # as the palette does
+            await chat.until(lambda: "Esc stops it" in chat.status())
+            assert "nothing to export" not in chat.transcript()
+
+    run(body)
+
+
+def test_a_word_that_a_command_does_not_know_changes_nothing() -> None:
+    async def body() -> None:
+        async with chatting(size=(80, 24)) as chat:
+            await chat.until(lambda: chat.app.query_one("#compact").display)
+            await chat.send("/panel small")
+            await chat.until(lambda: "Say /panel full, compact or off." in chat.transcript())
+            assert chat.app.query_one("#compact").display
+            await chat.send("/panle")
+            await chat.until(lambda: "did you mean /panel?" in chat.transcript())
+
+    run(body)
+
+
+def test_meanings_stand_below_each_other() -> None:
+    async def body() -> None:
+        async with chatting(size=(120, 30)) as chat:
+            await chat.pilot.press("/")
+            await chat.until(lambda: "/panel [full" in chat.screen())
+            lines = [line for line in chat.screen().splitlines() if line.startswith("    /")]
+            columns = {
+                line.index(one.meaning)
+                for line in lines for one in COMMANDS if one.meaning in line
+            }  # fmt: skip
+            assert len(lines) == 6
+            assert len(columns) == 1
 
     run(body)
 

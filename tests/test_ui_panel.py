@@ -44,6 +44,8 @@ def test_the_speed_up_is_against_plain_decoding_here() -> None:
     assert "1.50× faster" in full
     assert "1.50× plain" in compact
     assert "0.75× as fast" in shown(replace(DRAFTED, speed_average=30.0))[0]
+    noted = replace(DRAFTED, gamma_note="drafting 3: 60 % accepted, 1.5x expected")
+    assert "1.5× expected" in " ".join(shown(noted)[0].split())
     plain = replace(DRAFTED, drafted=0)
     assert "×" not in "".join(shown(plain))
     assert "plain" not in "".join(shown(replace(DRAFTED, plain_speed=None)))

@@ -11,8 +11,9 @@ from localspec.engine.sampling import SamplingParams
 
 Gamma: TypeAlias = 'int | Literal["auto"]'
 
+# What auto means where nothing was measured: it began fixed, or the context is too small for that.
 AUTO_GAMMA = 3
-AUTO_NOTE = f"auto means {AUTO_GAMMA} until it is measured here"
+AUTO_NOTE = f"drafting {AUTO_GAMMA}: not measured here yet (localspec tune)"
 
 
 @dataclass(slots=True)

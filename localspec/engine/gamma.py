@@ -202,7 +202,7 @@ class AutoGamma:
         accepted = f"{track.accepted / track.drafted:.0%}".replace("%", " %")
         accepted = f"{kind}, {accepted}" if kind else accepted
         if self._drafting or gain >= 1:
-            return f"drafting {self.length}: {accepted} accepted, {gain:.1f}x"
+            return f"drafting {self.length}: {accepted} accepted, {gain:.1f}x expected"
         return (
             f"demonstration: drafting {self.length}, {accepted} accepted;"
             f" plain decoding would be {1 / gain:.1f}x as fast"

@@ -34,7 +34,7 @@ from localspec.ui.messages import (
     TurnOver,
 )
 from localspec.ui.pairs import PairNews, Pairs
-from localspec.ui.prompt import Prompt
+from localspec.ui.prompt import LONGEST_PASTE, Prompt
 from localspec.ui.shelf import Shelf, StoreTrouble
 from localspec.ui.status import StatusLine
 from localspec.ui.title import TitleLine
@@ -88,6 +88,7 @@ class ChatApp(App[None]):
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - Textual declares the type
         (0, "-narrow"),
         (50, "-normal"),
+        (160, "-wide"),
     ]
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012
         (0, "-tiny"),
@@ -171,7 +172,7 @@ class ChatApp(App[None]):
                 continue
             yield SystemCommand(
                 command.name.capitalize(),
-                command.meaning,
+                f"{command.meaning} ({command.shown})" if command.shown else command.meaning,
                 partial(self.action_command, command.name),
             )
         yield SystemCommand("Theme", "choose the colours", self.action_change_theme)
@@ -279,7 +280,8 @@ class ChatApp(App[None]):
     @on(Prompt.PasteRefused)
     def _paste_refused(self, message: Prompt.PasteRefused) -> None:
         self.transcript.say(
-            f"the pasted text is too long: {message.length:,} characters",
+            f"the pasted text is too long: {message.length:,} characters, not more than"
+            f" {LONGEST_PASTE:,} are taken",
             "Paste a part of it that fits into the context.",
             error=True,
         )
@@ -327,7 +329,8 @@ class ChatApp(App[None]):
 
     def action_command(self, name: str) -> None:
         """Run a command from a key or the palette."""
-        self._run_command(name, "")
+        if self._may_run(name, ""):
+            self._run_command(name, "")
 
     def _run_command(self, name: str, argument: str) -> None:
         try:

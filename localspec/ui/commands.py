@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,8 +14,9 @@ from localspec.pairs.folders import user_path
 from localspec.ui import attach, copying, parameters
 from localspec.ui.contract import ChatSession
 from localspec.ui.history_screen import HistoryScreen
+from localspec.ui.panel import PanelForm
 from localspec.ui.safe_text import one_line
-from localspec.ui.turns import ANY_TIME, IDLE, LOADABLE, LOADED, Phase
+from localspec.ui.turns import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
 
 if TYPE_CHECKING:
     from localspec.ui.app import ChatApp
@@ -81,8 +83,9 @@ def find(name: str) -> Command:
     if close:
         names = ", ".join(f"/{command.name}" for command in close)
         raise UsageError(f"/{name} could mean {names}", "Type one more letter.")
+    near = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
     raise UsageError(
-        f"there is no command /{name}",
+        f"there is no command /{name}" + (f"; did you mean /{near[0]}?" if near else ""),
         "/help lists all commands; a message that begins with a slash is sent with two: //text.",
     )
 
@@ -115,6 +118,8 @@ def _origin(app: ChatApp, argument: str) -> None:  # noqa: ARG001
 
 
 def _panel(app: ChatApp, argument: str) -> None:
+    if argument and argument.lower() not in list(PanelForm):
+        raise UsageError(f"the panel cannot be “{argument}”", "Say /panel full, compact or off.")
     app.dashboard.cycle(argument.lower())
 
 
@@ -338,7 +343,10 @@ COMMANDS = (
         _thoughts, "f11,alt+t", "F11, Alt+T",
     ),
     Command("title", "[TEXT]", "show or set the title of this conversation", _title),
-    Command("export", "[md|json] [FILE]", "write this conversation to a file", _export),
+    Command(
+        "export", "[md|json] [FILE]", "write this conversation to a file", _export,
+        when=WHOLE,
+    ),
     Command(
         "import", "FILE", "read an exported conversation, Markdown or JSON", _import,
         when=IDLE,
@@ -379,4 +387,6 @@ OTHER_KEYS = (
     ("Esc", "stop the answer"),
     ("Ctrl+C", "copy what is selected, else stop the answer; twice: quit"),
     ("Ctrl+P", "all commands, to search"),
+    ("Tab", "complete a command, its words, or a file name"),
+    ("Mouse", "select text; click keys, versions and thoughts; the wheel moves the conversation"),
 )

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.widgets import Static
 
@@ -117,12 +118,14 @@ class Completion(Static):
     def _draw(self) -> None:
         self.display = bool(self._found)
         first = max(0, self._at - MOST + 1)
+        listed = self._found[first : first + MOST]
+        widest = max((cell_len(one_line(one.shown, 40)) for one in listed), default=0)
         lines = []
-        for index, one in enumerate(self._found[first : first + MOST], first):
+        for index, one in enumerate(listed, first):
             mark = "▸ " if index == self._at else "  "
             style = "bold $text-accent" if index == self._at else "bold"
             line = Content.assemble(
-                mark, (one_line(one.shown, 40).ljust(24), style),
+                mark, (set_cell_size(one_line(one.shown, 40), widest), style),
                 (f"  {one.meaning}" if one.meaning else "", "$foreground 65%"),
             )  # fmt: skip
             lines.append(line)

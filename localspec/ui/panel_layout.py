@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ _HEAD = "bold $text-primary"
 _SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
 _LATELY = 16  # rounds of one column in the course of the acceptance
 _TALLEST_COLUMNS = 6
+_TIMES = re.compile(r"(\d)x\b")
 
 
 @dataclass(slots=True)
@@ -206,7 +208,7 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     lines = [drawing.two_sides(_head("Speculation"), drawing.styled(switch), width)]
     note = state.note if not now.speculation and state.note else now.gamma_note
     if note:
-        lines += _wrapped(note, width, 3)
+        lines += _wrapped(_TIMES.sub(r"\1×", note), width, 3)
     rate = drawing.styled(
         ("accepted ", _LABEL), (f"{numbers.percent(now.acceptance_rate):>5} ", "bold")
     )
@@ -265,8 +267,12 @@ def _time_lines(state: PanelState, width: int) -> list[Content]:
     if whole <= 0:
         return []
     share = now.draft_s / whole
-    left = drawing.styled(("█ drafting ", _LABEL), (numbers.percent(share), "bold"))
-    right = drawing.styled(("░ checking ", _LABEL), (numbers.percent(1 - share), "bold"))
+    left = drawing.styled(
+        ("█", "$success"), (" drafting ", _LABEL), (numbers.percent(share), "bold")
+    )
+    right = drawing.styled(
+        ("░", "$primary"), (" checking ", _LABEL), (numbers.percent(1 - share), "bold")
+    )
     return [
         _head("Time"),
         drawing.split_bar(now.draft_s, now.verify_s, width, ("$success", "$primary")),

@@ -38,6 +38,7 @@ ANY_TIME = frozenset(Phase)
 LOADED = ANY_TIME - {Phase.LOADING, Phase.UNUSABLE}
 IDLE = frozenset({Phase.READY})
 LOADABLE = frozenset({Phase.READY, Phase.UNUSABLE})
+WHOLE = frozenset({Phase.LOADING, *LOADABLE})  # no message is being written
 
 
 class Turns:

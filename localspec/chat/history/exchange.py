@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,8 @@ def from_text(text: str) -> Stored:
     try:
         return _read(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConversationError(f"this export is damaged: {error!r}", _REMEDY) from None
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ConversationError(f"this export is damaged: {reason}", _REMEDY) from None
 
 
 _REMEDY = "Choose a file that /export has written."
@@ -138,13 +139,16 @@ def _message_document(node: Node) -> dict[str, Any]:
 
 
 def _read(document: Mapping[str, Any]) -> Stored:
-    messages: Sequence[Mapping[str, Any]] = document["messages"]
+    messages = document["messages"]
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        raise TypeError("its messages are no list of messages")
     ids = {str(message["id"]): fresh_id() for message in messages}
     nodes = [_read_node(message, ids) for message in messages]
     if not nodes:
         raise ValueError("it has no messages")
     tree = Tree(nodes, ids.get(str(document.get("leaf"))))
-    pair = document.get("pair") or {}
+    pair = document.get("pair")
+    pair = pair if isinstance(pair, dict) else {}
     draft = pair.get("draft")
     parameters = document.get("parameters")
     header = Header(
