@@ -361,6 +361,26 @@ def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -> None
     run(body)
 
 
+def test_two_thousand_messages_are_scrolled_without_a_jerk(archive: Path) -> None:
+    conversation = long_conversation(archive, 2000)
+
+    async def body() -> None:
+        async with chatting(size=(120, 40), archive=archive, resume=conversation) as chat:
+            await chat.until(lambda: "1999 A paragraph" in chat.transcript())
+            transcript, spent = chat.app.transcript, []
+            for _ in range(100):  # far beyond what opening has laid out
+                began = time.thread_time()
+                transcript.page(-1)
+                await chat.pilot.pause(0)
+                spent.append(time.thread_time() - began)
+
+            assert "1900 A **paragraph**" in chat.transcript()
+            spent.sort()
+            assert spent[95] < 0.1  # a tenth of a second of this thread's own work
+
+    run(body)
+
+
 def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path) -> None:
     conversation = long_conversation(archive, 130)
 
@@ -372,7 +392,7 @@ def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path) -> N
             transcript.scroll_to(y=3, animate=False, immediate=True)
             await chat.until(lambda: transcript.scroll_offset.y == 3)
             await chat.pilot.press("pageup")
-            await chat.until(lambda: "50 earlier messages" in chat.transcript())
+            await chat.until(lambda: "80 earlier messages" in chat.transcript())
             await chat.until(lambda: "90 earlier" not in chat.transcript())
             assert transcript.scroll_offset.y > 20  # the reader is left where they were
             # An earlier message that is not shown yet can be edited all the same.

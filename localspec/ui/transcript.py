@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from localspec.engine.stats import FinishReason
     from localspec.ui.contract import ChatSession
 
-# Laying out thousands of messages takes seconds: so many at a time, the others when they are
-# scrolled to.
-BATCH = 40
+# Laying out thousands of messages takes seconds: so many at once where one of them is wanted, and
+# so many where the reader comes to the top, who would feel more of them as a jerk.
+BATCH, STEP = 40, 10
 _TOP = 1
 
 AnyItem = TypeVar("AnyItem", bound=Item)
@@ -80,9 +80,9 @@ class Transcript(ScrollView, can_focus=False):
         self._measure(0)
         self._to_end()
 
-    def _add_older(self) -> None:
-        """Put a batch of older messages above those that are shown."""
-        batch, self._older = self._older[-BATCH:], self._older[:-BATCH]
+    def _add_older(self, count: int = BATCH) -> None:
+        """Put so many older messages above those that are shown."""
+        batch, self._older = self._older[-count:], self._older[:-count]
         del self.items[self._above : self._above + self._more]
         items: list[Item] = []
         for message, node in batch:
@@ -101,12 +101,12 @@ class Transcript(ScrollView, can_focus=False):
             items.insert(0, Notice(f"{len(self._older):,} earlier messages: scroll up"))
         self.items[self._above : self._above] = items
 
-    def _show_older(self) -> None:
-        """Add older messages and stay where the reader is."""
+    def _show_older(self, count: int = BATCH) -> None:
+        """Add so many older messages and stay where the reader is."""
         if not self._older:
             return
         below = self.virtual_size.height - self.scroll_offset.y
-        self._add_older()
+        self._add_older(count)
         self._measure(0)
         top = self.virtual_size.height - below
         self.scroll_to(y=top, animate=False, immediate=True)
@@ -116,12 +116,12 @@ class Transcript(ScrollView, can_focus=False):
         super().watch_scroll_y(old_value, new_value)
         self._following = new_value >= self.max_scroll_y
         if new_value <= 0 < old_value:
-            self.call_after_refresh(self._show_older)
+            self.call_after_refresh(self._show_older, STEP)
 
     def page(self, by: int) -> None:
         """Scroll by pages, backwards if negative."""
         if by < 0 and self.scroll_offset.y <= 0:
-            self._show_older()
+            self._show_older(STEP)
         (self.scroll_page_up if by < 0 else self.scroll_page_down)(animate=False)
 
     def ask(self, text: str, place: Place | None = None) -> Answer:
