@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES
 
 from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
-from localspec.ui import commands, drawing, numbers
+from localspec.ui import commands, drawing, launch, numbers
 from localspec.ui.blocks import lay_out
 from localspec.ui.drawing import Outcome
 from localspec.ui.growing import GrowingMarkdown, GrowingOrigins
@@ -18,6 +22,8 @@ from localspec.ui.items import Answer, Question
 from localspec.ui.launch import sharing_the_lock
 from localspec.ui.prompt import History
 from localspec.ui.safe_text import one_line, safe
+
+UI = Path(launch.__file__).parent
 
 MARKDOWN = """# Title
 
@@ -234,3 +240,27 @@ def test_pythons_lock_changes_hands_soon_while_the_app_runs() -> None:
     with sharing_the_lock():
         assert sys.getswitchinterval() < usual / 10
     assert sys.getswitchinterval() == usual
+
+
+def luminance(colour: Color) -> float:
+    """As WCAG 2.1 has it."""
+    parts = [value / 255 for value in colour.rgb]
+    linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return sum(weight * v for weight, v in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+def test_muted_text_can_be_read(theme: str) -> None:
+    """WCAG's 4.5 to 1 for text, 3 to 1 for marks; what is fainter is decoration."""
+    colours = BUILTIN_THEMES[theme].to_color_system().generate()
+    sources = {path.name: path.read_text("utf-8") for path in UI.glob("*.py")}
+    assert "items.py" in sources
+    for name, source in sources.items():
+        for share in map(int, re.findall(r"\$foreground (\d+)%", source)):
+            if share < 50:
+                assert name in ("drawing.py", "panel_memory.py", "blocks.py"), (name, share)
+            for ground in ("background", "surface"):
+                behind, front = Color.parse(colours[ground]), Color.parse(colours["foreground"])
+                both = luminance(behind), luminance(behind.blend(front, share / 100))
+                contrast = (max(both) + 0.05) / (min(both) + 0.05)
+                assert share < 50 or contrast > (3 if share == 50 else 4.4), (name, share)

@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from textual.content import Content
 
-FAINT = "$foreground 45%"
+FAINT = "$foreground 65%"
+_RULE = "$foreground 45%"
 _CODE_STYLE = "on $foreground 7%"
 _NARROWEST = 8
 _NARROWEST_COLUMN = 3
@@ -90,7 +91,7 @@ def _body_lines(body: Body, room: int) -> Sequence[Content]:
         case Table(rows):
             return _table_lines(rows, room)
         case Rule():
-            return [Content.styled("─" * room, FAINT)]
+            return [Content.styled("─" * room, _RULE)]
         case Gap():
             return [Content("")]
 
@@ -107,7 +108,7 @@ def _code_lines(lines: tuple[Content, ...], room: int) -> list[Content]:
 
 def _table_lines(rows: tuple[tuple[Content, ...], ...], room: int) -> list[Content]:
     widths = _column_widths(rows, room)
-    bar = Content.styled(" │ ", FAINT)
+    bar = Content.styled(" │ ", _RULE)
     lines: list[Content] = []
     for index, row in enumerate(rows):
         cells = [cell.wrap(width) for cell, width in zip(row, widths, strict=False)]
@@ -118,7 +119,7 @@ def _table_lines(rows: tuple[tuple[Content, ...], ...], room: int) -> list[Conte
             ]
             lines.append(bar.join(parts))
         if index == 0:
-            lines.append(Content.styled("─┼─".join("─" * width for width in widths), FAINT))
+            lines.append(Content.styled("─┼─".join("─" * width for width in widths), _RULE))
     return lines
 
 

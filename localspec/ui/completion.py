@@ -131,5 +131,5 @@ class Completion(Static):
             lines.append(line)
         more = len(self._found) - MOST
         if more > 0:
-            lines.append(Content.styled(f"  and {more} more; Tab goes on", "$foreground 45%"))
+            lines.append(Content.styled(f"  and {more} more; Tab goes on", "$foreground 65%"))
         self.update(Content("\n").join(lines))

@@ -36,7 +36,7 @@ Figures: TypeAlias = "Mapping[str, Any]"
 _LATE_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:", re.MULTILINE)
 _SHOWN_OF_QUESTION = 20_000
 _MUTED = "$foreground 65%"
-_FAINT = "$foreground 45%"
+_FAINT = "$foreground 65%"
 _INDENT = Content("  ")
 _ENDINGS = {
     FinishReason.STOP: "",

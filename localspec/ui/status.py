@@ -34,7 +34,7 @@ class StatusLine(Static):
             parts.append(drawing.bar(share, _BAR, "$primary"))
             parts.append(Content(f"{100 * share:.0f} %"))
         if hint:
-            parts.append(Content.assemble((hint, "$foreground 60%")))
+            parts.append(Content.assemble((hint, "$foreground 65%")))
         if tail is not None:
             parts.append(tail)
         self._lasting = Content("  ").join(parts)
