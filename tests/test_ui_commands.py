@@ -164,7 +164,11 @@ def test_parameters_are_shown_changed_and_checked() -> None:
     ["/regen", "/compact", "/clear", "/edit", "/earlier", "/twice", "/import x.md", "/pairs other",
      "/imp x.md", "/export md"],
 )  # fmt: skip
-def test_a_command_that_has_to_wait_stays_in_the_input(text: str) -> None:
+def test_a_command_that_has_to_wait_stays_in_the_input(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where /export writes
+
     async def body() -> None:
         gate = Gate(is_open=False)
         async with chatting(gate=gate) as chat:
