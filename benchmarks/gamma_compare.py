@@ -32,7 +32,7 @@ from localspec.engine.draft import ModelDrafter
 from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama import Context, ContextOptions, Model, machine
-from localspec.engine.profile import DRAFT_SIZES, TARGET_SIZES, measure
+from localspec.engine.profile import measure_by_context
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import GenerationStats
 
@@ -85,8 +85,8 @@ def main() -> None:
         # Not kept anywhere: every run of this script starts from a measurement of its own.
         auto = AutoGamma(
             Costs(
-                {0: measure(t, TARGET_SIZES, budget=6.0).points},
-                [{0: measure(d, DRAFT_SIZES, budget=2.0, one_row=True).points}],
+                measure_by_context(t, draft=False, budget=6.0)[0],
+                [measure_by_context(d, draft=True, budget=2.0)[0]],
             )
         )
         engine = Engine(t, ModelDrafter(d, target.n_vocab))

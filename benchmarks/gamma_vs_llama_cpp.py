@@ -116,34 +116,34 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from gamma_compare import generate
-from localspec.engine.cost import Costs
+from localspec.engine.cost import Costs, ModelCosts
 from localspec.engine.draft import ModelDrafter
 from localspec.engine.gamma import AutoGamma
 from localspec.engine.generate import Engine
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.profile import DRAFT_SIZES, TARGET_SIZES, Profile, ProfileStore, measure
+from localspec.engine.profile import Profile, ProfileStore, measure_by_context
 how = json.loads(sys.argv[2])
 options = ContextOptions(n_ctx=how["ctx_size"], threads=how["threads"])
 target, draft = (Model.load(Path(how[name])) for name in ("target", "draft"))
 t, d = Context(target, options), Context(draft, options)
 store = ProfileStore(Path(how["folder"]))
 profiles = []
-for context, sizes, one_row in ((t, TARGET_SIZES, False), (d, DRAFT_SIZES, True)):
-    known = {"use": str(one_row)}
+for context, drafts in ((t, False), (d, True)):
+    known = {"use": str(drafts)}
     found = store.load(known)
     if found is None:
-        points = measure(context, sizes, budget=6.0, one_row=one_row).points
-        found = Profile(known, {0: points})
+        found = Profile(known, measure_by_context(context, draft=drafts, budget=6.0)[0])
         store.save(found)
     profiles.append(found)
-auto = AutoGamma(Costs(profiles[0].best, [profiles[1].best]))
+target_costs, draft_costs = (ModelCosts(one.measured, one.learned) for one in profiles)
+auto = AutoGamma(Costs(target_costs, [draft_costs]))
 engine = Engine(t, ModelDrafter(d, target.n_vocab))
 stats = generate(engine, auto, how["question"], temperature=how["temperature"], seed=how["seed"],
                  tokens=how["tokens"])
 print(stats.tokens_per_second)
 costs = auto.costs
-store.learn(profiles[0], costs.target.buckets())
-store.learn(profiles[1], costs.drafts[0].buckets())
+store.learn(profiles[0], costs.target.learned())
+store.learn(profiles[1], costs.drafts[0].learned())
 """
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.engine.cost import Costs, Curve, ModelCosts, bucket
-from localspec.engine.profile import Profile, ProfileStore, measure
+from localspec.engine.cost import Costs, Curve, Growth, ModelCosts, bucket, middle
+from localspec.engine.gamma import AutoGamma
+from localspec.engine.plan import Plan, Situation
+from localspec.engine.profile import Profile, ProfileStore, measure, measure_by_context
 from localspec.errors import Cancelled
 
 from .support.stub_context import StubContext, StubModel
@@ -74,7 +76,58 @@ def test_contexts_have_curves_of_their_own() -> None:
         long.observe(1, 1.0)
         long.observe(4, 3.0)
     assert long.seconds(4) > costs.at(10).seconds(4) * 1.2
-    assert set(costs.buckets()) == {0, bucket(3000)}
+    assert set(costs.learned()) == {middle(0), middle(bucket(3000))}
+
+
+MIDDLES = (128, 384, 768, 1536, 3072, 6144)
+
+
+def test_a_bucket_is_named_by_its_middle() -> None:
+    assert [middle(of) for of in range(6)] == list(MIDDLES)
+    assert [bucket(context) for context in MIDDLES] == list(range(6))
+
+
+@pytest.mark.parametrize(("fixed", "row"), [(0.0, 1e-4), (2e-4, 0.0), (1e-4, 5e-5), (0.0, 0.0)])
+def test_every_context_follows_from_two(fixed: float, row: float) -> None:
+    def deeper(n: int, context: int) -> float:
+        return JAGGED[n] + (fixed + row * n) * context
+
+    costs = ModelCosts({0: JAGGED, 1000: {n: deeper(n, 1000) for n in (1, 4, 8, 16)}})
+    for context in MIDDLES:
+        for n in JAGGED:
+            assert costs.at(context).seconds(n) == pytest.approx(deeper(n, context))
+
+
+def test_growth_is_jagged_only_where_it_was_measured_so_and_never_negative() -> None:
+    deep = {n: JAGGED[n] + 1000 * added for n, added in ((1, 1e-3), (4, 4e-3), (16, 6e-3))}
+    growth = Growth({0: JAGGED, 1000: deep})
+    assert growth.seconds(2) == pytest.approx(2e-3)
+    assert growth.seconds(10) == pytest.approx(5e-3)
+    assert growth.seconds(22) == pytest.approx(7e-3)  # as between the last two
+    off = Growth({0: JAGGED, 1000: {**deep, 16: 2 * deep[16]}})  # a timing that is off
+    assert [off.seconds(n) for n in (1, 4)] == pytest.approx([1e-3, 4e-3])  # stays where it is
+    faster = Growth({0: JAGGED, 1000: {n: 0.9 * seconds for n, seconds in JAGGED.items()}})
+    assert [faster.seconds(n) for n in (1, 4, 40)] == [0.0, 0.0, 0.0]  # the machine was
+
+
+def test_a_new_bucket_starts_from_the_nearest_that_rounds_corrected() -> None:
+    deep = {n: JAGGED[n] + 1e-3 * 1000 for n in (1, 4, 16)}
+    costs = ModelCosts({0: JAGGED, 1000: deep})
+    for _ in range(60):  # three times what was measured, at all sizes that are used
+        costs.at(400).observe(1, 3.0)
+        costs.at(400).observe(4, 4.0)
+    at_384 = costs.at(400).seconds(1)
+    assert costs.at(800).seconds(1) == pytest.approx(at_384 + costs.at(800).unit * 0.384, rel=0.01)
+    assert set(costs.learned()) == {384}  # the others were only looked up
+    again = ModelCosts({0: JAGGED, 1000: deep}, costs.learned())
+    assert again.at(400).seconds(4) == pytest.approx(costs.at(400).seconds(4), rel=0.01)
+    assert again.at(800).seconds(1) == pytest.approx(at_384 + 0.384, rel=0.01)
+    assert set(again.learned()) == {384}
+
+
+def test_less_context_never_costs_nothing() -> None:
+    costs = ModelCosts({0: {1: 1.0}, 1000: {1: 2.0}}, {6144: {1: 3.0}})
+    assert 0 < costs.at(0).seconds(1) < 3.0
 
 
 def test_drafting_costs_its_catching_up_and_its_steps() -> None:
@@ -196,6 +249,92 @@ def test_cancelling_a_measurement_leaves_the_cache_as_it_was() -> None:
     assert context.tokens == [1] * 5
 
 
+class Machine:
+    """Models whose decodes take longer the more is in the cache, as on a CPU: by a clock."""
+
+    def __init__(self, first: float, each: float, attention: float) -> None:
+        self.first, self.each, self.attention = first, each, attention
+        self.now = 0.0
+        self.context = StubContext(
+            lambda tokens: np.zeros(24, np.float32), StubModel(24), 4096, n_batch=512
+        )
+        self.context.cancel = None
+        before = self.context.decode
+
+        def decode(tokens, n_logits):
+            self.now += self.seconds(len(tokens), len(self.context.tokens))
+            return before(tokens, n_logits)
+
+        self.context.decode = decode  # type: ignore[method-assign]
+
+    def seconds(self, n: int, context: int) -> float:
+        return self.first + self.each * n + self.attention * n * context
+
+    def measured(self, *, draft: bool) -> dict[int, dict[int, float]]:
+        return measure_by_context(  # type: ignore[arg-type]
+            self.context, draft=draft, budget=3, clock=lambda: self.now
+        )[0]
+
+    def truly(self, context: int) -> dict[int, dict[int, float]]:
+        return {0: {n: self.seconds(n, context) for n in range(1, 65)}}
+
+
+def length(plan: Plan, confidence: float) -> int:
+    """How much is drafted by a draft that is always as confident."""
+    while plan.wants_token(confidence) and plan.aim < plan.limit and plan.wants_pass():
+        pass
+    return plan.aim
+
+
+@pytest.mark.parametrize("confidence", [0.6, 0.75, 0.9, 0.99])
+def test_the_first_decision_in_every_bucket_is_right(confidence: float) -> None:
+    target, draft = Machine(3e-3, 0.3e-3, 1.2e-6), Machine(0.3e-3, 0.03e-3, 0.2e-6)
+    tables = target.measured(draft=False), draft.measured(draft=True)
+    assert target.context.tokens == draft.context.tokens == []
+
+    def first(of_target, of_draft, context: int) -> int:
+        policy = AutoGamma(Costs(of_target, [of_draft]))
+        return length(policy.plan(Situation(room=60, context=context)), confidence)
+
+    right = [first(target.truly(at), draft.truly(at), at) for at in MIDDLES]
+    assert [first(*tables, at) for at in MIDDLES] == right
+    assert right[0] > right[-1]  # the machine is one on which the context decides
+    empty = [{0: table[0]} for table in tables]  # what an empty context alone would tell
+    assert [first(*empty, at) for at in MIDDLES] != right
+
+
+def test_deep_measuring_takes_no_more_passes_and_leaves_nothing_behind() -> None:
+    machine = Machine(3e-3, 0.3e-3, 1.2e-6)
+    found = machine.measured(draft=False)
+    assert list(found) == [0, 1024]
+    reading = [batch for batch in machine.context.batches if len(batch) > 64]
+    assert len(machine.context.batches) - len(reading) <= 30
+    assert sum(map(len, reading)) == 1024
+    assert machine.now < 1.0
+
+
+def test_a_slow_machine_and_a_full_cache_are_measured_at_one_context_alone() -> None:
+    slow = Machine(0.3, 0.03, 1e-5)
+    assert list(slow.measured(draft=False)) == [0]
+    busy = Machine(3e-3, 0.3e-3, 1.2e-6)
+    busy.context.tokens[:] = [1] * 70
+    assert list(busy.measured(draft=False)) == [70]
+    assert busy.context.tokens == [1] * 70
+
+
+def test_stopping_in_the_depth_leaves_the_cache_as_it_was() -> None:
+    machine = Machine(3e-3, 0.3e-3, 1.2e-6)
+
+    def stop() -> None:
+        if len(machine.context.tokens) > 600:
+            raise Cancelled
+
+    machine.context.on_decode = stop
+    with pytest.raises(Cancelled):
+        machine.measured(draft=False)
+    assert machine.context.tokens == []
+
+
 # ---------------------------------------------------------------- keeping
 
 KNOWN = {"machine": "a", "threads": 2, "header_sha256": "00"}
@@ -222,7 +361,7 @@ def test_what_was_learnt_is_kept_beside_what_was_measured(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "{}", '{"format": 0}', '{"format":1,"identity":{},"measured":{"0":{"1":-1}}}'],
+    ["", "{", "[]", "{}", '{"format": 1}', '{"format":2,"identity":{},"measured":{"0":{"1":-1}}}'],
 )
 def test_a_broken_file_is_as_good_as_none(tmp_path: Path, content: str) -> None:
     store = ProfileStore(tmp_path)

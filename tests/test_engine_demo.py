@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+
 import pytest
+from llama_cpp import llama_cpp as lib
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.engine.acceptance import Accept
@@ -11,6 +15,7 @@ from localspec.engine.draft import ModelDrafter
 from localspec.engine.gamma import FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama import Context
+from localspec.engine.profile import measure_by_context
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import Round
 
@@ -20,6 +25,40 @@ PROMPT = "Tell me a story about a dog."
 @pytest.fixture
 def engine(target_context: Context, draft_context: Context) -> Engine:
     return Engine(target_context, ModelDrafter(draft_context, target_context.model.n_vocab))
+
+
+def state(context: Context) -> bytes:
+    """All that llama.cpp holds of the sequence."""
+    size = lib.llama_state_seq_get_size(context._handle, 0)
+    held = (ctypes.c_uint8 * size)()
+    assert lib.llama_state_seq_get_data(context._handle, held, size, 0) == size
+    return bytes(held)
+
+
+def test_measuring_leaves_caches_and_answers_as_they_were(
+    engine: Engine, draft_context: Context
+) -> None:
+    def answer() -> list[int]:
+        for context in (engine.target, draft_context):
+            context.clear()
+        return run(engine, 4, SamplingParams(temperature=0.8, seed=5), Accept.COUPLED)[0]
+
+    def measured(context: Context) -> list[int]:
+        now = itertools.count(0, 1e-4)  # a clock on which there is time for all of it
+        draft = context is draft_context
+        found, _ = measure_by_context(context, draft=draft, budget=9, clock=lambda: next(now))
+        return list(found)
+
+    before = answer()
+    for context in (engine.target, draft_context):
+        held, cells = list(context.tokens), state(context)
+        assert measured(context) == [len(held)]  # behind an answer
+        assert (context.tokens, state(context)) == (held, cells)
+        context.clear()
+        empty = state(context)
+        assert measured(context) == [0, 512]
+        assert (context.tokens, state(context)) == ([], empty)
+    assert answer() == before
 
 
 def run(

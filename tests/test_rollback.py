@@ -6,6 +6,7 @@ as its tokens one by one: tokens can be compared with plain decoding's, and logi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +21,12 @@ from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.plan import Plan
-from localspec.engine.profile import DRAFT_SIZES, TARGET_SIZES, measure
+from localspec.engine.profile import (
+    DRAFT_SIZES,
+    TARGET_SIZES,
+    measure,
+    measure_by_context,
+)
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import Round
 from localspec.engine.verify import Draft
@@ -253,6 +259,24 @@ def test_how_each_architecture_goes_back_is_found_by_trying(model: Model) -> Non
             assert (context.rollback, context.takes_back) == (Rollback.CHECKPOINT, 0)
         else:
             assert (context.rollback, context.takes_back) == (Rollback.SNAPSHOTS, SNAPSHOTS)
+
+
+@pytest.mark.parametrize("draft", [False, True])
+@pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
+def test_measuring_deep_in_a_context_leaves_no_trace(
+    model: Model, snapshots: int, draft: bool
+) -> None:
+    def seen(context: Context) -> list[np.ndarray]:
+        context.decode(PROMPT[:-1], 0)
+        return [context.decode([token], 1)[0].copy() for token in (PROMPT[-1], 7, 8)]
+
+    how = options(snapshots=snapshots, n_ctx=1024)
+    with Context(model, how) as fresh, Context(model, how) as context:
+        now = itertools.count(0, 1e-4)  # a clock on which there is time for all of it
+        found, _ = measure_by_context(context, draft=draft, budget=9, clock=lambda: next(now))
+        assert list(found) == [0, 512]
+        assert context.tokens == []
+        assert np.array_equal(seen(context), seen(fresh))
 
 
 @pytest.mark.parametrize(("copy_s", "pays"), [(0.3, True), (40.0, False)])

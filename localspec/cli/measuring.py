@@ -11,7 +11,7 @@ from typing import Any
 import platformdirs
 
 from localspec.chat.pair import LoadedPair
-from localspec.engine.cost import Costs
+from localspec.engine.cost import Costs, ModelCosts
 from localspec.engine.gamma import AutoGamma
 from localspec.engine.llama import Context, default_threads
 from localspec.engine.profile import (
@@ -58,7 +58,7 @@ class Measured:
             return
         for known, model in ((self.target, costs.target), (self.draft, costs.drafts[0])):
             if self.store.load(known.identity) is not None:  # else it was too noisy to keep
-                self.store.learn(known, model.buckets())
+                self.store.learn(known, model.learned())
 
 
 def chosen_threads(
@@ -115,11 +115,12 @@ def measured(
         announce()
         target = target or _measured(pair.target, target_known, store)
         draft = draft or _measured(pair.draft, draft_known, store)
-    tables = [p.measured if repeatable else p.best for p in (target, draft)]
-    if not all(table and all(table.values()) for table in tables):
+    both = (target, draft)
+    if not all(each.measured and all(each.measured.values()) for each in both):
         return None  # a context too small to measure in
+    costs = [ModelCosts(p.measured, None if repeatable else p.learned) for p in both]
     auto = AutoGamma(
-        Costs(tables[0], [tables[1]], pair.target.takes_back),
+        Costs(costs[0], [costs[1]], pair.target.takes_back),
         demonstration=DEMO_GAMMA if pair.name == DEMO else 0,
     )
     return Measured(store, target, draft, auto)

@@ -16,12 +16,13 @@ from localspec.cli.loading import load_session
 from localspec.cli.measuring import ANY_THREADS, profile_store
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
-from localspec.engine.cost import Curve, bucket
+from localspec.engine.cost import Curve
 from localspec.engine.llama import Context, build, default_threads, machine
-from localspec.engine.profile import DRAFT_SIZES, TARGET_SIZES, Profile, identity, measure
+from localspec.engine.profile import Profile, identity, measure, measure_by_context
 from localspec.errors import Cancelled, LocalspecError
 
 BUDGET = 12.0  # seconds for a model's curve
+PASSES = 72
 THREAD_BUDGET = 1.5  # seconds for one thread count
 THREAD_SIZES = (1, 4, 1, 4, 1, 4, 1, 4)
 SHOWN = 17
@@ -98,12 +99,14 @@ def _tuned(context: Context, options: Options, layers: int, *, draft: bool) -> T
     tried = {} if asked else _by_threads(context)
     threads = asked or _best_threads(tried, draft=draft)
     context.use_threads(threads)
-    sizes = DRAFT_SIZES if draft else TARGET_SIZES
-    timing = measure(context, (*sizes, *sizes), budget=BUDGET, passes=60, one_row=draft)
-    if not timing.points:
+    found, spread = measure_by_context(
+        context, draft=draft, budget=BUDGET, passes=PASSES, repeats=2
+    )
+    points = found[min(found)]
+    if not points:
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
     known = identity(context, threads=threads, n_gpu_layers=layers, draft=draft)
-    stored = store.save(Profile(known, {bucket(len(context.tokens)): timing.points}))
+    stored = store.save(Profile(known, found))
     if tried:
         anyhow = identity(context, threads=ANY_THREADS, n_gpu_layers=layers, draft=draft)
         store.save(Profile(anyhow, threads=threads))
@@ -111,9 +114,9 @@ def _tuned(context: Context, options: Options, layers: int, *, draft: bool) -> T
         context.model.path.name,
         threads,
         tried,
-        timing.points,
+        points,
         stored,
-        timing.spread,
+        spread,
         context.takes_back,
     )
 

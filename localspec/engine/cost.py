@@ -7,14 +7,15 @@ seconds. Nothing here assumes that T grows with n: on real kernels it is jagged.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
 Points = Mapping[int, float]
 """n -> seconds of one decode of n tokens."""
 
-Buckets = Mapping[int, Points]
-"""context bucket -> points measured with about that much context."""
+ByContext = Mapping[int, Points]
+"""tokens of context -> points measured behind so many."""
 
 # Standard deviations of the logarithm, squared: one timing; a point measured before or learnt;
 # a point that was only interpolated; what the machine's speed may change by from round to round.
@@ -29,11 +30,17 @@ _STALE = 0.005  # how far points may move before the table is worked out anew
 _GOING_BACK = 0.1  # weight of one observation
 _MOST_REREADS = 10.0
 _TABLE = 32  # n up to here is looked up, beyond it is computed
+_LEAST_LEFT = 0.2  # of a decode's time, with however much less context
 
 
 def bucket(context: int) -> int:
     """Which curve serves a context of so many tokens: 0 below 256, then one per doubling."""
     return (context >> 8).bit_length()
+
+
+def middle(of: int) -> int:
+    """The context that a bucket's curve stands for."""
+    return 384 << (of - 1) if of else 128
 
 
 class Drift:
@@ -67,12 +74,14 @@ class Curve:
 
     Attributes:
         drift: of the machine, shared with other curves.
+        observed: whether it has been corrected.
         least: at n the least of what `shape` has after n.
     """
 
     def __init__(self, points: Points, drift: Drift | None = None) -> None:
         """Start from measured points; at least one."""
         self.drift = drift if drift is not None else Drift()
+        self.observed = False
         self._log = {n: math.log(seconds) for n, seconds in sorted(points.items())}
         self._doubt = dict.fromkeys(self._log, _MEASURED)
         self._rebuild()
@@ -99,14 +108,11 @@ class Curve:
         """The known points as they are now."""
         return {n: math.exp(log + self.drift.log) for n, log in self._log.items()}
 
-    def copy(self) -> Curve:
-        """A curve that starts from what this one knows, with the same drift."""
-        return Curve({n: math.exp(log) for n, log in self._log.items()}, self.drift)
-
     def observe(self, n: int, seconds: float) -> None:
         """One decode of `n` tokens took this long."""
         if n < 1 or seconds <= 0:
             return
+        self.observed = True
         drift = self.drift
         drift.doubt += _WANDER
         log = self._log.get(n, math.log(self._table[n] if n < _TABLE else self._beyond(n)))
@@ -149,25 +155,76 @@ def least_after(times: Sequence[float]) -> list[float]:
     return [*accumulate(reversed(times[1:]), min, initial=math.inf)][::-1]
 
 
-class ModelCosts:
-    """One model's curves, by context; a length never seen starts from the nearest one known."""
+class Growth:
+    """What every token of context adds to a decode, by the size of it: attention reads the cache.
 
-    def __init__(self, buckets: Buckets) -> None:
+    T(n, context) = T(n, 0) + g(n) context. A GPU reads the cache once for all rows of a decode:
+    there g is flat. llama.cpp's kernels for the CPU read it for each of a few rows. So g goes in
+    straight lines from size to size.
+    """
+
+    def __init__(self, measured: ByContext) -> None:
+        """From the shortest and the longest context measured; nothing grows if that is one."""
+        short, long = min(measured), max(measured)
+        both = measured[short].keys() & measured[long].keys() if long > short else ()
+        self._added = [
+            (n, max(0.0, measured[long][n] - measured[short][n]) / (long - short))
+            for n in sorted(both)
+        ]
+
+    def seconds(self, n: int) -> float:
+        """Of a decode of `n` tokens, for each token of context."""
+        added = self._added
+        if len(added) < 2:
+            return added[0][1] if added else 0.0
+        at = min(max(1, bisect_left(added, (n, 0.0))), len(added) - 1)
+        (a, low), (b, high) = added[at - 1 : at + 1]
+        return max(0.0, low + (high - low) * (n - a) / (b - a))
+
+    def over(self, points: Points, tokens: int) -> dict[int, float]:
+        """The points with so many tokens more, or fewer, of context."""
+        return {
+            n: max(_LEAST_LEFT * seconds, seconds + tokens * self.seconds(n))
+            for n, seconds in points.items()
+        }
+
+
+class ModelCosts:
+    """One model's curves, one for each bucket of contexts.
+
+    A bucket that was never used starts from the nearest context known, by what the tokens between
+    add. How much that is was measured; rounds correct the curves, not the growth.
+    """
+
+    def __init__(self, measured: ByContext, learned: ByContext | None = None) -> None:
+        """Start from what was measured, at one context or two, and what was learnt since."""
         self._drift = Drift()
-        self._curves = {at: Curve(points, self._drift) for at, points in buckets.items()}
+        self._growth = Growth(measured)
+        self._learned = dict(learned or {})
+        first = min(measured)  # where the most points are
+        self._known = self._learned or {first: measured[first]}
+        self._curves: dict[int, Curve] = {}
 
     def at(self, context: int) -> Curve:
         """The curve for a context of so many tokens."""
         wanted = bucket(context)
         curve = self._curves.get(wanted)
         if curve is None:
-            nearest = min(self._curves, key=lambda known: (abs(known - wanted), known))
-            curve = self._curves[wanted] = self._curves[nearest].copy()
+            curve = self._curves[wanted] = self._new(middle(wanted))
         return curve
 
-    def buckets(self) -> dict[int, dict[int, float]]:
-        """All that is known now, to be stored."""
-        return {at: curve.points() for at, curve in sorted(self._curves.items())}
+    def learned(self) -> dict[int, dict[int, float]]:
+        """What rounds have taught, by context, to be stored."""
+        now = {middle(at): curve.points() for at, curve in self._curves.items() if curve.observed}
+        return {at: dict(points) for at, points in sorted({**self._learned, **now}.items())}
+
+    def _new(self, context: int) -> Curve:
+        known = dict(self._known)
+        for at, curve in self._curves.items():
+            if curve.observed:
+                known[middle(at)] = {n: s / curve.unit for n, s in curve.points().items()}
+        nearest = min(known, key=lambda at: abs(at - context))
+        return Curve(self._growth.over(known[nearest], context - nearest), self._drift)
 
 
 class Costs:
@@ -184,10 +241,16 @@ class Costs:
     """
 
     def __init__(
-        self, target: Buckets, drafts: Sequence[Buckets], takes_back: int | None = None
+        self,
+        target: ByContext | ModelCosts,
+        drafts: Sequence[ByContext | ModelCosts],
+        takes_back: int | None = None,
     ) -> None:
-        self.target = ModelCosts(target)
-        self.drafts = tuple(ModelCosts(buckets) for buckets in drafts)
+        """Costs by what was measured, or with what was learnt besides."""
+        self.target, *others = (
+            each if isinstance(each, ModelCosts) else ModelCosts(each) for each in (target, *drafts)
+        )
+        self.drafts = tuple(others)
         self.takes_back = takes_back
         self.rereads = 1.0 if takes_back == 0 else 0.0
 

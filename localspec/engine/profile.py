@@ -13,28 +13,38 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from localspec.engine.cost import Buckets, bucket
+from localspec.engine.cost import ByContext, Points
 from localspec.engine.llama import Context, build, machine
 
-FORMAT = 1
+FORMAT = 2
 
 # What tells most about the curve first: a slow machine measures no further than its time allows.
 # What matters most is timed again at once: the least time counts, since whatever disturbs a
 # decode makes it longer.
 TARGET_SIZES = (
     *(1, 2, 4, 1, 2, 4, 8, 3, 5, 6, 8, 3, 5, 6),
-    *(12, 16, 7, 10, 12, 16, 7, 10, 9, 14, 11, 17, 13, 15),
+    *(16, 12, 16, 7, 12, 10, 14, 9, 7, 10, 11, 17, 13, 15),
 )
 DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
 PASSES = 30
 TARGET_BUDGET = 3.0
 DRAFT_BUDGET = 0.5
+
+# Attention takes longer the more is in the cache: a few sizes are timed again behind scratch
+# tokens, as many as can be read in a moment. Few would show nothing but noise; a model so slow
+# that it reads no more spends its time on its weights.
+TARGET_DEEP = (1, 4, 16, 1, 4, 16, 8)
+DRAFT_DEEP = (1, 16, 1, 4, 64, 16, 4, 64)
+_DEPTH = 1024
+_LEAST_DEPTH = 256
+_FILLING = 1.0  # seconds
 _LEAST = 2  # sizes measured however long it takes: a curve is more than a point
-_STEADY = 0.5  # a spread above this is noise from elsewhere
+STEADY = 0.5  # a spread above this is noise from elsewhere
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
 
@@ -54,7 +64,7 @@ class Timing:
     @property
     def steady(self) -> bool:
         """Whether it is worth keeping: something else may have been running."""
-        return self.spread < _STEADY
+        return self.spread < STEADY
 
 
 def measure(
@@ -85,14 +95,12 @@ def measure(
         Cancelled: the context's watched flag was set; the cache is as before.
     """
     kept = len(context.tokens)
-    n_vocab = context.model.n_vocab
     fitting = [n for n in sizes if n <= min(context.free, context.n_batch)]
     found: dict[int, list[float]] = {}
     begun = clock()
 
     def once(n: int) -> float:
-        # Tokens of all sorts, so that a mixture of experts uses many of its experts.
-        tokens = [(7919 * (i + 1)) % n_vocab for i in range(n)]
+        tokens = _scratch(context, n)
         started = clock()
         if n > 1:  # a plain round copies no recurrent state, one that drafts does
             context.mark(0 if one_row else n, anew=True)
@@ -116,24 +124,86 @@ def measure(
     return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0)
 
 
+def measure_by_context(
+    context: Context,
+    *,
+    draft: bool,
+    budget: float,
+    passes: int = PASSES,
+    repeats: int = 1,
+    clock: Callable[[], float] = perf_counter,
+) -> tuple[dict[int, dict[int, float]], float]:
+    """Time a model as `measure` does, in an empty cache and again deep in a context.
+
+    Args:
+        context: of the model; measured only where it stands if its cache is not empty.
+        draft: whether it drafts: other sizes tell most, and only one row of logits is needed.
+        budget: seconds for the first, half as many for the second.
+        passes: decodes at most, without those that fill the cache.
+        repeats: how often to go through the sizes.
+        clock: counts seconds.
+
+    Returns:
+        (points by tokens of context, the larger spread)
+
+    Raises:
+        Cancelled: the context's watched flag was set; the cache is as before.
+    """
+    sizes = repeats * (DRAFT_SIZES if draft else TARGET_SIZES)
+    deep = repeats * (DRAFT_DEEP if draft else TARGET_DEEP)
+    held, later = len(context.tokens), len(deep) + 1
+    timed = partial(measure, context, one_row=draft, clock=clock)
+    first = timed(sizes, budget=budget, passes=passes - later)
+    depth = 0 if held else _affordable_depth(context, first.points)
+    if not depth:
+        return {held: first.points}, first.spread
+    try:
+        _fill(context, depth)
+        second = timed(deep, budget=budget / 2, passes=later)
+    finally:
+        context.truncate(held)
+    return {held: first.points, depth: second.points}, max(first.spread, second.spread)
+
+
+def _affordable_depth(context: Context, points: Points) -> int:
+    """How much context to measure behind, 0 where too little can be read in time."""
+    if not points:
+        return 0
+    token = min(seconds / n for n, seconds in points.items())
+    depth = min(_DEPTH, context.n_ctx // 2, int(_FILLING / token))
+    return depth if depth >= _LEAST_DEPTH else 0
+
+
+def _fill(context: Context, tokens: int) -> None:
+    """Read so many scratch tokens into an empty cache."""
+    for start in range(0, tokens, context.n_batch):
+        context.mark()  # an interrupted decode goes back to here
+        context.decode(_scratch(context, min(context.n_batch, tokens - start)), 0)
+
+
+def _scratch(context: Context, n: int) -> list[int]:
+    """Tokens of all sorts, so that a mixture of experts uses many of its experts."""
+    return [(7919 * (i + 1)) % context.model.n_vocab for i in range(n)]
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One model's costs on this machine.
 
     Attributes:
         identity: what they hold for.
-        measured: by context bucket, as measured.
-        learned: the same, corrected by use; empty until then.
+        measured: by tokens of context, as measured: one or two lengths.
+        learned: the same, corrected by use; empty until then, one length for each bucket since.
         threads: the fastest number of CPU threads that was found; None if nobody looked.
     """
 
     identity: Mapping[str, Any]
-    measured: Buckets = field(default_factory=dict)
-    learned: Buckets = field(default_factory=dict)
+    measured: ByContext = field(default_factory=dict)
+    learned: ByContext = field(default_factory=dict)
     threads: int | None = None
 
     @property
-    def best(self) -> Buckets:
+    def best(self) -> ByContext:
         """What is known best."""
         return self.learned or self.measured
 
@@ -173,11 +243,10 @@ def profile(context: Context, known: Mapping[str, Any]) -> tuple[Profile, bool]:
     Returns:
         (its profile, whether the timings agree well enough to be kept)
     """
-    if known["use"] == "draft":
-        timing = measure(context, DRAFT_SIZES, budget=DRAFT_BUDGET, one_row=True)
-    else:
-        timing = measure(context, TARGET_SIZES, budget=TARGET_BUDGET)
-    return Profile(known, {bucket(len(context.tokens)): timing.points}), timing.steady
+    draft = known["use"] == "draft"
+    budget = DRAFT_BUDGET if draft else TARGET_BUDGET
+    points, spread = measure_by_context(context, draft=draft, budget=budget)
+    return Profile(known, points), spread < STEADY
 
 
 class ProfileStore:
@@ -220,7 +289,7 @@ class ProfileStore:
             return False
         return True
 
-    def learn(self, profile: Profile, learned: Buckets) -> bool:
+    def learn(self, profile: Profile, learned: ByContext) -> bool:
         """Store what use has taught about a profile; whether that was possible."""
         return self.save(replace(profile, learned=learned))
 
@@ -242,7 +311,7 @@ def _load(path: Path) -> Profile | None:
 
 
 def _read(table: Mapping[str, Mapping[str, float]]) -> dict[int, dict[int, float]]:
-    """A table of buckets from JSON, whose keys are text; what makes no sense is an error."""
+    """A table by context from JSON, whose keys are text; what makes no sense is an error."""
     read = {
         int(at): {int(n): float(seconds) for n, seconds in points.items()}
         for at, points in table.items()
