@@ -481,6 +481,29 @@ def test_rm_leaves_the_other_files_of_a_repository(hub_world: World) -> None:
     assert catalogue.resolve("ann/Two").target.name == "m-Q8_0.gguf"
 
 
+def test_rm_of_all_pairs_leaves_nothing_of_bytes_with_two_names(hub_world: World) -> None:
+    files = dict.fromkeys(("m-Q4_K_M.gguf", "m-Q8_0.gguf"), ggufs.model())
+    repo = hub_world.server.add("ann/Two", dict(files))
+    hub_world.run("pull", "ann/Two:Q4_K_M", "--draft", "none", "--name", "a")
+    hub_world.run("pull", "ann/Two:Q8_0", "--draft", "none", "--name", "b")
+    assert "removed a: 0 bytes freed" in hub_world.run("rm", "a").out
+    assert catalogue.resolve("b").target.exists()
+    freed = f"removed b: {repo.size('m-Q8_0.gguf') / 1000:.3g} kB freed"
+    assert freed in hub_world.run("rm", "b").out
+    assert not (hub_world.cache / "models--ann--Two").exists()
+
+
+def test_rm_keeps_what_another_pair_reaches_through_a_link(
+    hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path
+) -> None:
+    hub_world.run("pull", "ann/Big-GGUF", "--draft", "none", "--name", "one")
+    link = tmp_path / "link.gguf"
+    link.symlink_to(catalogue.resolve("one").target)
+    assert hub_world.run("pull", str(link), "--draft", "none", "--name", "two").code == 0
+    assert "the pair two uses it" in hub_world.run("rm", "one").out
+    assert link.exists()
+
+
 def test_rm_leaves_bytes_that_another_snapshot_uses(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:
@@ -503,6 +526,9 @@ def test_rm_clears_an_unfinished_pull_of_a_curated_pair(hub_world: World) -> Non
     assert done.code == 0, done.err
     assert "5 kB freed" in done.out
     assert list(blobs.iterdir()) == []
+    again = hub_world.run("rm", "qwen3-8b")
+    assert again.code == 1
+    assert "there is nothing to remove" in again.err
 
 
 def test_rm_refuses_the_demo_and_forgets_damaged_records(hub_world: World) -> None:

@@ -724,6 +724,16 @@ def test_records_that_may_not_be_read_are_explained(
         installed.all_pairs()
 
 
+def test_a_pair_that_could_not_be_recorded_is_not_fetched(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    hub_world.data.write_text("in the way of the folder")
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert "the pair big cannot be recorded in" in done.err
+    assert hub_world.blobs("ann/Big-GGUF") == {}
+
+
 def test_free_space_is_known_where_nothing_is_yet(tmp_path: Path) -> None:
     known = shutil.disk_usage(tmp_path).total
     assert 0 < hub_cache.free_bytes(tmp_path / "a" / "b") <= known

@@ -148,9 +148,26 @@ def save(pair: InstalledPair) -> None:
     """
     name = check_name(pair.name)
     data = {"format": FORMAT, **asdict(pair), "name": name}
-    try:
+    with _recording(name):
         folder().mkdir(parents=True, exist_ok=True)
         write_atomically(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
+
+
+def require_recordable(name: str) -> None:
+    """Insist that a record for `name` could be written.
+
+    Raises:
+        LocalspecError: it could not.
+    """
+    with _recording(name):
+        folder().mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder()).close()
+
+
+@contextlib.contextmanager
+def _recording(name: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise LocalspecError(
             f"the pair {name} cannot be recorded in {folder()}: {error.strerror}",

@@ -123,9 +123,11 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
 
     Raises:
         NotEnoughDisk, DownloadCorrupt, HubError: see `download.fetch`.
+        LocalspecError: the pair could not be recorded afterwards.
         Cancelled: the user wants to stop.
     """
     require_room(plan)
+    installed.require_recordable(plan.name)
     pair = plan.report
     models = [pair.target] if pair.draft is None else [pair.target, pair.draft]
     wanted = [file_and_revision for model in models for file_and_revision in _to_fetch(model)]

@@ -97,12 +97,19 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
     # However either is spelled: the cache may have been reached through a link.
     if not path.parent.resolve().is_relative_to(hub_settings.cache_folder().resolve()):
         return "it lies outside the present Hub cache"
-    real = path.resolve()
+    snapshots = hub_cache.repo_folder(model.repo).resolve() / "snapshots"
     for pair in installed.all_pairs():
-        used = (Path(other).resolve() for one in pair.models for other in one.paths)
-        if real in used:
-            return f"the pair {pair.name} uses it"
+        for other in (Path(other) for one in pair.models for other in one.paths):
+            # The same bytes under another of the repository's names stay by that name.
+            own_name = _place(other) != _place(path) and snapshots in _place(other).parents
+            if path.resolve() == other.resolve() and not own_name:
+                return f"the pair {pair.name} uses it"
     return ""
+
+
+def _place(path: Path) -> Path:
+    """Give where a name is, however its folder is spelled; it may be a link itself."""
+    return path.parent.resolve() / path.name
 
 
 def _delete(file: RemoteFile, patience: Patience) -> int:
@@ -166,5 +173,7 @@ def _remove_partial(name: str, patience: Patience) -> Removal:
                 with hub_cache.locked(file, patience):
                     freed += _delete_part(file)
     if not freed:
-        raise NotOnHub(f"no pair named {name} is installed", catalogue.suggestion(name))
+        known = entry is not None
+        remedy = "The catalogue knows it; there is nothing to remove." if known else ""
+        raise NotOnHub(f"no pair named {name} is installed", remedy or catalogue.suggestion(name))
     return Removal(name, freed, ())
