@@ -365,6 +365,16 @@ def test_a_server_without_ranges_starts_from_the_beginning(
     assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
 
 
+def test_a_body_of_unsaid_length_is_read_and_continued(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    hub_world.server.fault("/cdn/", chunked=True, cut_after=700_000)
+    hub_world.server.fault("/cdn/", chunked=True)
+    assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
+    assert [seen.range for seen in hub_world.server.bodies()] == ["", "bytes=700000-"]
+
+
 def test_blocks_that_go_round_keep_every_byte(
     hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -612,6 +622,31 @@ def test_a_part_that_is_a_link_is_not_written_through(
     done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
     assert done.code == 1
     assert victim.read_bytes() == b"precious"
+
+
+def test_a_part_whose_header_is_damaged_is_no_dead_end(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    part = download.part_path(file)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(1_000_000))  # as a power cut may leave it
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
+    done = hub_world.run(*arguments)
+    assert done.code == 1
+    assert "thrown away" in done.err
+    assert not part.exists()
+    assert hub_world.run(*arguments).code == 0
+
+
+def test_a_damaged_file_in_the_cache_is_named(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    blob = hub_cache.blob_path(file)
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(bytes(file.size))
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert f"delete {blob}" in done.err
 
 
 @pytest.mark.parametrize("sha", ["../../x", "main", ""])

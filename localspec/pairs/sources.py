@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from localspec.errors import HubOffline, UnsupportedModel
+from localspec.errors import HubOffline, ModelFileError, UnsupportedModel, VocabularyMismatch
 from localspec.pairs import download, folders, gguf, hub, hub_cache, quants, vocabulary
+from localspec.pairs.cursor import ReadRange
 from localspec.pairs.gguf import GgufHeader
 from localspec.pairs.hub import RemoteFile, RemoteRepo
 from localspec.pairs.installed import InstalledModel
@@ -218,21 +220,37 @@ def _label(repo: str, files: tuple[RemoteFile, ...]) -> str:
 
 def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) -> GgufHeader:
     if hub_cache.is_here(file):
-        blob = hub_cache.has_blob(file)
-        return gguf.read_header(
-            hub_cache.blob_path(file) if blob else hub_cache.snapshot_path(file)
-        )
+        return _cached_header(file)
     label = f"{file.repo}:{file.name}"
-
-    def read(offset: int, size: int) -> bytes:
-        # What an earlier pull has left need not come again just to be looked at.
-        here = download.read_part(file, offset, size)
-        return here or hub.read_range(file, offset, size, patience)
-
     accept = vocabulary.require_like(like) if like is not None else None
-    header = gguf.parse_header(read, file.size, label, accept)
-    gguf.check_size(header, file.size, label)
-    return header
+
+    def remote(offset: int, size: int) -> bytes:
+        return hub.read_range(file, offset, size, patience)
+
+    def here_first(offset: int, size: int) -> bytes:
+        return download.read_part(file, offset, size) or remote(offset, size)
+
+    def parsed(read: ReadRange) -> GgufHeader:
+        header = gguf.parse_header(read, file.size, label, accept)
+        gguf.check_size(header, file.size, label)
+        return header
+
+    if download.part_size(file):
+        # What an earlier pull has left need not come again just to be looked at; but it is not
+        # verified, so that no refusal rests on it.
+        with contextlib.suppress(ModelFileError, VocabularyMismatch):
+            return parsed(here_first)
+    return parsed(remote)
+
+
+def _cached_header(file: RemoteFile) -> GgufHeader:
+    blob = hub_cache.has_blob(file)
+    path = hub_cache.blob_path(file) if blob else hub_cache.snapshot_path(file)
+    try:
+        return gguf.read_header(path)
+    except ModelFileError as error:
+        remedy = f"If it is damaged, delete {path} and run the same command again."
+        raise ModelFileError(error.message, remedy) from None
 
 
 def _require_language_model(header: GgufHeader, label: str) -> None:

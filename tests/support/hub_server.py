@@ -83,6 +83,7 @@ class Fault:
     hold_after: int | None = None  # send so many bytes, then wait for `release`
     ignore_range: bool = False
     whole: bool = False  # only requests without a range
+    chunked: bool = False  # send the body in chunks, its length unsaid
     body: bytes = b""
     reached: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
@@ -343,12 +344,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return
             status = 206
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
+        chunked = self.fault is not None and self.fault.chunked
+        headers |= (
+            {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(end - start)}
+        )
         self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(end - start)}.items():
+        for key, value in headers.items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
             self._send_range(content, start, end)
+            if chunked:
+                self.wfile.write(b"0\r\n\r\n")
 
     def _send_range(self, content: bytes | Path, start: int, end: int) -> None:
         fault = self.fault
@@ -380,8 +387,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             data = bytearray(data)
             data[flip - start] ^= 0xFF
         for piece in range(0, len(data), 1 << 16):
-            self.seen.sent += len(data[piece : piece + (1 << 16)])
-            self.wfile.write(data[piece : piece + (1 << 16)])
+            some = data[piece : piece + (1 << 16)]
+            self.seen.sent += len(some)
+            if self.fault and self.fault.chunked:
+                some = b"%x\r\n%b\r\n" % (len(some), some)
+            self.wfile.write(some)
 
     def _refuse(
         self, status: int, code: str, message: str, headers: dict[str, str] | None = None
