@@ -352,6 +352,13 @@ def test_the_verdict_for_lists() -> None:
     assert fit.against_this_machine(1).verdict == "fits"
 
 
+def test_lists_count_with_no_more_context_than_was_trained_for() -> None:
+    data = ggufs.model(n_bytes=64_000)
+    header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
+    assert fit.needed_bytes(header, None) == fit.needed_bytes(header, None, 2048)
+    assert fit.needed_bytes(header, None) < fit.needed_bytes(header, None, 4096)
+
+
 def test_later_parts_of_a_split_model_are_counted() -> None:
     data = ggufs.model(n_bytes=64_000)
     header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")

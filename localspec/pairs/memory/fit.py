@@ -39,18 +39,18 @@ class Fit:
 
 
 def needed_bytes(
-    target: GgufHeader, draft: GgufHeader | None, n_ctx: int = DEFAULT_CONTEXT, more_bytes: int = 0
+    target: GgufHeader, draft: GgufHeader | None, n_ctx: int | None = None, more_bytes: int = 0
 ) -> int:
     """Count the memory in bytes for both models with caches for `n_ctx` tokens.
 
     Args:
         target: the target's header.
         draft: the draft's header, None without one.
-        n_ctx: tokens of context.
+        n_ctx: tokens of context; None for 4,096, or for fewer where the target knows no more.
         more_bytes: weights that the headers do not cover: later parts of split models.
     """
-    setup = Setup(n_ctx=n_ctx)
     models = [facts(target, more_bytes)] + ([] if draft is None else [facts(draft)])
+    setup = Setup(n_ctx=n_ctx or min(models[0].trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT))
     return sum(need(model, setup).total for model in models) + PROGRAM
 
 
