@@ -22,8 +22,8 @@ except ImportError:  # Windows has neither limits nor peaks by this name
 
 _CGROUP = Path("/sys/fs/cgroup")
 _FILES = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ("memory.max", "memory.current", ""),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
 _UNREADABLE = (OSError, RuntimeError, AttributeError, ValueError, KeyError)
 _UNLIMITED = 1 << 60  # version 1 writes a number where it means none
@@ -137,10 +137,10 @@ def _groups() -> list[_Group]:
     """The control groups that bound this process: its own and those above it."""
     found = []
     for folder in _folders():
-        for limit_name, used_name, cache_name in _FILES:
+        for limit_name, used_name, whole in _FILES:
             limit, used = _number(folder / limit_name), _number(folder / used_name)
             if limit is not None and used is not None and limit < _UNLIMITED:
-                found.append(_Group(limit, used, _file_cache(folder, cache_name)))
+                found.append(_Group(limit, used, _file_cache(folder, whole)))
     return found
 
 
@@ -208,10 +208,15 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def _file_cache(folder: Path, name: str) -> int:
-    """File pages that count as used but are given up on demand."""
+def _file_cache(folder: Path, whole: str) -> int:
+    """File pages that count as used but are given up on demand, mapped weights among them.
+
+    `whole` is what the names begin with that count the groups below as well.
+    """
+    names = (f"{whole}inactive_file", f"{whole}active_file")
     try:
         lines = (folder / "memory.stat").read_text("ascii").splitlines()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+    pairs = (line.split() for line in lines)
+    return sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] in names)

@@ -67,7 +67,7 @@ def test_a_container_limit_bounds_what_is_free(
 ) -> None:
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
-    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 100000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 60000\nactive_file 40000\n\n")
     monkeypatch.setattr(machine, "_folders", lambda: (tmp_path,))
     assert machine.total() == 1_000_000
     assert machine.available() == 700_000
@@ -84,7 +84,9 @@ def test_the_strictest_of_nested_containers_of_both_versions_counts(
         folder.mkdir()
         (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
         (folder / "memory.usage_in_bytes").write_text(f"{used}\n")
-        (folder / "memory.stat").write_text("total_inactive_file 50000\n")
+        (folder / "memory.stat").write_text(
+            "active_file 7\ntotal_inactive_file 30000\ntotal_active_file 20000\n"
+        )
     monkeypatch.setattr(machine, "_folders", lambda: (own, above))
     assert machine.total() == 2_000_000
     assert machine.available() == 550_000

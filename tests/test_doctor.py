@@ -267,8 +267,7 @@ def test_no_more_threads_than_a_container_gives_time_for(
     monkeypatch.setattr(machine, "_under", lambda *_: (tmp_path,))
     assert machine.processors() == share
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: 64)
-    monkeypatch.setattr(cores, "_fast_on_linux", lambda *_: None)
-    monkeypatch.setattr(cores, "_fast_on_macos", lambda: None)
+    monkeypatch.setattr(cores, "_fast", lambda _: None)
     monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     assert cores.default_threads() == (64 if share is None else int(share))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 import threading
 from pathlib import Path
 
@@ -198,6 +200,21 @@ def test_cores_of_little_capacity_are_left_out(tmp_path: Path) -> None:
     assert cores._fast_on_linux(root, None) == 2
     alike = cpus(tmp_path / "alike", each, dict.fromkeys(range(6), 1024))
     assert cores._fast_on_linux(alike, None) is None
+
+
+def windows(*classes: int, other: int = 0) -> bytes:
+    """What Windows says of cores of these classes, records of another kind before them."""
+    core = b"".join(struct.pack("<IIBB38x", 0, 48, 1, each) for each in classes)
+    return struct.pack("<IIBB22x", 3, 32, 9, 9) * other + core
+
+
+def test_efficiency_cores_are_left_out_on_windows() -> None:
+    assert cores._fastest(windows(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)) == 6
+    assert cores._fastest(windows(2, 1, 1, 0, 0, other=2)) == 1
+    assert cores._fastest(windows(0, 0, 0, 0)) is None
+    for broken in (b"", b"\0" * 9, bytes(40), windows(1, 1)[:-30]):
+        assert cores._fastest(broken) is None
+    assert cores._cores_on_windows() == b"" or sys.platform == "win32"
 
 
 def test_common_prefix() -> None:

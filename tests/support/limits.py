@@ -24,8 +24,8 @@ def limit_address_space(n_bytes: int) -> None:
 def cgroup(n_bytes: int) -> Iterator[list[str]]:
     """The beginning of a command line that runs the rest in a control group of so many bytes.
 
-    Skips the test where this machine lets nobody make one: the group must be of version 2 and below
-    the one that this process is in.
+    Skips the test where this machine lets nobody make one: the group must be below the one that
+    this process is in, of version 2 or 1.
     """
     scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect"]
     scope += ["-p", f"MemoryMax={n_bytes}", "-p", "MemorySwapMax=0"]
@@ -38,9 +38,11 @@ def cgroup(n_bytes: int) -> Iterator[list[str]]:
     except OSError as error:
         pytest.skip(f"no control group can be made: {error.strerror}, and systemd-run makes none")
     try:
-        if not (group / "memory.max").is_file():
-            pytest.skip("control groups of version 2 do not limit memory here")
-        (group / "memory.max").write_text(str(n_bytes))
+        limits = [group / name for name in ("memory.max", "memory.limit_in_bytes")]
+        limit = next((each for each in limits if each.is_file()), None)
+        if limit is None:
+            pytest.skip("control groups do not limit memory here")
+        limit.write_text(str(n_bytes))
         yield ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")]
     finally:
         group.rmdir()
@@ -51,12 +53,15 @@ def _works(command: list[str]) -> bool:
 
 
 def _own_group() -> Path:
-    """The folder of this process's control group of version 2."""
+    """The folder of this process's control group that memory is counted in."""
     try:
         lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
     except OSError:
         pytest.skip("this system has no control groups")
-    own = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if own is None or not (_CGROUP / "cgroup.controllers").is_file():
-        pytest.skip("control groups of version 2 do not limit memory here")
-    return _CGROUP / own.lstrip("/")
+    for line in lines:
+        _, controllers, own = line.split(":", 2)
+        if controllers == "memory":
+            return _CGROUP / "memory" / own.lstrip("/")
+        if not controllers and (_CGROUP / "cgroup.controllers").is_file():
+            return _CGROUP / own.lstrip("/")
+    pytest.skip("control groups do not limit memory here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import psutil
 from localspec import machine
 
 _DEVICES = Path("/sys/devices")
+_CORE = 0  # RelationProcessorCore
+_RECORD = struct.Struct("<IIBB")  # SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX
 _LITTLE = 0.75  # of the fastest core's capacity
 
 
@@ -25,10 +28,19 @@ def default_threads() -> int:
     """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    fast = _fast_on_macos() if sys.platform == "darwin" else _fast_on_linux(_DEVICES, allowed)
+    fast = _fast(allowed)
     share = machine.processors()
     most = physical if share is None else int(share)
     return max(1, min(fast or physical, physical, most, len(allowed) if allowed else physical))
+
+
+def _fast(allowed: set[int] | None) -> int | None:
+    """Performance cores, None where all are alike."""
+    if sys.platform == "darwin":
+        return _fast_on_macos()
+    if sys.platform == "win32":
+        return _fastest(_cores_on_windows())
+    return _fast_on_linux(_DEVICES, allowed)
 
 
 def _fast_on_linux(devices: Path, allowed: set[int] | None) -> int | None:
@@ -70,6 +82,35 @@ def _fast_on_macos() -> int | None:
     name = b"hw.perflevel0.physicalcpu"
     failed = runtime.sysctlbyname(name, ctypes.byref(count), ctypes.byref(size), None, 0)
     return None if failed else count.value
+
+
+def _cores_on_windows() -> bytes:
+    """What GetLogicalProcessorInformationEx says of the cores, empty where it fails."""
+    records = b""
+    if sys.platform == "win32":
+        ask = ctypes.WinDLL("kernel32").GetLogicalProcessorInformationEx
+        size = ctypes.c_ulong()
+        ask(_CORE, None, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        if ask(_CORE, buffer, ctypes.byref(size)):
+            records = buffer.raw[: size.value]
+    return records
+
+
+def _fastest(records: bytes) -> int | None:
+    """How many cores are of the highest class, None where all are.
+
+    Each record begins with its kind and its size; a core's flags and its class follow.
+    """
+    classes = []
+    while len(records) >= _RECORD.size:
+        kind, size, _, efficiency = _RECORD.unpack_from(records)
+        if size < _RECORD.size:
+            break
+        classes += [efficiency] if kind == _CORE else []
+        records = records[size:]
+    fast = classes.count(max(classes, default=0))
+    return fast if fast < len(classes) else None
 
 
 def _text(path: Path) -> str:
