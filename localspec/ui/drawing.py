@@ -17,7 +17,7 @@ STYLES = {
     RECOVERED: "$warning",
     BONUS: "$accent",
     PLAIN: "$foreground 65%",
-    REJECTED: "$foreground 50%",
+    REJECTED: "$foreground 55%",
 }
 _LEVELS = "▁▂▃▄▅▆▇█"
 
