@@ -13,16 +13,19 @@ It is compared at the same context, the last third against the first. A machine 
 reasons of its own, so the same is said in three ways: by the clock; by the processor's time, which
 leaves out what other programs take (with --threads 1); and by that beside a yardstick, a few
 decodes of a context that never grows, after every answer, which leaves out heat and memory that
-others use. The last one is the verdict: what it loses is lost by the program.
+others use. A yardstick in the same process would not show that the whole process has aged, so at
+the end it is laid beside that of fresh processes, in turns. The verdict is the product of both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from statistics import linear_regression, median
@@ -53,6 +56,7 @@ LEAST_ROUNDS = 8
 FLAT = 4_000_000  # bytes: a conversation that is kept takes some
 STEADY = 0.95
 _YARD = 24  # decodes
+_STEADY = 9
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ class Report:
             yardstick's. None where nothing can be compared.
         first: time to the first token likewise, the last third over the first; below 1 is faster.
         yardstick: the machine's own speed, the last third over the first.
+        aged: the yardstick at the end over that in fresh processes; None where that was not tried.
     """
 
     minutes: float
@@ -111,6 +116,7 @@ class Report:
     own: float | None
     first: float | None
     yardstick: float | None
+    aged: float | None = None
 
     @property
     def growth(self) -> int:
@@ -124,7 +130,8 @@ class Report:
         memory = "memory is flat" if flat else "MEMORY GROWS"
         if self.own is None:
             return f"{memory}; too short to compare speeds"
-        slower = "no slowdown beyond the context's" if self.own >= STEADY else "IT SLOWS DOWN"
+        kept = self.own * (self.aged or 1.0)
+        slower = "no slowdown beyond the context's" if kept >= STEADY else "IT SLOWS DOWN"
         return f"{memory}; {slower}"
 
 
@@ -210,11 +217,33 @@ class _Yardstick:
         self._context.truncate(64)
         return _YARD / taken if taken > 0 else 0.0
 
+    def steady(self) -> float:
+        """The same, the median of a second or so."""
+        return median(self.measure() for _ in range(_STEADY))
+
     def __enter__(self) -> _Yardstick:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._context.close()
+
+
+def aged(session: Session, command: Sequence[str], pairs: int = 5) -> float:
+    """How fast the yardstick is here over how fast it is in a fresh process, in turns.
+
+    Args:
+        session: the one that has run for long.
+        command: runs this script with ``--yardstick``, which prints a fresh process's speed.
+        pairs: of which the median counts.
+    """
+    ratios = []
+    with _Yardstick(session) as yardstick:
+        for _ in range(pairs):
+            here = [yardstick.steady()]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+            here.append(yardstick.steady())
+            ratios.append(sum(here) / 2 / float(done.stdout))
+    return median(ratios)
 
 
 def _fill(session: Session) -> None:
@@ -277,6 +306,7 @@ def lines(report: Report) -> list[str]:
         f" time, {times(report.own)} beside the yardstick",
         f"  yardstick     {times(report.yardstick)} (the machine itself)",
         f"  first token   {times(report.first)} (seconds: below 1 is faster)",
+        f"beside fresh processes at the end: {times(report.aged)}",
     ]
 
 
@@ -286,18 +316,25 @@ def main() -> None:
     parser.add_argument("--pair", default="demo")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path, help="write the report and all samples to this file")
+    parser.add_argument("--yardstick", action="store_true", help="print a fresh process's speed")
     given = parser.parse_args()
     options = Options(pair=given.pair, threads=given.threads, gamma=GAMMA, n_predict=120)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
-    samples = []
+    samples: list[Sample] = []
+    command = [sys.executable, __file__, "--yardstick", "--pair", given.pair]
+    command += ["--threads", str(given.threads)] if given.threads else []
     with closing(session):
+        if given.yardstick:
+            with _Yardstick(session) as yardstick:
+                print(yardstick.steady())
+            return
         for sample in soak(session, 60 * given.minutes):
             samples.append(sample)
             if len(samples) % 100 == 0:
                 print(
                     f"{sample.seconds / 60:5.1f} min  {sample.resident / 1e6:7.1f} MB", flush=True
                 )
-    report = assess(samples)
+        report = replace(assess(samples), aged=aged(session, command))
     print("\n".join(lines(report)))
     if given.json:
         data = {"report": asdict(report), "samples": [asdict(sample) for sample in samples]}

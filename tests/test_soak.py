@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from time import perf_counter
 
 import pytest
 
-from benchmarks.soak import BUCKET, Sample, Speed, assess, lines, soak
+from benchmarks.soak import BUCKET, Sample, Speed, aged, assess, lines, soak
 from localspec.cli.loading import load_session
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
@@ -69,6 +71,19 @@ def test_a_machine_that_slows_down_is_not_the_program() -> None:
     assert report.first > 1.3
     assert report.own == pytest.approx(1.0)
     assert report.verdict.endswith("no slowdown beyond the context's")
+
+
+def test_a_process_that_has_aged_slows_down_though_its_yardstick_does_so_too() -> None:
+    report = replace(assess(samples(0, 0.0)), aged=0.8)
+    assert report.verdict.endswith("IT SLOWS DOWN")
+    assert replace(report, aged=1.0).verdict.endswith("no slowdown beyond the context's")
+
+
+def test_fresh_processes_are_laid_beside_this_one() -> None:
+    options = Options(threads=1, gamma=3)
+    with closing(load_session(options, progress=lambda *_: None, cancel=Cancel())) as session:
+        print_one = [sys.executable, "-c", "print(1.0)"]
+        assert aged(session, print_one, pairs=1) > 1  # decodes a second, over 1
 
 
 def test_one_answer_is_too_little_to_compare() -> None:
