@@ -436,6 +436,7 @@ def test_help_lists_every_key_and_command_and_the_palette_offers_them() -> None:
             assert {command.name.capitalize() for command in COMMANDS} <= offered
             told = {entry.help for entry in chat.app.get_system_commands(chat.app.screen)}
             assert "size of the figures panel (F4, Ctrl+G)" in told
+            assert "Theme" in offered
             await chat.pilot.press("f1")
             assert isinstance(chat.app.screen, HelpScreen)
             await chat.pilot.press("f1")

@@ -77,6 +77,14 @@ def test_the_acceptance_has_a_course_whose_full_height_is_everything() -> None:
     assert "over time" not in text(full_lines(state, 36, 40))
 
 
+def test_the_speed_has_a_course_in_both_forms() -> None:
+    state = PanelState()
+    for speed in (10.0, 20.0, 40.0, 80.0):
+        state.take(replace(DRAFTED, speed_now=speed))
+    assert "▁▂▃▅█" in text(full_lines(state, 36, 40))
+    assert "█" in text(compact_lines(state, 90))
+
+
 def test_the_speed_is_that_of_the_whole_answer_once_it_is_there() -> None:
     assert shown(DRAFTED)[1].startswith("50.0 tokens/s")
     assert shown(replace(DRAFTED, generating=False))[1].startswith("60.0 tokens/s")
