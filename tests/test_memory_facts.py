@@ -1,9 +1,9 @@
 """What headers of many architectures say: as llama.cpp allocates for models of these shapes.
 
-Most figures of the caches and states were read from llama.cpp's log (llama-cpp-python 0.3.36), which
-loaded files with these headers and holes in place of weights. Those of Nemotron-H, of Qwen3.5 with
-layers that predict more tokens and of `recurrent_layers` follow from its source: it made no context
-for such files.
+Most figures of the caches and states were read from llama.cpp's log (llama-cpp-python 0.3.36),
+which loaded files with these headers and holes in place of weights. Those of Nemotron-H, of Qwen3.5
+with layers that predict more tokens and of `recurrent_layers` follow from its source: it made no
+context for such files.
 """
 
 from __future__ import annotations
