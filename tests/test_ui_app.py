@@ -6,12 +6,14 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual import events
 
+from localspec.chat.events import Origin, Span
 from localspec.engine.stats import DeviceMemory, FinishReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
 from localspec.ui import panel_layout
@@ -21,6 +23,7 @@ from localspec.ui.dashboard import Dashboard
 from localspec.ui.help_screen import HelpScreen, help_lines
 from localspec.ui.panel import PanelForm, natural_form, next_form
 from localspec.ui.prompt import LONGEST_PASTE
+from localspec.ui.transcript import Transcript
 from localspec.ui.turns import Phase
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate, ScriptedSession
@@ -102,6 +105,38 @@ def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
             assert taken[True] <= 1  # what was still on its way
             chat.session.gate.open()
             await chat.until(chat.ready, "the end")
+
+    run(body)
+
+
+def test_a_growing_answer_scrolls_by_several_lines_and_draws_what_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[int] = []
+    draw_from = Transcript._draw_from
+
+    def watched(self: Transcript, line: int) -> None:
+        drawn.append(line)
+        draw_from(self, line)
+
+    monkeypatch.setattr(Transcript, "_draw_from", watched)
+
+    async def body() -> None:
+        async with chatting(size=(100, 40)) as chat:
+            transcript = chat.app.transcript
+            answer = transcript.ask("Go on.")
+            tops, ends = [], []
+            for number in range(60):
+                transcript.write(answer, [Span(f"Line {number}.\n\n", Origin.TARGET)])
+                await chat.pilot.pause()
+                assert f"Line {number}." in chat.screen()
+                tops.append(transcript.scroll_offset.y)
+                ends.append(transcript._starts[-1] + len(answer._lines))
+            step = transcript.size.height // 8
+            assert {b - a for a, b in pairwise(tops)} == {0, step}
+            assert all(end - line <= 5 for end, line in zip(ends, drawn[-60:], strict=True))
+            transcript.ask("And now?")
+            assert transcript.virtual_size.height == transcript._starts[-1] + 1
 
     run(body)
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from localspec.ui.app import ChatApp
 
-_FIGURES_S = 0.25
-_STALE_S = 0.8  # longer than two frames of a running answer are ever apart
+_FIGURES_S = 0.75
+_STALE_S = 1.5  # longer than two frames of a running answer are ever apart
 _MEMORY_S = 1.0
 
 

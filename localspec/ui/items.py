@@ -198,12 +198,11 @@ class Answer(Item):
         spans, _ = Thought(self._thinking).take(self._spans, 0)
         return "".join(span.text for span in spans)
 
-    def write(self, spans: Iterable[Span], tokens: int = 0) -> None:
-        """Append what one or several rounds released, `tokens` in all."""
+    def write(self, spans: Iterable[Span], tokens: int = 0) -> int:
+        """Append what one or several rounds released, `tokens` in all; the first line changed."""
         new = [Span(safe(span.text), span.origin) for span in spans if span.text]
-        if new:
-            self._spans.extend(new)
-            self._grow(new, tokens)
+        self._spans.extend(new)
+        return self._grow(new, tokens) if new else len(self._lines)
 
     def show_thoughts(self, shown: bool) -> None:
         """Open or fold the thoughts."""
@@ -245,15 +244,15 @@ class Answer(Item):
         self.thought.restart()
         self.forget()
 
-    def _grow(self, spans: Sequence[Span], tokens: int = 0) -> None:
-        """Lay out what is new; lines above the unfinished end stay as they are."""
+    def _grow(self, spans: Sequence[Span], tokens: int = 0) -> int:
+        """Lay out what is new; lines above the first one changed, which is told, stay."""
         said, thought = self.thought.take(spans, tokens)
         if thought and not self._by_origin:
             self.forget()
         final, self._live = self._growing.add(spans if self._by_origin else said)
         self._final += final
         if not self._width:
-            return
+            return 0
         room = self._room(self._width)
         start = self._final_lines
         new = self._indented(lay_out(final, room))
@@ -265,6 +264,7 @@ class Answer(Item):
         self._lines[start + same :] = new[same:]
         for y in [y for y in self.strips if y >= start + same]:
             del self.strips[y]
+        return start + same
 
     def _lay_out(self, width: int) -> list[Content]:
         room = self._room(width)

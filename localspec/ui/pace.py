@@ -7,7 +7,7 @@ import time
 # Drawing takes cores and Python's lock from the model. A frame that costs more is drawn less
 # often, so that the screen never takes more than this share of a core from a running answer.
 SHARE = 0.02
-SHORTEST, LONGEST = 0.1, 0.6
+SHORTEST, LONGEST = 0.1, 1.0
 
 
 class Pace:
@@ -22,10 +22,9 @@ class Pace:
         self._interval = SHORTEST
 
     def start(self) -> None:
-        """Begin a turn: what was spent before does not count."""
+        """Begin a turn: what was spent before does not count, what a frame costs is still known."""
         self._last_wall = 0.0
         self._last_cpu = time.thread_time()
-        self._interval = SHORTEST
 
     def delay(self) -> float:
         """Seconds to wait before the next frame."""

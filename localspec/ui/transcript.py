@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 # so many where the reader comes to the top, who would feel more of them as a jerk.
 BATCH, STEP = 40, 10
 _TOP = 1
+_JUMPS = 8  # by this part of what is seen an answer scrolls that grows at the end
 
 AnyItem = TypeVar("AnyItem", bound=Item)
 
@@ -184,8 +185,7 @@ class Transcript(ScrollView, can_focus=False):
 
     def write(self, answer: Answer, spans: Iterable[Span], tokens: int = 0) -> None:
         """Append text to an answer, `tokens` in all."""
-        answer.write(spans, tokens)
-        self._grown(answer)
+        self._grown(answer, answer.write(spans, tokens))
 
     def finish(self, answer: Answer, figures: Figures, reason: FinishReason | None) -> None:
         """An answer is complete."""
@@ -242,27 +242,45 @@ class Transcript(ScrollView, can_focus=False):
         self._to_end()
         return item
 
-    def _grown(self, item: Item) -> None:
+    def _grown(self, item: Item, changed: int = 0) -> None:
+        """An item is longer, from its line `changed` on."""
         if item in self.items:
-            self._measure(self.items.index(item))
+            self._measure(self.items.index(item), changed, growing=True)
 
-    def _measure(self, first: int) -> None:
-        """Find out anew where items begin from `first` on, and draw."""
+    def _measure(self, first: int, changed: int = 0, *, growing: bool = False) -> None:
+        """Find out anew where items begin from `first` on, and draw.
+
+        Args:
+            first: of the items that may be others than before.
+            changed: the first line of that item that is another.
+            growing: whether more lines are about to come.
+        """
         width = self._text_width()
         if width <= 0:
             return
         following = self.is_vertical_scroll_end
         del self._starts[first:]
         line = self._starts[-1] + len(self.items[first - 1].lines(width)) if first else _TOP
-        changed_from = line
+        changed_from = line + changed
         for item in self.items[first:]:
             self._starts.append(line)
             line += len(item.lines(width))
-        if line != self.virtual_size.height:
-            self._set_height(line)
+        height = self._with_room(line) if growing else line
+        if height != self.virtual_size.height:
+            self._set_height(height)
             if following:
                 self._to_end()
         self._draw_from(changed_from)
+
+    def _with_room(self, lines: int) -> int:
+        """`lines` and some empty ones below, into which an answer grows.
+
+        Scrolling draws all that is seen anew, a line that grows itself alone. So an answer
+        scrolls by several lines now and then.
+        """
+        view = self.size.height
+        step = max(1, view // _JUMPS)
+        return view + -(-(lines - view) // step) * step if lines > view else lines
 
     def _set_height(self, height: int) -> None:
         """Tell the scrollbar. Set the plain way, the height would lay out the whole screen anew."""
