@@ -1,13 +1,13 @@
 """What a very long answer costs: its speed with and without the app's screen, and an idle app.
 
-    python benchmarks/long_answer.py [--tokens 10000] [--pairs 3] [--size 160x50]
+    python benchmarks/long_answer.py [--tokens 10000] [--pairs 10] [--round 5] [--size 160x50]
 
 A scripted session answers with headings, paragraphs, lists and code, two or three tokens a round.
-A round keeps a core busy outside Python's lock for 10 ms, as a pass of a model would. Answers with
+A round keeps a core busy outside Python's lock for 5 ms, as a pass of a model would. Answers with
 and without the screen alternate in one process, as in `screen_cost.py`. Afterwards nothing is
 done for some seconds, and the share of a core that the idle app takes is counted.
 
-Takes about seven minutes.
+Takes about eight minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from localspec.chat.events import TurnEvent
     from localspec.engine.cancel import Cancel
 
-_ROUND_S = 0.010
 _IDLE_S = 20.0
 _PART = """
 ## Part {n}
@@ -58,14 +57,14 @@ class Working(ScriptedSession):
     """Hashed in part; `hashlib` lets the lock go for large blocks."""
     block = 1 << 20
 
-    def calibrate(self) -> None:
-        """Find out how much is hashed in the time of a round."""
+    def calibrate(self, round_s: float) -> None:
+        """Find out how much is hashed in the time of a round, `round_s`."""
         times = []
         for _ in range(9):
             started = time.perf_counter()
             hashlib.sha256(self.ballast[: 4 << 20])
             times.append(time.perf_counter() - started)
-        self.block = min(len(self.ballast), int((4 << 20) * _ROUND_S / sorted(times)[4]))
+        self.block = min(len(self.ballast), int((4 << 20) * round_s / sorted(times)[4]))
 
     def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
         """Work before every event, as an engine would."""
@@ -117,13 +116,14 @@ class Watched(Driven):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tokens", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--round", type=float, default=5.0, help="milliseconds of a round")
     parser.add_argument("--size", default="160x50", help="columns x rows")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         session = Working(answers=[answer_of(arguments.tokens)])
-        session.calibrate()
+        session.calibrate(arguments.round / 1000)
         drive(Watched(lambda _progress, _cancel: session, arguments.pairs, arguments.child))
         return
     found = run_parent(arguments)

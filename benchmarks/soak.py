@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from statistics import linear_regression, median
+from sys import getsizeof
 from time import perf_counter, process_time
 
 from localspec import machine
@@ -53,7 +54,7 @@ BUCKET = 128
 LEAST_ROUNDS = 8
 
 
-FLAT = 4_000_000  # bytes: a conversation that is kept takes some
+FLAT = 2_000_000  # bytes, beside the conversation that is kept
 STEADY = 0.95
 _YARD = 24  # decodes
 _STEADY = 9
@@ -78,6 +79,7 @@ class Sample:
         first: seconds to the first token, None where none came.
         speed: None for an answer that was stopped, or too short to tell.
         yardstick: decodes per second of processor time in a context that never grows.
+        kept: bytes of the conversation.
     """
 
     seconds: float
@@ -86,6 +88,7 @@ class Sample:
     speed: Speed | None = None
     first: float | None = None
     yardstick: float | None = None
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Report:
         minutes, answers: how long, and how many answers.
         resident_first, resident_last: bytes after the warm-up and at the end, medians of a tenth.
         resident_most: the most after the warm-up.
+        kept: bytes by which the conversation grew from the first of these to the last.
         growth_per_hour: bytes, by a line through all sizes of the second half.
         wall, cpu, own: speed in the last third over that in the first, at the same context, the
             median over context sizes: by the clock, by the processor's time, and by that over the
@@ -110,6 +114,7 @@ class Report:
     resident_first: int
     resident_last: int
     resident_most: int
+    kept: int
     growth_per_hour: float
     wall: float | None
     cpu: float | None
@@ -120,8 +125,8 @@ class Report:
 
     @property
     def growth(self) -> int:
-        """Bytes that were added after the warm-up."""
-        return self.resident_last - self.resident_first
+        """Bytes that were added after the warm-up and are none of the conversation's."""
+        return self.resident_last - self.resident_first - self.kept
 
     @property
     def verdict(self) -> str:
@@ -147,11 +152,15 @@ def assess(samples: list[Sample]) -> Report:
         ratios = [late[bucket] / early[bucket] for bucket in early.keys() & late.keys()]
         return median(ratios) if ratios else None
 
+    kept_first, kept_last = (
+        round(median(sample.kept for sample in part)) for part in (warm[:tenth], warm[-tenth:])
+    )
     return Report(
         minutes=last / 60,
         answers=len(samples),
         resident_first=round(median(sample.resident for sample in warm[:tenth])),
         resident_last=round(median(sample.resident for sample in warm[-tenth:])),
+        kept=kept_last - kept_first,
         resident_most=max(sample.resident for sample in warm),
         growth_per_hour=_slope(warm[len(warm) // 2 :]) * 3600,
         wall=ratio(lambda sample: sample.speed and sample.speed.wall),
@@ -196,7 +205,19 @@ def soak(session: Session, seconds: float) -> Iterator[Sample]:
             context = len(session.pair.target.tokens)
             measured = yardstick.measure()
             elapsed = perf_counter() - started
-            yield Sample(elapsed, context, machine.resident(), speed, first, measured)
+            resident = machine.resident()
+            yield Sample(elapsed, context, resident, speed, first, measured, kept(session))
+
+
+def kept(session: Session) -> int:
+    """Bytes of the messages: their text, and the same in pieces by who proposed them."""
+    return sum(
+        getsizeof(message)
+        + getsizeof(message.content)
+        + getsizeof(message.spans)
+        + sum(getsizeof(span) + getsizeof(span.text) for span in message.spans)
+        for message in session.messages
+    )
 
 
 class _Yardstick:
@@ -301,6 +322,8 @@ def lines(report: Report) -> list[str]:
         f"{report.minutes:.1f} min, {report.answers} answers: {report.verdict}",
         f"resident        {first} after the warm-up, {last} at the end, {most} at most;"
         f" {report.growth_per_hour / 1e6:+.2f} MB an hour in the second half",
+        f"the conversation's part of that: {report.kept / 1e6:+.1f} MB; beside it"
+        f" {report.growth / 1e6:+.1f} MB",
         "the last third over the first, at the same context:",
         f"  speed         {times(report.wall)} by the clock, {times(report.cpu)} by the processor's"
         f" time, {times(report.own)} beside the yardstick",

@@ -63,6 +63,18 @@ def test_what_grows_and_slows_down_is_seen() -> None:
     assert "50.51 MB an hour" in "\n".join(lines(report))
 
 
+def test_a_conversation_that_is_kept_is_no_leak() -> None:
+    grown = [
+        replace(one, kept=one.resident - 10**8, resident=one.resident + 5)
+        for one in samples(50_000_000, 0.0)
+    ]
+    report = assess(grown)
+    assert report.growth == 0
+    assert report.kept > 35_000_000
+    assert report.verdict.startswith("memory is flat")
+    assert "beside it +0.0 MB" in "\n".join(lines(report))
+
+
 def test_a_machine_that_slows_down_is_not_the_program() -> None:
     report = assess(samples(0, 0.0, machine_slowdown=0.4))
     assert report.wall == report.cpu == pytest.approx(0.72, abs=0.03)
