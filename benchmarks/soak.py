@@ -57,7 +57,7 @@ LEAST_ROUNDS = 8
 FLAT = 2_000_000  # bytes, beside the conversation that is kept
 STEADY = 0.95
 _YARD = 24  # decodes
-_STEADY = 9
+_READINGS = 9  # of the yardstick, about a second
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class _Yardstick:
 
     def steady(self) -> float:
         """The same, the median of a second or so."""
-        return median(self.measure() for _ in range(_STEADY))
+        return median(self.measure() for _ in range(_READINGS))
 
     def __enter__(self) -> _Yardstick:
         return self

@@ -99,7 +99,7 @@ def _tuned(context: Context, options: Options, layers: int, *, draft: bool) -> T
     tried = {} if asked else _by_threads(context)
     threads = asked or _best_threads(tried, draft=draft)
     context.use_threads(threads)
-    found, spread = measure_by_context(
+    found, timing = measure_by_context(
         context, draft=draft, budget=BUDGET, passes=PASSES, repeats=2
     )
     points = found[min(found)]
@@ -116,7 +116,7 @@ def _tuned(context: Context, options: Options, layers: int, *, draft: bool) -> T
         tried,
         points,
         stored,
-        spread,
+        timing.spread,
         context.takes_back,
     )
 

@@ -44,7 +44,7 @@ _DEPTH = 1024
 _LEAST_DEPTH = 256
 _FILLING = 1.0  # seconds
 _LEAST = 2  # sizes measured however long it takes: a curve is more than a point
-STEADY = 0.5  # a spread above this is noise from elsewhere
+_STEADY = 0.5  # a spread above this is noise from elsewhere
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
 
@@ -64,7 +64,7 @@ class Timing:
     @property
     def steady(self) -> bool:
         """Whether it is worth keeping: something else may have been running."""
-        return self.spread < STEADY
+        return self.spread < _STEADY
 
 
 def measure(
@@ -132,7 +132,7 @@ def measure_by_context(
     passes: int = PASSES,
     repeats: int = 1,
     clock: Callable[[], float] = perf_counter,
-) -> tuple[dict[int, dict[int, float]], float]:
+) -> tuple[dict[int, dict[int, float]], Timing]:
     """Time a model as `measure` does, in an empty cache and again deep in a context.
 
     Args:
@@ -144,7 +144,7 @@ def measure_by_context(
         clock: counts seconds.
 
     Returns:
-        (points by tokens of context, the larger spread)
+        (points by tokens of context, the timing that varied more)
 
     Raises:
         Cancelled: the context's watched flag was set; the cache is as before.
@@ -156,13 +156,14 @@ def measure_by_context(
     first = timed(sizes, budget=budget, passes=passes - later)
     depth = 0 if held else _affordable_depth(context, first.points)
     if not depth:
-        return {held: first.points}, first.spread
+        return {held: first.points}, first
     try:
         _fill(context, depth)
         second = timed(deep, budget=budget / 2, passes=later)
     finally:
         context.truncate(held)
-    return {held: first.points, depth: second.points}, max(first.spread, second.spread)
+    found = {held: first.points, depth: second.points}
+    return found, max(first, second, key=lambda timing: timing.spread)
 
 
 def _affordable_depth(context: Context, points: Points) -> int:
@@ -245,8 +246,8 @@ def profile(context: Context, known: Mapping[str, Any]) -> tuple[Profile, bool]:
     """
     draft = known["use"] == "draft"
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
-    points, spread = measure_by_context(context, draft=draft, budget=budget)
-    return Profile(known, points), spread < STEADY
+    points, timing = measure_by_context(context, draft=draft, budget=budget)
+    return Profile(known, points), timing.steady
 
 
 class ProfileStore:
