@@ -1,15 +1,19 @@
 """Automatic gamma against every fixed one and plain decoding, on a real pair.
 
-Four kinds of text at temperature 0 and 0.8. Every repeat runs all settings one after the other in
-a new random order, in one process, with the same prompt and seed. The best fixed gamma of a text is
-chosen on one half of the repeats and scored on the other, both ways; a figure is the median of the
-paired ratios, over all texts their geometric mean, with its 95 % interval (bootstrap).
+Four kinds of text at temperature 0 and 0.8. All settings go side by side in one process, each with
+contexts of its own over the same weights: round by round the one that has written least goes on,
+and only its own rounds are timed. So a machine that is slower for some seconds is so for all of
+them. First every setting runs `--choose` times: that chooses the best fixed gamma of each text and
+the best single one of the mix. Then `--repeats` other runs, with other seeds, score: automatic,
+plain decoding and the chosen ones. A figure is the median of the paired ratios, over all texts
+their geometric mean, with its 95 % interval (bootstrap).
 
     uv run python benchmarks/gamma_compare.py --target T.gguf --draft D.gguf --output table.md
 
-It runs kinds x temperatures x repeats x settings x tokens: at 20 tokens a second the usual
-4 x 2 x 20 x 9 x 128 tokens take two and a half hours; `--quick` (6 repeats, gamma 0, 2, 4, 8) a
-quarter of an hour. For "never slower" give a bad draft and `--gammas 0 --tokens 256`.
+It runs 4 x 2 kinds and temperatures x (choose x 9 + repeats x 2 to 4) settings x tokens: at 10
+tokens a second the usual 3 and 10 repeats of 128 tokens take an hour and three quarters. For "never
+slower" give a bad draft and `--gammas 0 --choose 0 --tokens 256`: with two repeats a quarter of an
+hour.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +38,7 @@ from localspec.engine.draft import ModelDrafter
 from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.llama import Context, ContextOptions, Model, machine
-from localspec.engine.profile import measure_by_context
+from localspec.engine.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import GenerationStats
 
@@ -43,20 +49,100 @@ KINDS = {
     "talk": "Hello! What shall we talk about today? Tell me everything that comes to your mind.",
 }
 AUTO = "auto"
+PLAIN = "0"
+TEMPERATURES = (0.0, 0.8)
+CELLS = [(kind, temperature) for kind in KINDS for temperature in TEMPERATURES]
+
+Cell = tuple[str, float]
+Speeds = dict[tuple[str, float, str], list[float]]
 
 
 @dataclass
 class Runs:
     """Tokens per second by (kind, temperature, setting), one entry a repeat."""
 
-    speeds: dict[tuple[str, float, str], list[float]] = field(default_factory=dict)
-    decided: dict[tuple[str, float], list[str]] = field(default_factory=dict)
+    choosing: Speeds = field(default_factory=dict)
+    scoring: Speeds = field(default_factory=dict)
+    decided: dict[Cell, str] = field(default_factory=dict)
     own: list[float] = field(default_factory=list)
     """Automatic over what its own plain rounds took, one entry a run that had enough of them."""
 
-    def of(self, kind: str, temperature: float, names: list[str]) -> dict[str, list[float]]:
-        """The speeds with these settings on one kind of text."""
-        return {name: self.speeds[kind, temperature, name] for name in names}
+    def best(self, cell: Cell, fixed: Sequence[str]) -> str:
+        """The best fixed gamma of one kind of text, by the runs that choose."""
+        return max(fixed, key=lambda name: rate(self.choosing.get((*cell, name), ())))
+
+    def best_single(self, fixed: Sequence[str]) -> str:
+        """The fixed gamma that takes the least time for the whole mix, by the same runs."""
+
+        def seconds(name: str) -> float:
+            return sum(1 / max(1e-9, rate(self.choosing.get((*cell, name), ()))) for cell in CELLS)
+
+        return min(fixed, key=seconds)
+
+    def ratios(self, cell: Cell, name: str) -> list[float]:
+        """Automatic over another setting, in the runs that score."""
+        ours, theirs = (self.scoring.get((*cell, each), []) for each in (AUTO, name))
+        return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def rate(speeds: Sequence[float]) -> float:
+    """Tokens per second of several runs of one length together."""
+    return statistics.harmonic_mean(speeds) if speeds else 0.0
+
+
+class Lane:
+    """One setting with contexts of its own: it goes a round at a time, on a clock of its own."""
+
+    def __init__(self, name: str, target: Context, draft: Context, policy: GammaPolicy) -> None:
+        self.name, self.policy = name, policy
+        self.engine = Engine(target, ModelDrafter(draft, target.model.n_vocab))
+        self.draft = draft
+
+    def start(self, prompt: str, *, temperature: float, seed: int, tokens: int) -> None:
+        """Read the prompt, and decode the first token."""
+        model = self.engine.target.model
+        render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
+        text = render(messages=[{"role": "user", "content": prompt}]).prompt
+        ids = model.tokenize(text, add_special=True, parse_special=True)
+        # No end of generation: the runs must be of one length.
+        sampling = SamplingParams(
+            temperature=temperature,
+            seed=seed,
+            logit_bias={token: float("-inf") for token in model.end_tokens},
+        )
+        cancel, self.stats = Cancel(), GenerationStats()
+        list(self.engine.prefill(ids, cancel))
+        self.draft.clear()  # every run reads the prompt
+        accept = default_accept(sampling, seeded=False)
+        settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=tokens)
+        self._rounds = self.engine.generate(ids, settings, self.policy, cancel)
+        self.stats.add(next(self._rounds))
+        self.seconds = 0.0
+
+    def go_on(self) -> None:
+        """One more round."""
+        started = time.perf_counter()
+        done = next(self._rounds)
+        self.seconds += time.perf_counter() - started
+        self.stats.add(done)
+
+    @property
+    def over(self) -> bool:
+        """Whether all is written."""
+        return self.stats.finish_reason is not None
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second after the first."""
+        return (self.stats.generated_tokens - self.stats.tokens_in_first_round) / self.seconds
+
+
+def race(lanes: Sequence[Lane], prompt: str, *, temperature: float, seed: int, tokens: int) -> None:
+    """Let all go side by side: always the one that has written least."""
+    for lane in lanes:
+        lane.start(prompt, temperature=temperature, seed=seed, tokens=tokens)
+    while running := [lane for lane in lanes if not lane.over]:
+        min(running, key=lambda lane: lane.stats.generated_tokens).go_on()
 
 
 def main() -> None:
@@ -65,172 +151,136 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--gammas", default="0,1,2,3,4,6,8,12")
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--choose", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--ctx-size", type=int, default=1024)
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output", type=Path, help="the table; .json beside it has every run")
     arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.repeats, arguments.gammas = 6, "0,2,4,8"
-    gammas = [int(each) for each in arguments.gammas.split(",")]
+    fixed = arguments.gammas.split(",")
     options = ContextOptions(n_ctx=arguments.ctx_size, threads=arguments.threads)
     started = time.perf_counter()
     with (
         Model.load(arguments.target) as target,
         Model.load(arguments.draft) as draft,
-        Context(target, options) as t,
-        Context(draft, options) as d,
+        ExitStack() as open_,
     ):
-        # Not kept anywhere: every run of this script starts from a measurement of its own.
-        auto = AutoGamma(
-            Costs(
-                measure_by_context(t, draft=False, budget=6.0)[0],
-                [measure_by_context(d, draft=True, budget=2.0)[0]],
+        contexts = [
+            (
+                open_.enter_context(Context(target, options)),
+                open_.enter_context(Context(draft, options)),
             )
-        )
-        engine = Engine(t, ModelDrafter(d, target.n_vocab))
-        runs = compare(engine, auto, gammas, arguments)
-    text = table(runs, gammas, arguments)
-    text += f"\n\n{machine()}; took {(time.perf_counter() - started) / 60:.0f} minutes.\n"
+            for _ in (*fixed, AUTO)
+        ]
+        auto = measured(*contexts[-1])
+        policies: list[tuple[str, GammaPolicy]] = [(n, FixedGamma(int(n))) for n in fixed]
+        policies.append((AUTO, auto))
+        lanes = [
+            Lane(name, *pair, policy)
+            for (name, policy), pair in zip(policies, contexts, strict=True)
+        ]
+        runs = Runs()
+        for _ in compare(runs, lanes, auto, arguments):
+            text = table(runs, fixed, arguments)
+            text += f"\n\n{machine()}; took {(time.perf_counter() - started) / 60:.0f} minutes.\n"
+            if arguments.output:
+                write(arguments.output, text, runs)
     print(text)
-    if arguments.output:
-        arguments.output.write_text(text, "utf-8")
-        raw = {" ".join(map(str, key)): values for key, values in runs.speeds.items()}
-        arguments.output.with_suffix(".json").write_text(json.dumps(raw, indent=1), "utf-8")
+
+
+def measured(target: Context, draft: Context) -> AutoGamma:
+    """Automatic gamma as it starts where nothing is known; it is kept nowhere."""
+    return AutoGamma(
+        Costs(
+            measure_by_context(target, draft=False, budget=TARGET_BUDGET)[0],
+            [measure_by_context(draft, draft=True, budget=DRAFT_BUDGET)[0]],
+        )
+    )
 
 
 def compare(
-    engine: Engine, auto: AutoGamma, gammas: list[int], arguments: argparse.Namespace
-) -> Runs:
-    luck, runs = random.Random(0), Runs()
-    policies: dict[str, GammaPolicy] = {str(n): FixedGamma(n) for n in gammas}
-    policies[AUTO] = auto
-    for repeat in range(-1, arguments.repeats):  # the first warms up, on one kind of text
-        for kind, prompt in list(KINDS.items())[: None if repeat >= 0 else 1]:
-            for temperature in (0.0, 0.8):
-                order = list(policies)
-                luck.shuffle(order)
-                for name in order:
-                    stats = generate(
-                        engine,
-                        policies[name],
-                        prompt,
-                        temperature=temperature,
-                        seed=repeat,
-                        tokens=arguments.tokens,
-                    )
-                    speed = stats.tokens_per_second or 0.0
-                    if repeat >= 0:
-                        runs.speeds.setdefault((kind, temperature, name), []).append(speed)
-                    if repeat >= 0 and name == AUTO:
-                        runs.decided.setdefault((kind, temperature), []).append(auto.explain())
-                        runs.own += own_ratio(stats)
-                    said = auto.explain() if name == AUTO else ""
-                    at = f"{repeat} {kind} {temperature} {name}"
-                    print(f"{at}: {speed:.2f} tokens/s {said}", file=sys.stderr, flush=True)
-    return runs
+    runs: Runs, lanes: Sequence[Lane], auto: AutoGamma, arguments: argparse.Namespace
+) -> Iterator[None]:
+    """Run them all; the figures go into `runs`, and there is a pause after every repeat."""
+    luck, fixed = random.Random(0), [lane.name for lane in lanes if lane.name != AUTO]
+    for repeat in range(arguments.choose + arguments.repeats):
+        scores = repeat >= arguments.choose
+        speeds = runs.scoring if scores else runs.choosing
+        for kind, temperature in CELLS:
+            names = {AUTO, PLAIN, runs.best((kind, temperature), fixed), runs.best_single(fixed)}
+            going = [lane for lane in lanes if not scores or lane.name in names]
+            luck.shuffle(going)
+            race(going, KINDS[kind], temperature=temperature, seed=repeat, tokens=arguments.tokens)
+            for lane in going:
+                speeds.setdefault((kind, temperature, lane.name), []).append(lane.speed)
+                said = auto.explain() if lane.name == AUTO else ""
+                at = f"{repeat} {kind} {temperature} {lane.name}"
+                print(f"{at}: {lane.speed:.2f} tokens/s {said}", file=sys.stderr, flush=True)
+                if scores and lane.name == AUTO:
+                    runs.decided[kind, temperature] = said
+                    runs.own += own_ratio(lane)
+        yield
 
 
-def generate(
-    engine: Engine,
-    policy: GammaPolicy,
-    prompt: str,
-    *,
-    temperature: float,
-    seed: int,
-    tokens: int,
-) -> GenerationStats:
-    """Generate `tokens` tokens whatever the text says."""
-    model = engine.target.model
-    render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
-    text = render(messages=[{"role": "user", "content": prompt}]).prompt
-    ids = model.tokenize(text, add_special=True, parse_special=True)
-    # No end of generation: the runs must be of one length.
-    sampling = SamplingParams(
-        temperature=temperature,
-        seed=max(0, seed),
-        logit_bias={token: float("-inf") for token in model.end_tokens},
-    )
-    cancel, stats = Cancel(), GenerationStats()
-    list(engine.prefill(ids, cancel))
-    assert engine.drafter is not None
-    engine.drafter.context.clear()  # type: ignore[attr-defined]  # every run reads the prompt
-    settings = GenerateSettings(
-        sampling=sampling, accept=default_accept(sampling, seeded=False), n_predict=tokens
-    )
-    for done in engine.generate(ids, settings, policy, cancel):
-        stats.add(done)
-    return stats
+def write(path: Path, text: str, runs: Runs) -> None:
+    """The table, and every run beside it."""
+    path.write_text(text, "utf-8")
+    raw = {
+        phase: {" ".join(map(str, key)): values for key, values in speeds.items()}
+        for phase, speeds in (("choosing", runs.choosing), ("scoring", runs.scoring))
+    }
+    path.with_suffix(".json").write_text(json.dumps(raw, indent=1), "utf-8")
 
 
-def own_ratio(stats: GenerationStats) -> list[float]:
+def own_ratio(lane: Lane) -> list[float]:
     """Speed over that of the run's own plain rounds, if half of the rounds are such.
 
-    A machine that is faster in one run than in the next changes both alike: where a draft is of
-    no use, this tells what was spent on finding that out more sharply than two runs can.
+    Where a draft is of no use, this tells what was spent on finding that out more sharply than two
+    runs can.
     """
-    plain = [each.total_s for each in stats.rounds[1:] if not each.draft_passes]
-    if 2 * len(plain) < len(stats.rounds):
+    plain = [each.total_s for each in lane.stats.rounds[1:] if not each.draft_passes]
+    if 2 * len(plain) < len(lane.stats.rounds):
         return []
-    return [statistics.mean(plain) * (stats.generated_tokens - 1) / stats.after_first_s]
+    return [statistics.mean(plain) * lane.speed]
 
 
-def table(runs: Runs, gammas: list[int], arguments: argparse.Namespace) -> str:
+def table(runs: Runs, fixed: Sequence[str], arguments: argparse.Namespace) -> str:
     lines = [
         f"Target {arguments.target.name}, draft {arguments.draft.name}, {arguments.tokens} tokens,"
-        f" {arguments.repeats} repeats.",
+        f" {arguments.choose} runs to choose, {arguments.repeats} to score.",
         "",
         "| text | temperature | plain, tokens/s | best fixed | auto / best fixed | auto / plain"
         " | decided |",
         "|---|---|---|---|---|---|---|",
     ]
-    fixed = [str(n) for n in gammas]
-    together: dict[float, list[float]] = {0.0: [], 0.8: []}
-    for kind in KINDS:
-        for temperature in together:
-            speeds = runs.of(kind, temperature, [AUTO, *fixed])
-            ours = speeds.pop(AUTO)
-            best, ratios = crossed(ours, speeds)
-            together[temperature] += ratios
-            plain = statistics.median(speeds["0"]) if "0" in fixed else 0.0
-            paired = [a / b for a, b in zip(ours, speeds.get("0", ()), strict=False)]
+    for cell in CELLS:
+        plain = runs.scoring.get((*cell, PLAIN), [])
+        if plain:
+            best = runs.best(cell, fixed)
             lines.append(
-                f"| {kind} | {temperature} | {plain:.1f} | {best} | {interval(ratios)} "
-                f"| {interval(paired)} | {runs.decided[kind, temperature][-1]} |"
+                f"| {cell[0]} | {cell[1]} | {statistics.median(plain):.1f} | {best} "
+                f"| {interval(runs.ratios(cell, best))} | {interval(runs.ratios(cell, PLAIN))} "
+                f"| {runs.decided[cell]} |"
             )
-    for temperature, ratios in together.items():
-        lines.append(f"| all | {temperature} | | | {interval(ratios, geometric=True)} | | |")
-    lines += ["", *mix(runs, fixed)]
-    return "\n".join(lines)
+    for temperature in TEMPERATURES:
+        cells = [cell for cell in CELLS if cell[1] == temperature]
+        to_best = [ratio for cell in cells for ratio in runs.ratios(cell, runs.best(cell, fixed))]
+        to_plain = [ratio for cell in cells for ratio in runs.ratios(cell, PLAIN)]
+        both = [interval(each, geometric=True) for each in (to_best, to_plain)]
+        lines.append(f"| all | {temperature} | | | {both[0]} | {both[1]} | |")
+    return "\n".join([*lines, "", *mix(runs, fixed)])
 
 
-def crossed(ours: list[float], theirs: dict[str, list[float]]) -> tuple[str, list[float]]:
-    """Ratios to the best of `theirs`: chosen on every half of the repeats, scored on the other.
-
-    Returns:
-        what was chosen, and the ratios
-    """
-    chosen, ratios = [], []
-    for half in (slice(0, None, 2), slice(1, None, 2)):
-        other = slice(1 - half.start, None, 2)
-        if not ours[half] or not ours[other]:
-            continue
-        best = max(theirs, key=lambda name: statistics.median(theirs[name][half]))
-        chosen.append(best)
-        ratios += [a / b for a, b in zip(ours[other], theirs[best][other], strict=True)]
-    return ", ".join(dict.fromkeys(chosen)), ratios
-
-
-def mix(runs: Runs, fixed: list[str]) -> list[str]:
-    """Over all kinds and temperatures together: the best single gamma by total time."""
-    cells = [(kind, temperature) for kind in KINDS for temperature in (0.0, 0.8)]
+def mix(runs: Runs, fixed: Sequence[str]) -> list[str]:
+    """Over all kinds and temperatures together, by total time: the best single gamma."""
+    best = runs.best_single(fixed)
 
     def rates(name: str) -> list[float]:
-        columns = [runs.speeds[*cell, name] for cell in cells]
-        return [1 / sum(1 / speed for speed in row) for row in zip(*columns, strict=True)]
+        columns = [runs.scoring.get((*cell, name), []) for cell in CELLS]
+        # After a broken-off repeat the columns differ in length.
+        return [1 / sum(1 / speed for speed in row) for row in zip(*columns, strict=False)]
 
-    best, ratios = crossed(rates(AUTO), {name: rates(name) for name in fixed})
+    ratios = [a / b for a, b in zip(rates(AUTO), rates(best), strict=True)]
     said = [f"Over the mix: auto / the best single gamma ({best}): {interval(ratios)}."]
     if runs.own:
         said += [
@@ -241,7 +291,7 @@ def mix(runs: Runs, fixed: list[str]) -> list[str]:
     return said
 
 
-def interval(ratios: list[float], *, geometric: bool = False) -> str:
+def interval(ratios: Sequence[float], *, geometric: bool = False) -> str:
     """Median, or geometric mean, and its 95 % interval, by bootstrap."""
     if not ratios:
         return ""
