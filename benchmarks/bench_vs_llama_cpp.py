@@ -56,7 +56,7 @@ def main() -> None:
             luck.shuffle(order)
             for name in order:
                 if name == OURS:
-                    off, on = ours(arguments, KINDS[kind])
+                    off, on = ours(arguments, KINDS[kind][0])
                     found.setdefault((kind, "off"), []).append(off)
                     found.setdefault((kind, "on"), []).append(on)
                 elif name == LLAMA_BENCH:

@@ -3,17 +3,17 @@
 Four kinds of text at temperature 0 and 0.8. All settings go side by side in one process, each with
 contexts of its own over the same weights: round by round the one that has written least goes on,
 and only its own rounds are timed. So a machine that is slower for some seconds is so for all of
-them. First every setting runs `--choose` times: that chooses the best fixed gamma of each text and
-the best single one of the mix. Then `--repeats` other runs, with other seeds, score: automatic,
-plain decoding and the chosen ones. A figure is the median of the paired ratios, over all texts
-their geometric mean, with its 95 % interval (bootstrap).
+them. First every setting runs `--choose` times: that chooses the best fixed gamma of each kind of
+text and the best single one of the mix. Then `--repeats` other runs, with other questions and
+seeds, score: automatic, plain decoding and the chosen ones. A figure is the median of the paired
+ratios, over all texts their geometric mean, with its 95 % interval (bootstrap).
 
     uv run python benchmarks/gamma_compare.py --target T.gguf --draft D.gguf --output table.md
 
 It runs 4 x 2 kinds and temperatures x (choose x 9 + repeats x 2 to 4) settings x tokens: at 10
-tokens a second the usual 3 and 10 repeats of 128 tokens take an hour and three quarters. For "never
-slower" give a bad draft and `--gammas 0 --choose 0 --tokens 256`: with two repeats a quarter of an
-hour.
+tokens a second the usual 3 and 10 repeats of 128 tokens take an hour and three quarters. The table
+is written after every repeat. For "never slower" give a bad draft and
+`--gammas 0 --choose 0 --tokens 256`: with two repeats a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -42,12 +42,43 @@ from localspec.engine.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_con
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import GenerationStats
 
-KINDS = {
-    "story": "Tell me a story about a dog and a boat.",
-    "code": "Write a Python class for a stack, then a function that reverses a string.",
-    "facts": "Explain in detail why the sky is blue and why it is red in the evening.",
-    "talk": "Hello! What shall we talk about today? Tell me everything that comes to your mind.",
+_ASKED = {
+    "story": (
+        "Tell me a story about {}.",
+        "a dog and a boat; a girl who finds a key; an old man and his cat; two brothers at the sea;"
+        "a bird that cannot fly; a boy and a red balloon; a mouse in a big house; a bear in winter;"
+        "a tree that could talk; three friends and a map; a farmer and his horse; a lost bear;"
+        "a snowman who is afraid of spring",
+    ),
+    "code": (
+        "Write a Python {}.",
+        "class for a stack, then a function that reverses a string; function that sorts a list;"
+        "function that counts the words of a text; class for a bank account; function for the sum"
+        " of a list; function that reads a file line by line; class for a queue; function that"
+        " finds the largest number; function that checks for prime numbers; class for a point with"
+        " x and y; function that removes duplicates; function that turns a list into a dictionary;"
+        "class for a simple counter",
+    ),
+    "facts": (
+        "Explain in detail {}.",
+        "why the sky is blue and why it is red in the evening; how rain is made; why we sleep; what"
+        " a magnet does; how plants grow; why the sea is salty; how the heart works; what the moon"
+        " is; why leaves are green; how a volcano works; why birds can fly; how bread is made; what"
+        " happens in a thunderstorm",
+    ),
+    "talk": (
+        "{} Tell me everything that comes to your mind.",
+        "Hello! What shall we talk about today?; What do you do on a rainy day?; I had a bad day.;"
+        "What is your favourite colour?; Do you like music?; Good morning!; I am going on holiday.;"
+        "What makes you happy?; I cannot sleep.; Tell me about yourself.; What should I cook"
+        " tonight?; My friend is angry with me.; What do you think of winter?",
+    ),
 }
+KINDS = {
+    kind: tuple(form.format(each.strip()) for each in what.split(";"))
+    for kind, (form, what) in _ASKED.items()
+}
+"""Questions by kind of text; every repeat asks another one."""
 AUTO = "auto"
 PLAIN = "0"
 TEMPERATURES = (0.0, 0.8)
@@ -210,7 +241,8 @@ def compare(
             names = {AUTO, PLAIN, runs.best((kind, temperature), fixed), runs.best_single(fixed)}
             going = [lane for lane in lanes if not scores or lane.name in names]
             luck.shuffle(going)
-            race(going, KINDS[kind], temperature=temperature, seed=repeat, tokens=arguments.tokens)
+            question = KINDS[kind][repeat % len(KINDS[kind])]
+            race(going, question, temperature=temperature, seed=repeat, tokens=arguments.tokens)
             for lane in going:
                 speeds.setdefault((kind, temperature, lane.name), []).append(lane.speed)
                 said = auto.explain() if lane.name == AUTO else ""

@@ -6,12 +6,12 @@ cmake --build build -t llama-speculative-simple), so that both sides run the sam
     uv run python benchmarks/gamma_vs_llama_cpp.py --binary build/bin/llama-speculative-simple
         --target T.gguf --draft D.gguf --output table.md
 
-Processes alternate: for every prompt and repeat one run of each of llama.cpp's draft lengths and
-one of localspec, in a random order; each loads its models anew. Both sides count generated tokens
-over decode time, the prompt left out. The best draft length of a text is chosen on one half of the
-repeats and scored on the other, both ways. Same prompts, chain, threads and context. 4 x 2 x 20
-repeats x 8 runs of 128 tokens and the loads: about three hours at 20 tokens a second; `--quick` (6
-repeats, lengths 2, 4, 8) half an hour.
+Processes alternate: for every question one run of each of llama.cpp's draft lengths and one of
+localspec, in a random order; each loads its models anew. Both sides count generated tokens over
+decode time, the prompt left out. First `--choose` runs of all lengths choose the best one of each
+kind of text; then `--repeats` runs with other questions score it against localspec. Same prompts,
+chain, threads and context. 4 x 2 x (3 x 8 + 10 x 2) runs of 128 tokens and the loads: an hour at 20
+tokens a second.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from gamma_compare import KINDS, crossed, interval
+from gamma_compare import AUTO, CELLS, KINDS, TEMPERATURES, Runs, interval, write
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.engine.llama import Model, default_threads, machine
 from localspec.engine.llama.devices import repacking_works
 
 _DECODED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds")
-LOCALSPEC = "localspec"
 
 
 def main() -> None:
@@ -43,53 +43,55 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--lengths", default="1,2,3,4,6,8,12")
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--choose", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--ctx-size", type=int, default=1024)
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.repeats, arguments.lengths = 6, "2,4,8"
-    lengths = arguments.lengths.split(",")
-    luck = random.Random(0)
-    speeds: dict[tuple[str, float, str], list[float]] = {}
+    runs = Runs()
     with tempfile.TemporaryDirectory() as folder:
-        prompts = rendered(arguments.target)
-        for repeat in range(arguments.repeats):
-            for kind, prompt in prompts.items():
-                for temperature in (0.0, 0.8):
-                    order = [LOCALSPEC, *lengths]
-                    luck.shuffle(order)
-                    for name in order:
-                        run = ours if name == LOCALSPEC else theirs
-                        options = {
-                            "prompt": prompt,
-                            "temperature": temperature,
-                            "seed": repeat,
-                            "length": name,
-                            "folder": folder,
-                        }
-                        speed = run(arguments, options)
-                        speeds.setdefault((kind, temperature, name), []).append(speed)
-                        at = f"{repeat} {kind} {temperature} {name}"
-                        print(f"{at}: {speed:.2f} tokens/s", file=sys.stderr, flush=True)
-    text = table(speeds, lengths, arguments)
+        for _ in compare(runs, Path(folder), arguments):
+            text = table(runs, arguments)
+            if arguments.output:
+                write(arguments.output, text, runs)
     print(text)
-    if arguments.output:
-        arguments.output.write_text(text, "utf-8")
-        raw = {" ".join(map(str, key)): values for key, values in speeds.items()}
-        arguments.output.with_suffix(".json").write_text(json.dumps(raw, indent=1), "utf-8")
 
 
-def rendered(target: Path) -> dict[str, str]:
-    """The prompts under the target's own chat template."""
-    with Model.load(target) as model:
-        render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
-        return {
-            kind: render(messages=[{"role": "user", "content": text}]).prompt
-            for kind, text in KINDS.items()
-        }
+def compare(runs: Runs, folder: Path, arguments: argparse.Namespace) -> Iterator[None]:
+    """Run them all; the figures go into `runs`, and there is a pause after every repeat."""
+    luck, lengths = random.Random(0), arguments.lengths.split(",")
+    with Model.load(arguments.target) as model:
+        template = model.chat_template or ""
+    for repeat in range(arguments.choose + arguments.repeats):
+        scores = repeat >= arguments.choose
+        speeds = runs.scoring if scores else runs.choosing
+        for kind, temperature in CELLS:
+            chosen = [runs.best((kind, temperature), lengths)] if scores else lengths
+            order = [AUTO, *chosen]
+            luck.shuffle(order)
+            for name in order:
+                run = ours if name == AUTO else theirs
+                question = KINDS[kind][repeat % len(KINDS[kind])]
+                options = {
+                    "question": question,
+                    "prompt": rendered(template, question),
+                    "temperature": temperature,
+                    "seed": repeat,
+                    "length": name,
+                    "folder": str(folder),
+                }
+                speed = run(arguments, options)
+                speeds.setdefault((kind, temperature, name), []).append(speed)
+                at = f"{repeat} {kind} {temperature} {name}"
+                print(f"{at}: {speed:.2f} tokens/s", file=sys.stderr, flush=True)
+        yield
+
+
+def rendered(template: str, question: str) -> str:
+    """The prompt under the target's own chat template."""
+    render = Jinja2ChatFormatter(template, eos_token="", bos_token="")
+    return render(messages=[{"role": "user", "content": question}]).prompt
 
 
 def theirs(arguments: argparse.Namespace, options: dict) -> float:
@@ -115,11 +117,9 @@ _CHILD = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from gamma_compare import generate
+from gamma_compare import Lane
 from localspec.engine.cost import Costs, ModelCosts
-from localspec.engine.draft import ModelDrafter
 from localspec.engine.gamma import AutoGamma
-from localspec.engine.generate import Engine
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.profile import Profile, ProfileStore, measure_by_context
 how = json.loads(sys.argv[2])
@@ -137,10 +137,11 @@ for context, drafts in ((t, False), (d, True)):
     profiles.append(found)
 target_costs, draft_costs = (ModelCosts(one.measured, one.learned) for one in profiles)
 auto = AutoGamma(Costs(target_costs, [draft_costs]))
-engine = Engine(t, ModelDrafter(d, target.n_vocab))
-stats = generate(engine, auto, how["question"], temperature=how["temperature"], seed=how["seed"],
-                 tokens=how["tokens"])
-print(stats.tokens_per_second)
+lane = Lane("auto", t, d, auto)
+lane.start(how["question"], temperature=how["temperature"], seed=how["seed"], tokens=how["tokens"])
+while not lane.over:
+    lane.go_on()
+print(lane.speed)
 costs = auto.costs
 store.learn(profiles[0], costs.target.learned())
 store.learn(profiles[1], costs.drafts[0].learned())
@@ -149,14 +150,13 @@ store.learn(profiles[1], costs.drafts[0].learned())
 
 def ours(arguments: argparse.Namespace, options: dict) -> float:
     """Tokens per second of one run of localspec, in a process of its own."""
-    kind = next(kind for kind, text in KINDS.items() if text in options["prompt"])
     how = {
         "target": str(arguments.target),
         "draft": str(arguments.draft),
         "threads": arguments.threads,
         "ctx_size": arguments.ctx_size,
         "folder": options["folder"],
-        "question": KINDS[kind],
+        "question": options["question"],
         "temperature": options["temperature"],
         "seed": options["seed"],
         "tokens": arguments.tokens,
@@ -167,22 +167,28 @@ def ours(arguments: argparse.Namespace, options: dict) -> float:
     return float(done.stdout.split()[-1])
 
 
-def table(speeds: dict, lengths: list[str], arguments: argparse.Namespace) -> str:
+def table(runs: Runs, arguments: argparse.Namespace) -> str:
+    lengths = arguments.lengths.split(",")
     lines = [
         f"Target {arguments.target.name}, draft {arguments.draft.name}, {arguments.tokens} tokens,"
-        f" {arguments.repeats} repeats, {arguments.threads} threads. {machine()}.",
+        f" {arguments.choose} runs to choose, {arguments.repeats} to score,"
+        f" {arguments.threads} threads. {machine()}.",
         "",
         "| text | temperature | llama.cpp's best length | its tokens/s | localspec / llama.cpp |",
         "|---|---|---|---|---|",
     ]
-    for temperature in (0.0, 0.8):
+    for temperature in TEMPERATURES:
         together = []
-        for kind in KINDS:
-            theirs_ = {name: speeds[kind, temperature, name] for name in lengths}
-            best, ratios = crossed(speeds[kind, temperature, LOCALSPEC], theirs_)
-            together += ratios
-            median = max(statistics.median(each) for each in theirs_.values())
-            lines.append(f"| {kind} | {temperature} | {best} | {median:.1f} | {interval(ratios)} |")
+        for cell in (cell for cell in CELLS if cell[1] == temperature):
+            best = runs.best(cell, lengths)
+            theirs_ = runs.scoring.get((*cell, best), [])
+            if theirs_:
+                ratios = runs.ratios(cell, best)
+                together += ratios
+                lines.append(
+                    f"| {cell[0]} | {temperature} | {best} | {statistics.median(theirs_):.1f} "
+                    f"| {interval(ratios)} |"
+                )
         lines.append(f"| all | {temperature} | | | {interval(together, geometric=True)} |")
     return "\n".join(lines) + "\n"
 
