@@ -1,10 +1,10 @@
 """What a very long answer costs: its speed with and without the app's screen, and an idle app.
 
-    python benchmarks/long_answer.py [--tokens 10000] [--pairs 10] [--round 5] [--size 160x50]
+    python benchmarks/long_answer.py [--tokens 10000] [--answers 10] [--round 5] [--size 160x50]
 
 A scripted session answers with headings, paragraphs, lists and code, two or three tokens a round.
-A round keeps a core busy outside Python's lock for 5 ms, as a pass of a model would. Answers with
-and without the screen alternate in one process, as in `screen_cost.py`. Afterwards nothing is
+A round keeps a core busy outside Python's lock for 5 ms, as a pass of a model would. Stretches with
+and without the screen alternate in every answer, as in `screen_cost.py`. Afterwards nothing is
 done for some seconds, and the share of a core that the idle app takes is counted.
 
 Takes about eight minutes.
@@ -85,24 +85,12 @@ def answer_of(tokens: int) -> str:
 
 
 class Watched(Driven):
-    """Measures by the clock, then does nothing for a while."""
+    """Does nothing for a while at the end."""
 
     probes = 1
 
     def _forbid_ends(self) -> None:
         """A scripted answer has the length it has."""
-
-    async def _measure(self, how: str) -> float:
-        session = self.session
-        assert isinstance(session, Working)
-        before, started = session.rounds_made, time.perf_counter()
-        if how == "with":
-            self._begin()
-            while self.turns.busy:
-                await asyncio.sleep(0.02)
-        else:
-            await self._silently()
-        return (session.rounds_made - before) / (time.perf_counter() - started)
 
     async def _probe(self) -> None:
         await super()._probe()
@@ -116,7 +104,7 @@ class Watched(Driven):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tokens", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--answers", type=int, default=10)
     parser.add_argument("--round", type=float, default=5.0, help="milliseconds of a round")
     parser.add_argument("--size", default="160x50", help="columns x rows")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
@@ -124,10 +112,10 @@ def main() -> None:
     if arguments.child:
         session = Working(answers=[answer_of(arguments.tokens)])
         session.calibrate(arguments.round / 1000)
-        drive(Watched(lambda _progress, _cancel: session, arguments.pairs, arguments.child))
+        drive(Watched(lambda _progress, _cancel: session, arguments.answers, arguments.child))
         return
     found = run_parent(arguments)
-    report(arguments, found, "a scripted session", "rounds/s")
+    report(arguments, found, "a scripted session")
     print(f"\nidle, {_IDLE_S:.0f} s: {100 * float(np.mean(found['idle'])):.2f} % of a core")
 
 

@@ -1,19 +1,18 @@
-"""What the chat screen costs: tokens per second with and without it, and the event loop's pauses.
+"""What the chat screen costs: rounds per second with and without it, and the event loop's pauses.
 
-    python benchmarks/screen_cost.py [--pair demo] [--pairs 12] [--tokens 700] [--size 160x50]
+    python benchmarks/screen_cost.py [--pair demo] [--answers 12] [--tokens 700] [--size 160x50]
 
-The real app runs in a pseudo-terminal of its own. One process, one loaded pair: answers are
-generated in turn with the screen (as if somebody had pressed Enter) and without it (the same
-session, the same thread, nothing drawn), greedy, after a reset of the conversation, in an order
-that alternates. Reported: the ratio of the two speeds, pair by pair, as its median with a 95 %
-interval from 10,000 resamples; then the pauses during answers of their own.
+The real app runs in a pseudo-terminal of its own and asks its model, greedy, again and again, each
+time after a reset of the conversation. While an answer is written, stretches as long as the screen
+waits from frame to frame alternate: one begins with a frame, as it does in use, of the next one the
+screen learns nothing. Compared are the rounds of neighbouring stretches, so that a machine that is
+slower for some seconds is so for both. An answer gives one figure, the mean of its neighbours'
+ratios; reported is the median of the answers with a 95 % interval from 10,000 resamples. A frame
+has the text of two stretches here and shows the figures more often than in use, so this is rather
+too much. Then come the pauses of the event loop during answers of their own.
 
-Where a machine's speed changes from answer to answer that interval is wide. So the same is told
-from within the answers: how long a round takes on average, over how long it takes while the
-screen's thread rests. Long rounds meet the screen's work more often than short ones, so this shows
-rather too much.
-
-Takes about one minute with the demo pair on two cores.
+Takes about two minutes with the demo pair on two cores; with a pair of 20 tokens a second as many
+minutes as there are answers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -38,16 +38,18 @@ import pexpect
 from localspec.chat.events import RoundText
 from localspec.cli.loading import load_session
 from localspec.cli.options import Options
-from localspec.engine.cancel import Cancel
 from localspec.ui.app import ChatApp
+from localspec.ui.engine_thread import Outbox
 from localspec.ui.launch import sharing_the_lock
+from localspec.ui.messages import TurnNews
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from localspec.chat.events import TurnEvent
     from localspec.chat.session import Session
-    from localspec.ui.contract import ChatSession, Loader
+    from localspec.ui.contract import Loader
 
-_BUSY_S = 0.0005
 PROMPT = "Tell me a long story about a dog and a girl who travel around the world."
 
 
@@ -55,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pair", default="demo")
     parser.add_argument("--draft", help="another draft than the pair's")
-    parser.add_argument("--pairs", type=int, default=12, help="measured pairs, 10 at least")
+    parser.add_argument("--answers", type=int, default=12, help="measured answers, 10 at least")
     parser.add_argument("--tokens", type=int, default=700, help="tokens of each answer")
     parser.add_argument("--gamma", default="3")
     parser.add_argument("--threads", type=int)
@@ -96,53 +98,71 @@ def run_parent(arguments: argparse.Namespace) -> dict[str, list[float]]:
     return result
 
 
-class Within:
-    """The rounds of an answer, and when the screen's thread worked for half a millisecond or more.
+@dataclass
+class Stretch:
+    """Some rounds of an answer, one after the other; the screen goes along or is still."""
+
+    along: bool
+    began: float
+    ended: float = math.nan
+    rounds: int = 0
+
+    @property
+    def round_s(self) -> float:
+        """How long a round took."""
+        return (self.ended - self.began) / self.rounds
+
+
+class Alternating(Outbox):
+    """Turn events on their way to a screen that hears of them every other stretch.
 
     Args:
-        app: whose outbox is listened to; that thread's callbacks are timed as asyncio runs them.
+        announce: makes the screen collect what there is, and draw.
+        interval: seconds from frame to frame at present.
     """
 
-    def __init__(self, app: ChatApp) -> None:
-        self._rounds: list[tuple[float, float]] = []
-        self._work: list[tuple[float, float]] = []
-        self._last: float | None = None
-        self._put = app.engine.outbox.put
-        # asyncio has no hook for this.
-        run = asyncio.Handle._run  # noqa: SLF001
-        app.engine.outbox.put = self._heard  # type: ignore[method-assign]
+    def __init__(self, announce: Callable[[], object], interval: Callable[[], float]) -> None:
+        super().__init__(lambda: None)
+        self._tell = announce
+        self._interval = interval
+        self.stretches: list[Stretch] = []
 
-        def timed(handle: asyncio.Handle) -> None:
-            began = time.perf_counter()
-            run(handle)
-            ended = time.perf_counter()
-            if ended - began > _BUSY_S:
-                self._work.append((began, ended))
-
-        asyncio.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
-
-    def _heard(self, event: TurnEvent) -> None:
-        now = time.perf_counter()
+    def put(self, event: TurnEvent) -> None:
+        """Add `event` (engine's thread)."""
+        super().put(event)
         if isinstance(event, RoundText):
-            if self._last is not None:
-                self._rounds.append((self._last, now))
-            self._last = now
-        self._put(event)
+            self._round(time.perf_counter())
+        else:
+            self._tell()
 
-    def begin(self) -> None:
-        """Another answer."""
-        self._rounds, self._work, self._last = [], [], None
+    def _round(self, now: float) -> None:
+        """A round is over: it belongs to the stretch, which may be over too."""
+        along = True
+        if self.stretches:
+            last = self.stretches[-1]
+            last.ended, last.rounds = now, last.rounds + 1
+            if now - last.began < self._interval():
+                return
+            along = not last.along
+        self.stretches.append(Stretch(along, now))
+        if along:
+            self._tell()
 
-    def ratio(self) -> float | None:
-        """The speed with the screen over that while its thread rests."""
-        rounds, work = np.array(self._rounds), np.array(self._work)
-        if not len(rounds) or not len(work):
-            return None
-        # The last work that began before a round ended also ended before the round began.
-        before = np.searchsorted(work[:, 0], rounds[:, 1]) - 1
-        alone = (before < 0) | (work[before, 1] < rounds[:, 0])
-        lengths = rounds[:, 1] - rounds[:, 0]
-        return float(lengths[alone].mean() / lengths.mean()) if alone.any() else None
+    def along_over_still(self) -> float:
+        """The speed while the screen goes along, over that while it is still."""
+        # The last one was cut off. Rounds take longer and longer as the context grows: with as many
+        # neighbours in one order as in the other that does not count.
+        whole = self.stretches[: (len(self.stretches) - 2) // 2 * 2 + 1]
+        logs = [
+            math.log(one.round_s / other.round_s) * (-1 if one.along else 1)
+            for one, other in pairwise(whole)
+        ]
+        return math.exp(statistics.fmean(logs))
+
+    def still_s(self) -> float:
+        """How long a round takes while the screen is still."""
+        still = [one for one in self.stretches[:-1] if not one.along]
+        return sum(one.ended - one.began for one in still) / sum(one.rounds for one in still)
 
 
 class Driven(ChatApp):
@@ -150,39 +170,38 @@ class Driven(ChatApp):
 
     probes = 3
 
-    def __init__(self, load: Loader, pairs: int, found: Path) -> None:
+    def __init__(self, load: Loader, answers: int, found: Path) -> None:
         super().__init__(load)
-        self._pairs = pairs
+        self._answers = answers
         self._path = found
+        self._over = asyncio.Event()
+        self._outbox = self.engine.outbox = Alternating(
+            lambda: self.post_message(TurnNews()), lambda: self.turns.pace.interval
+        )
         self._found: dict[str, list[float]] = {
-            name: [] for name in ("with", "without", "within", "pauses", "cpu")
+            name: [] for name in ("ratio", "still", "pauses", "cpu")
         }
 
     def on_ready(self) -> None:
         """Begin as soon as the screen stands."""
-        self._within = Within(self)
         self.run_worker(self._drive())
 
     async def _drive(self) -> None:
         while self.session is None:
             await asyncio.sleep(0.05)
         self._forbid_ends()
-        for number in range(self._pairs + 1):
-            order = ("with", "without") if number % 2 else ("without", "with")
-            speeds = {}
-            for how in order:
-                self._within.begin()
-                speeds[how] = await self._measure(how)
-                within = self._within.ratio()
-                if number and how == "with" and within is not None:
-                    self._found["within"].append(within)
-            if number:  # the first pair warms up
-                for how, speed in speeds.items():
-                    self._found[how].append(speed)
+        for number in range(self._answers + 1):
+            await self._measure(number > 0)  # the first warms up
+        self.engine.outbox = Outbox(lambda: self.post_message(TurnNews()))
         for _ in range(self.probes):
             await self._probe()
         self._path.write_text(json.dumps(self._found), encoding="utf-8")
         self.leave()
+
+    def turn_ended(self) -> None:
+        """Tell the coroutine."""
+        super().turn_ended()
+        self._over.set()
 
     def _forbid_ends(self) -> None:
         """Every answer has its full length: what begins and ends it is a small part then."""
@@ -191,17 +210,15 @@ class Driven(ChatApp):
         sampling = replace(session.settings.sampling, logit_bias=ends)
         session.settings = replace(session.settings, sampling=sampling)
 
-    async def _measure(self, how: str) -> float:
-        if how == "with":
-            self._begin()
-            while self.turns.busy:
-                await asyncio.sleep(0.05)
-        else:
-            await self._silently()
+    async def _measure(self, counts: bool) -> None:
+        self._over.clear()
+        self._outbox.stretches.clear()
+        self._begin()
+        await self._over.wait()
+        if counts:
+            self._found["ratio"].append(self._outbox.along_over_still())
+            self._found["still"].append(1 / self._outbox.still_s())
         await asyncio.sleep(0.3)  # let the last frames pass
-        speed = self._session().figures().speed_average
-        assert speed is not None
-        return speed
 
     def _session(self) -> Session:
         return cast("Session", self.session)
@@ -210,19 +227,6 @@ class Driven(ChatApp):
         self._session().reset()
         assert self.turns.reserve()
         self.turns.ask(PROMPT)
-
-    async def _silently(self) -> None:
-        """An answer in the same thread of which the screen learns nothing."""
-        self._session().reset()
-        done, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def job(session: ChatSession) -> None:
-            for _event in session.turn(PROMPT, Cancel()):
-                pass
-            loop.call_soon_threadsafe(done.set)
-
-        self.engine.submit(job)
-        await done.wait()
 
     async def _probe(self) -> None:
         self._begin()
@@ -247,7 +251,7 @@ def run_child(arguments: argparse.Namespace) -> None:
     drive(
         Driven(
             lambda progress, cancel: load_session(options, progress=progress, cancel=cancel),
-            arguments.pairs,
+            arguments.answers,
             arguments.child,
         )
     )
@@ -261,36 +265,27 @@ def drive(app: ChatApp) -> None:
     app.engine.join(10)
 
 
-def report(
-    arguments: argparse.Namespace,
-    found: dict[str, list[float]],
-    what: str,
-    unit: str = "tokens/s",
-) -> None:
-    drawn, silent = np.array(found["with"]), np.array(found["without"])
-    ratio, low, high = middle(drawn / silent)
+def report(arguments: argparse.Namespace, found: dict[str, list[float]], what: str) -> None:
+    ratio, low, high = middle(np.array(found["ratio"]))
     pauses = np.array(found["pauses"]) * 1000
     print(f"{what}, {arguments.size}, {arguments.tokens} tokens an answer, "
-          f"{len(drawn)} pairs; {platform.machine()}, {os.cpu_count()} cores, "
+          f"{len(found['ratio'])} answers; {platform.machine()}, {os.cpu_count()} cores, "
           f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}")  # fmt: skip
     print()
     print("| | median |")
     print("|---|---|")
-    print(f"| {unit} without the screen | {np.median(silent):.1f} |")
-    print(f"| {unit} with the screen | {np.median(drawn):.1f} |")
-    print(f"| ratio, 95 % interval | {ratio:.3f} ({low:.3f} to {high:.3f}) |")
-    within, least, most = middle(np.array(found["within"]))
-    print(f"| the same within the answers | {within:.3f} ({least:.3f} to {most:.3f}) |")
+    print(f"| rounds/s while the screen is still | {np.median(found['still']):.1f} |")
+    print(f"| speed with the screen over without, 95 % interval "
+          f"| {ratio:.3f} ({low:.3f} to {high:.3f}) |")  # fmt: skip
     print(f"| pauses of the event loop, 50th / 99th percentile | "
           f"{np.percentile(pauses, 50):.1f} / {np.percentile(pauses, 99):.1f} ms |")  # fmt: skip
     print(
         f"| screen's share of a core while probed | {100 * statistics.mean(found['cpu']):.0f} % |"
     )
-    for name, lowest, highest in (("pairs", low, high), ("within", least, most)):
-        if highest - lowest > 0.02 and lowest < 0.98 < highest:
-            print(f"\n{name}: undecided, the interval is wider than the margin asked for")
-        else:
-            print(f"\n{name}: at most 2 % is {'met' if highest >= 0.98 else 'not met'}")
+    if high - low > 0.02 and low < 0.98 < high:
+        print("\nundecided, the interval is wider than the margin asked for")
+    else:
+        print(f"\nat most 2 % is {'met' if high >= 0.98 else 'not met'}")
 
 
 def middle(values: np.ndarray) -> tuple[float, float, float]:

@@ -12,7 +12,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import DeviceMemory, GenerationStats, Round
 from localspec.ui.items import figures_of, footnote
-from localspec.ui.panel_layout import PanelState, big_speed, compact_lines, full_lines
+from localspec.ui.panel_layout import PanelState, big_speed, compact_lines, full_lines, head_lines
 from localspec.ui.panel_memory import machine_lines
 from tests.fakes import ended, fake_session, rounds_of
 from tests.support.scripted_session import ScriptedSession
@@ -103,6 +103,17 @@ def test_a_conversation_that_is_opened_shows_its_last_answer_until_the_next() ->
         state.begin(stored)
         state.take(Figures())
         assert big_speed(state)[1] == "no answer yet"
+
+
+@pytest.mark.parametrize(("speed", "width"), [(50.0, 12), (353.0, 9), (1234.0, 12), (0.25, 10)])
+def test_the_speed_stands_three_lines_high_with_its_unit_beside_it(
+    speed: float, width: int
+) -> None:
+    head = head_lines(PanelState(figures=replace(DRAFTED, speed_now=speed)))
+    digits, unit, meaning, below = (line.plain for line in head)
+    assert len(digits) == unit.index("  tokens/s") == meaning.index("  now") <= width
+    assert (digits + unit + meaning).isprintable()
+    assert not below
 
 
 def test_memory_is_drawn_for_the_machine_and_for_devices_with_memory_of_their_own() -> None:

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.content import Content
+from textual.renderables.digits import Digits as DigitsRenderable
 
 ACCEPTED, RECOVERED, BONUS, PLAIN, REJECTED = "■", "▲", "◆", "□", "·"
 STYLES = {
@@ -49,6 +52,12 @@ class Outcome:
 def styled(*pieces: Piece) -> Content:
     """Content from (text, style) pairs."""
     return Content.assemble(*pieces)
+
+
+def big_digits(figure: str) -> list[str]:
+    """A figure three lines high."""
+    pieces = DigitsRenderable(figure).render(Style.null())
+    return "".join(piece.text for piece in pieces if isinstance(piece, Segment)).splitlines()
 
 
 def bar(share: float | None, width: int, style: str = "$success") -> Content:

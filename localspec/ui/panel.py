@@ -9,14 +9,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Region
 from textual.visual import Visual
 from textual.widget import Widget
-from textual.widgets import Digits
 
-from localspec.ui.panel_layout import big_speed, compact_lines, full_lines
+from localspec.ui.panel_layout import compact_lines, full_lines, head_lines
+from localspec.ui.plain import Plain
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -107,32 +107,27 @@ class CompactPanel(_Lines):
         self.redraw()
 
 
+class _Column(Plain, _Lines):
+    """Lines in a column that has its padding around it."""
+
+
 class FullPanel(Vertical):
     """The column beside the conversation: the speed in big digits, everything else below."""
 
     def __init__(self, state: PanelState, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
         self._state = state
-        self._digits = Digits("0")
-        self._unit = _Lines(id="unit")
-        self._body = _Lines(id="figures")
+        self._body = _Column(id="figures")
 
     def compose(self) -> ComposeResult:
-        """Digits above, the body below."""
-        with Horizontal(id="speed"):
-            yield self._digits
-            yield self._unit
+        """One widget for all lines: each costs something in every frame."""
         yield self._body
 
     def redraw(self) -> None:
         """Show the state as it is now."""
-        figure, meaning = big_speed(self._state)
-        if figure != self._digits.value:
-            self._digits.update(figure)
-        unit = Content.styled("tokens/s", "bold")
-        self._unit.show([unit, Content.styled(meaning, "$foreground 65%")])
-        size = self._body.size
-        self._body.show(full_lines(self._state, size.width, size.height))
+        width, height = self._body.size
+        head = head_lines(self._state)
+        self._body.show([*head, *full_lines(self._state, width, height - len(head))])
 
     def on_resize(self) -> None:
         """Lay out for the new size, once the parts have theirs."""

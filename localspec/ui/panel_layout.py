@@ -103,6 +103,18 @@ def big_speed(state: PanelState) -> tuple[str, str]:
     return figure, meaning
 
 
+def head_lines(state: PanelState) -> list[Content]:
+    """The big digits with the unit beside them, and an empty line."""
+    figure, meaning = big_speed(state)
+    beside = (("", ""), ("  tokens/s", "bold"), (f"  {meaning}", _LABEL))
+    digits = drawing.big_digits(figure)
+    lines = (
+        drawing.styled((line, "$text-primary"), piece)
+        for line, piece in zip(digits, beside, strict=True)
+    )
+    return [*lines, Content("")]
+
+
 def compact_lines(state: PanelState, width: int) -> list[Content]:
     """Two lines of what matters most, for a terminal of ordinary width."""
     if width <= 0:

@@ -21,12 +21,14 @@ from textual.widget import Widget
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
 from localspec.ui.items import Answer, Figures, Item, Notice, Question, Welcome
+from localspec.ui.plain import Plain, PlainScrollBar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from textual import events
     from textual.content import Content
+    from textual.scrollbar import ScrollBar
     from textual.selection import Selection
 
     from localspec.chat.conversation import Message
@@ -43,7 +45,7 @@ _JUMPS = 8  # by this part of what is seen an answer scrolls that grows at the e
 AnyItem = TypeVar("AnyItem", bound=Item)
 
 
-class Transcript(ScrollView, can_focus=False):
+class Transcript(Plain, ScrollView, can_focus=False):
     """The scrolling conversation; stays at the newest line until the user scrolls away."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
@@ -60,6 +62,15 @@ class Transcript(ScrollView, can_focus=False):
         self._following = True  # whether the newest line is to be seen
         self._ground = Style()
         self.auto_links = False
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """Ours, made when it is first asked for, as Textual makes its own."""
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = bar = PlainScrollBar(name="vertical")
+            bar.display = False
+            self.app._start_widget(self, bar)  # noqa: SLF001 - there is no public way
+        return self._vertical_scrollbar
 
     # Changing the conversation
 
@@ -319,17 +330,9 @@ class Transcript(ScrollView, can_focus=False):
             item.strips.clear()
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The plain way to the screen: there is no border, no padding and no link to look after."""
+        """The lines in `crop`."""
         self._ground = self.visual_style  # worked out once a frame, not once a line
-        background = self.background_colors[1]
-        filters = self.get_line_filters()
-        strips = []
-        for y in crop.line_range:
-            strip = self.render_line(y)
-            for line_filter in filters:
-                strip = strip.apply_filter(line_filter, background)
-            strips.append(strip.crop(crop.x, crop.right))
-        return strips
+        return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
         """Draw one line; what was drawn once is kept."""

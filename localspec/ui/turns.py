@@ -46,6 +46,7 @@ class Turns:
 
     Attributes:
         phase: what the engine is doing.
+        pace: how often its answers are drawn.
         editing: the node of the question that is being edited, None for a new one.
         notice: to be shown once the change that is being made is done.
     """
@@ -53,7 +54,7 @@ class Turns:
     def __init__(self, app: ChatApp) -> None:
         self._app = app
         self.phase = Phase.LOADING
-        self._pace = Pace()
+        self.pace = Pace()
         self._flush_timer: Timer | None = None
         self._answer: Answer | None = None
         self._asked = ""
@@ -201,14 +202,14 @@ class Turns:
 
     def _begin(self, answer: Answer, asked: str) -> None:
         self._answer, self._asked, self._end = answer, asked, None
-        self._pace.start()
+        self.pace.start()
         self._app.turn_began()
 
     def news(self) -> None:
         """Turn events have arrived: draw them now, or when the pace allows."""
         if self._flush_timer is not None:
             return
-        delay = self._pace.delay()
+        delay = self.pace.delay()
         if delay > 0:
             self._flush_timer = self._app.set_timer(delay, self._flush_later)
         else:
@@ -270,7 +271,7 @@ class Turns:
             self._app.transcript.write(self._answer, spans, self._tokens)
             self._app.dashboard.go_along()
         self._tokens = 0
-        self._pace.drawn()
+        self.pace.drawn()
 
     def _take(self, event: TurnEvent) -> tuple[Span, ...]:
         if isinstance(event, RoundText):

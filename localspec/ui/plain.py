@@ -1,0 +1,71 @@
+"""The plain way to the screen: for widgets without a border, padding, or links to look after.
+
+Textual puts every line of a widget through its styles before it is shown. Where there is nothing
+to add that costs more than the line itself, several times a second and beside a model that needs
+the core.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from rich.color import Color
+from textual.scrollbar import ScrollBar
+from textual.strip import Strip
+from textual.widget import Widget
+
+if TYPE_CHECKING:
+    from textual.geometry import Region
+    from textual.scrollbar import ScrollBarRender
+
+
+class Plain(Widget):
+    """Shows what its `render_line` draws, as it is."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines in `crop`."""
+        background = self.background_colors[1]
+        filters = self.get_line_filters()
+        strips = []
+        for y in crop.line_range:
+            strip = self.render_line(y)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            strips.append(strip.crop(crop.x, crop.right))
+        return strips
+
+
+class PlainScrollBar(Plain, ScrollBar):
+    """A vertical scrollbar of one cell's width, drawn when it says something else than before."""
+
+    _drawn: object = None
+    _strips: tuple[Strip, ...] = ()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines in `crop`."""
+        self._draw()
+        return super().render_lines(crop)
+
+    def render_line(self, y: int) -> Strip:
+        """One cell."""
+        return self._strips[y]
+
+    def _draw(self) -> None:
+        # How long, where and in which colours: nothing is drawn yet.
+        bar = cast("ScrollBarRender", self.render())
+        state = (self.size.height, bar.virtual_size, bar.window_size, bar.position, bar.style)
+        if state == self._drawn:
+            return
+        style = self.app.console.get_style(bar.style)
+        cells = self.renderer.render_bar(
+            size=self.size.height,
+            virtual_size=bar.virtual_size,
+            window_size=bar.window_size,
+            position=bar.position,
+            back_color=style.bgcolor or Color.default(),
+            bar_color=style.color or Color.default(),
+        )
+        # Equal cells are the same object, and so are their strips: Textual keeps what it derives.
+        kinds = {id(cell): Strip([cell], 1) for cell in cells.segments}
+        self._strips = tuple(kinds[id(cell)] for cell in cells.segments)
+        self._drawn = state
