@@ -7,9 +7,11 @@ seconds. Nothing here assumes that T grows with n: on real kernels it is jagged.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
+
+import numpy as np
 
 Points = Mapping[int, float]
 """n -> seconds of one decode of n tokens."""
@@ -30,6 +32,7 @@ _STALE = 0.005  # how far points may move before the table is worked out anew
 _GOING_BACK = 0.1  # weight of one observation
 _MOST_REREADS = 10.0
 _TABLE = 32  # n up to here is looked up, beyond it is computed
+_SIZES = np.arange(_TABLE)
 _LEAST_LEFT = 0.2  # of a decode's time, with however much less context
 
 
@@ -133,18 +136,16 @@ class Curve:
     def _rebuild(self) -> None:
         """Fill in what is not known, in a straight line from neighbour to neighbour."""
         self._moved = 0.0
-        known = sorted((n, math.exp(log)) for n, log in self._log.items())
-        last_n, last = known[-1]
+        known = sorted(self._log)
+        seconds = [math.exp(self._log[n]) for n in known]
+        last_n, last = known[-1], seconds[-1]
         # The slope beyond the last point is taken over half the curve: the last step is jagged.
-        middle_n, middle = next(
-            ((n, s) for n, s in reversed(known) if n <= last_n / 2), (0, 0.8 * last)
-        )
+        half = bisect_right(known, last_n / 2) - 1
+        middle_n, middle = (known[half], seconds[half]) if half >= 0 else (0, 0.8 * last)
         self._last, self._slope = (last_n, last), max(0.0, (last - middle) / (last_n - middle_n))
-        table = [known[0][1]] * (known[0][0] + 1)
-        for (a, low), (b, high) in pairwise(known):
-            table += [low + (high - low) * (n - a) / (b - a) for n in range(a + 1, b + 1)]
-        table += [self._beyond(n) for n in range(len(table), _TABLE)]
-        self._table, self.least = table, least_after(table)
+        table = np.interp(_SIZES, known, seconds) + self._slope * np.maximum(_SIZES - last_n, 0)
+        self._table: list[float] = table.tolist()
+        self.least = least_after(self._table)
 
     def _beyond(self, n: int) -> float:
         return self._last[1] + self._slope * (n - self._last[0])
