@@ -47,6 +47,25 @@ def test_a_point_never_measured_is_learnt_from_rounds() -> None:
     assert curve.seconds(3) == pytest.approx(1.2, rel=0.05)  # its neighbour moves along
 
 
+@pytest.mark.parametrize("pieces", [1, 20])
+def test_reading_a_prompt_of_any_length_is_learnt_and_takes_no_room(pieces: int) -> None:
+    """What a draft has missed it reads at once, be it 40 tokens or 30,000."""
+
+    def truly(n: int) -> float:
+        return 1e-3 + 8e-5 * n + 1e-8 * n * n
+
+    curve = Curve({n: truly(n) for n in (1, 2, 4, 8, 16, 64)})
+    luck = random.Random(4)
+    for _ in range(200 * pieces):
+        n = int(40 * 750 ** luck.random())
+        curve.observe(n, luck.gauss(1, 0.03) * truly(n))
+        assert min(curve.seconds(k) for k in (1, 33, 100, 900, 40_000)) > 0
+    for n in (1, 16, 40, 100, 333, 1000, 5000, 20_000):
+        assert curve.seconds(n) == pytest.approx(truly(n), rel=0.15)
+    assert len(curve.points()) < 20
+    assert len(curve.shape(1 << 20)) == 32  # as much as is looked up, however long the prompts
+
+
 def test_outliers_move_little() -> None:
     curve = Curve(JAGGED)
     luck = random.Random(1)

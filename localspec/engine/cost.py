@@ -31,7 +31,7 @@ _STREAK = 4  # so many outliers on one side are no outliers: the machine has cha
 _STALE = 0.005  # how far points may move before the table is worked out anew
 _GOING_BACK = 0.1  # weight of one observation
 _MOST_REREADS = 10.0
-_TABLE = 32  # n up to here is looked up, beyond it is computed
+_TABLE = 32  # n below is looked up, from here on it is computed
 _SIZES = np.arange(_TABLE)
 _LEAST_LEFT = 0.2  # of a decode's time, with however much less context
 
@@ -96,10 +96,10 @@ class Curve:
 
     def seconds(self, n: int) -> float:
         """Of one decode of `n` tokens, now."""
-        return self.unit * (self._table[n] if n < _TABLE else self._beyond(n))
+        return self.unit * self._steady(n)
 
     def shape(self, n: int) -> list[float]:
-        """Times of decodes of 0 (never asked for), 1, ... `n` tokens, in units."""
+        """Times of decodes of 0 (never asked for), 1, ... `n` tokens, fewer than 32, in units."""
         return self._table[: n + 1]
 
     def times(self, n: int) -> list[float]:
@@ -118,17 +118,20 @@ class Curve:
         self.observed = True
         drift = self.drift
         drift.doubt += _WANDER
-        log = self._log.get(n, math.log(self._table[n] if n < _TABLE else self._beyond(n)))
-        doubt = self._doubt.get(n, _UNKNOWN)
+        # What is read at once may be of any length: that is learnt at powers of two alone.
+        at = n if n < _TABLE else 1 << round(math.log2(n))
+        log = self._log.get(at, math.log(self._steady(at)))
+        expected = log if at == n else math.log(self._steady(n))
+        doubt = self._doubt.get(at, _UNKNOWN)
         spread = doubt + drift.doubt + _NOISE
-        error = drift.admit(math.log(seconds) - log - drift.log, spread)
+        error = drift.admit(math.log(seconds) - expected - drift.log, spread)
         spread = doubt + drift.doubt + _NOISE
         drift.log += drift.doubt / spread * error
         drift.doubt *= 1 - drift.doubt / spread
         # A point never becomes certain: it may be the context that has grown.
-        self._doubt[n] = max(doubt * (1 - doubt / spread), _WANDER)
-        known = n in self._log
-        self._log[n] = log + doubt / spread * error
+        self._doubt[at] = max(doubt * (1 - doubt / spread), _WANDER)
+        known = at in self._log
+        self._log[at] = log + doubt / spread * error
         self._moved += abs(doubt / spread * error)
         if not known or self._moved > _STALE:
             self._rebuild()
@@ -138,17 +141,31 @@ class Curve:
         self._moved = 0.0
         known = sorted(self._log)
         seconds = [math.exp(self._log[n]) for n in known]
+        self._known = list(zip(known, seconds, strict=True))
         last_n, last = known[-1], seconds[-1]
         # The slope beyond the last point is taken over half the curve: the last step is jagged.
         half = bisect_right(known, last_n / 2) - 1
         middle_n, middle = (known[half], seconds[half]) if half >= 0 else (0, 0.8 * last)
-        self._last, self._slope = (last_n, last), max(0.0, (last - middle) / (last_n - middle_n))
+        self._slope = max(0.0, (last - middle) / (last_n - middle_n))
         table = np.interp(_SIZES, known, seconds) + self._slope * np.maximum(_SIZES - last_n, 0)
         self._table: list[float] = table.tolist()
         self.least = least_after(self._table)
 
-    def _beyond(self, n: int) -> float:
-        return self._last[1] + self._slope * (n - self._last[0])
+    def _steady(self, n: int) -> float:
+        """Of one decode of `n` tokens, without the drift."""
+        return self._table[n] if n < _TABLE else self._between(n)
+
+    def _between(self, n: int) -> float:
+        """On the line between the known points on both sides of `n`, or beyond the last."""
+        known = self._known
+        after = bisect_left(known, (n, 0.0))
+        if after == 0:
+            return known[0][1]
+        a, low = known[after - 1]
+        if after == len(known):
+            return low + self._slope * (n - a)
+        b, high = known[after]
+        return low + (high - low) * (n - a) / (b - a)
 
 
 def least_after(times: Sequence[float]) -> list[float]:
