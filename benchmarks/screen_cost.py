@@ -1,6 +1,6 @@
 """What the chat screen costs: rounds per second with and without it, and the event loop's pauses.
 
-    python benchmarks/screen_cost.py [--pair demo] [--answers 12] [--tokens 700] [--size 160x50]
+    python benchmarks/screen_cost.py [--pair demo] [--answers 12] [--tokens 1800] [--size 160x50]
 
 The real app runs in a pseudo-terminal of its own and asks its model, greedy, again and again, each
 time after a reset of the conversation. While an answer is written, stretches as long as the screen
@@ -11,8 +11,8 @@ ratios; reported is the median of the answers with a 95 % interval from 10,000 r
 has the text of two stretches here and shows the figures more often than in use, so this is rather
 too much. Then come the pauses of the event loop during answers of their own.
 
-Takes about two minutes with the demo pair on two cores; with a pair of 20 tokens a second as many
-minutes as there are answers.
+Takes about three minutes with the demo pair on two cores. A slow pair needs no more than some ten
+seconds an answer: fewer tokens will do.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--pair", default="demo")
     parser.add_argument("--draft", help="another draft than the pair's")
     parser.add_argument("--answers", type=int, default=12, help="measured answers, 10 at least")
-    parser.add_argument("--tokens", type=int, default=700, help="tokens of each answer")
+    parser.add_argument("--tokens", type=int, default=1800, help="tokens of each answer")
     parser.add_argument("--gamma", default="3")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--size", default="160x50", help="columns x rows")
@@ -148,8 +148,8 @@ class Alternating(Outbox):
         if along:
             self._tell()
 
-    def along_over_still(self) -> float:
-        """The speed while the screen goes along, over that while it is still."""
+    def along_over_still(self) -> float | None:
+        """The speed while the screen goes along, over that while it is still; None if too short."""
         # The last one was cut off. Rounds take longer and longer as the context grows: with as many
         # neighbours in one order as in the other that does not count.
         whole = self.stretches[: (len(self.stretches) - 2) // 2 * 2 + 1]
@@ -157,7 +157,7 @@ class Alternating(Outbox):
             math.log(one.round_s / other.round_s) * (-1 if one.along else 1)
             for one, other in pairwise(whole)
         ]
-        return math.exp(statistics.fmean(logs))
+        return math.exp(statistics.fmean(logs)) if logs else None
 
     def still_s(self) -> float:
         """How long a round takes while the screen is still."""
@@ -215,8 +215,9 @@ class Driven(ChatApp):
         self._outbox.stretches.clear()
         self._begin()
         await self._over.wait()
-        if counts:
-            self._found["ratio"].append(self._outbox.along_over_still())
+        ratio = self._outbox.along_over_still()
+        if counts and ratio is not None:
+            self._found["ratio"].append(ratio)
             self._found["still"].append(1 / self._outbox.still_s())
         await asyncio.sleep(0.3)  # let the last frames pass
 
@@ -266,6 +267,8 @@ def drive(app: ChatApp) -> None:
 
 
 def report(arguments: argparse.Namespace, found: dict[str, list[float]], what: str) -> None:
+    if not found["ratio"]:
+        raise SystemExit("the answers were over before there was anything to compare: --tokens")
     ratio, low, high = middle(np.array(found["ratio"]))
     pauses = np.array(found["pauses"]) * 1000
     print(f"{what}, {arguments.size}, {arguments.tokens} tokens an answer, "
