@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 from textual.app import App, ComposeResult
-from textual.geometry import Region
+from textual.content import Content
+from textual.geometry import Offset, Region
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
+from localspec.ui.panel import _Column
 from localspec.ui.plain import PlainScrollBar
 from localspec.ui.transcript import Transcript
 from tests.support.chat_pilot import chatting
@@ -72,5 +74,45 @@ def test_the_scrollbar_of_the_conversation_is_dragged_and_clicked() -> None:
             await chat.pilot.hover(offset=(bar.region.x, bar.region.y + 5))
             await chat.pilot.mouse_up(offset=(bar.region.x, bar.region.y + 5))
             await chat.until(lambda: transcript.scroll_y < before, "the drag")
+
+    asyncio.run(body())
+
+
+def test_what_is_copied_is_the_conversation() -> None:
+    async def body(size: tuple[int, int]) -> None:
+        async with chatting(size=size, answers=["The answer."]) as chat:
+            await chat.ask("The question?")
+            screen, transcript = chat.app.screen, chat.app.transcript
+            inside = transcript.region.offset + Offset(8, 3)
+            for name in ("#title", "#status", "#compact", "#figures"):
+                widget = chat.app.query_one(name)
+                if not (widget.display and widget.region):
+                    continue
+                outside = widget.region.offset + Offset(5, 0)
+                await chat.pilot.mouse_down(offset=inside)
+                await chat.pilot.hover(offset=outside)
+                await chat.pilot.mouse_up(offset=outside)
+                selected = screen.get_selected_text()
+                assert selected, name
+                assert all(line in transcript.plain() for line in selected.split("\n")), name
+                screen.clear_selection()
+            await chat.pilot.click(transcript, offset=(8, 3), times=3)
+            selected = screen.get_selected_text()
+            assert selected is not None
+            assert selected.strip() == transcript.plain().strip()
+
+    for size in ((80, 24), (120, 40)):
+        asyncio.run(body(size))
+
+
+def test_a_line_wider_than_the_panel_is_cut_at_its_edge() -> None:
+    async def body() -> None:
+        async with chatting(size=(120, 40)) as chat:
+            column = chat.app.query_one("#figures", _Column)
+            await chat.until(lambda: column.size.width, "the column")
+            width = column.size.width
+            line = "a few words and then a " + width * "x"
+            column.show([Content(line)])
+            assert column.render_line(0).text == line[:width]
 
     asyncio.run(body())

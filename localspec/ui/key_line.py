@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from textual.content import Content
-from textual.widget import Widget
 
 from localspec.ui.commands import COMMANDS
+from localspec.ui.plain import Uncopied
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def key_line(width: int, commands: Sequence[Command] = COMMANDS) -> Content:
     return line
 
 
-class KeyLine(Widget):
+class KeyLine(Uncopied):
     """Textual's own footer lists keys by focus; this one keeps the order and what fits.
 
     Args:

@@ -13,10 +13,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Region
 from textual.visual import Visual
-from textual.widget import Widget
 
 from localspec.ui.panel_layout import compact_lines, full_lines, head_lines
-from localspec.ui.plain import Plain
+from localspec.ui.plain import Plain, Uncopied
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -47,7 +46,7 @@ def next_form(form: PanelForm, width: int) -> PanelForm:
     return PanelForm.COMPACT if following is PanelForm.FULL and width < 70 else following
 
 
-class _Lines(Widget):
+class _Lines(Uncopied):
     """Lines of which only those are drawn anew that say something else than before."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
@@ -107,7 +106,7 @@ class CompactPanel(_Lines):
         self.redraw()
 
 
-class _Column(Plain, _Lines):
+class _Column(_Lines, Plain):
     """Lines in a column that has its padding around it."""
 
 

@@ -1,5 +1,8 @@
-"""The plain way to the screen: for widgets without a border, padding, or links to look after.
+"""Bases for widgets that do less than Textual's: show their lines as they are, copy nothing.
 
+They stand last among a widget's bases: Textual takes styles for the first one's name only.
+
+The plain way to the screen is for widgets without a border, padding, or links to look after:
 Textual puts every line of a widget through its styles before it is shown. Where there is nothing
 to add that costs more than the line itself, several times a second and beside a model that needs
 the core.
@@ -17,6 +20,7 @@ from textual.widget import Widget
 if TYPE_CHECKING:
     from textual.geometry import Region
     from textual.scrollbar import ScrollBarRender
+    from textual.selection import Selection
 
 
 class Plain(Widget):
@@ -35,7 +39,15 @@ class Plain(Widget):
         return strips
 
 
-class PlainScrollBar(Plain, ScrollBar):
+class Uncopied(Widget):
+    """Is left out of what is copied where a selection reaches over it."""
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:  # noqa: ARG002
+        """Nothing; Textual would give the text, or the name of a widget that draws lines."""
+        return None
+
+
+class PlainScrollBar(ScrollBar, Plain):
     """A vertical scrollbar of one cell's width, drawn when it says something else than before."""
 
     _drawn: object = None

@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.ui import drawing
+from localspec.ui.plain import Uncopied
 from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _FLASH_S = 4.0
 _BAR = 16
 
 
-class StatusLine(Static):
+class StatusLine(Static, Uncopied):
     """Shows a lasting state, covered for some seconds by the latest short answer."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it

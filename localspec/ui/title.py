@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.ui.plain import Uncopied
 from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.ui.contract import ChatSession
 
 
-class TitleLine(Static):
+class TitleLine(Static, Uncopied):
     """The program's name, the pair's, and those of its models."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it

@@ -45,7 +45,7 @@ _JUMPS = 8  # by this part of what is seen an answer scrolls that grows at the e
 AnyItem = TypeVar("AnyItem", bound=Item)
 
 
-class Transcript(Plain, ScrollView, can_focus=False):
+class Transcript(ScrollView, Plain, can_focus=False):
     """The scrolling conversation; stays at the newest line until the user scrolls away."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
