@@ -13,10 +13,12 @@ from click.testing import CliRunner
 from localspec.chat.pair import LoadedPair
 from localspec.cli import measuring, tuning
 from localspec.cli.app import cli
-from localspec.cli.measuring import chosen_threads, measured, profile_store
+from localspec.cli.measuring import Measured, chosen_threads, measured, profile_store
 from localspec.engine import profile
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
+from localspec.engine.plan import Situation, StoppingPlan
 from localspec.engine.profile import Timing
+from localspec.engine.stats import Round
 from localspec.errors import UsageError
 
 from .support import gguf_models
@@ -129,57 +131,117 @@ def test_how_a_target_goes_back_is_part_of_what_it_costs(
     assert identities[0] != identities[1]
 
 
-def test_costs_on_named_devices_are_kept_apart(
+def test_costs_of_another_way_to_run_are_kept_apart(
     target_context: Context, draft_context: Context
 ) -> None:
     pair = loaded(target_context, draft_context)
     seen = []
-    for where in ({}, {"device": ("CUDA0",)}, {"device": ("CUDA1",)}, {"rpc": ("a:1",)}):
+    others = ({"threads_batch": 4}, {"flash_attn": "off"}, {"cache_type_k": "q8_0"})
+    named = ({"device": ("CUDA0",)}, {"device": ("CUDA1",)}, {"rpc": ("a:1",)})
+    for where in ({}, *named, *others):
         how = replace(pair, load_settings={**pair.load_settings, **where})
         found = measured(how, repeatable=False, measure=True, announce=lambda: seen.append(1))
         assert found is not None
         assert profile_store().load(found.target.identity) is not None
         assert ("devices" in found.draft.identity) is False
-    assert len(seen) == 4
+    assert len(seen) == 7
+    usual = {"threads_batch": None, "flash_attn": "auto", "cache_type_k": "f16", "rpc": ()}
+    how = replace(pair, load_settings={**pair.load_settings, **usual})
+    assert measured(how, repeatable=False, measure=False, announce=str) is not None
 
 
-def test_noisy_timings_are_used_and_not_kept(
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_noisy_timings_are_used_and_kept_only_for_the_next_run_to_repeat_this_one(
     target_context: Context,
     draft_context: Context,
     cache: Path,
     monkeypatch: pytest.MonkeyPatch,
+    repeatable: bool,
 ) -> None:
     monkeypatch.setattr(profile, "measure", lambda *_, **__: Timing({1: 1e-3, 2: 1e-3}, spread=2.0))
     found = measured(
         loaded(target_context, draft_context),
-        repeatable=False,
+        repeatable=repeatable,
         measure=True,
         announce=lambda: None,
     )
     assert found is not None
-    assert not list(cache.glob("*.json"))
+    assert len(list(cache.glob("*.json"))) == 2 * repeatable
+    found.auto.learnt = True
     found.keep()
-    assert not list(cache.glob("*.json"))
+    assert len(list(cache.glob("*.json"))) == 2 * repeatable
 
 
-def test_what_rounds_teach_is_kept_but_not_for_repeatable_runs(
+def round_of(drafted: int, seconds: float, context: int = 0) -> Round:
+    """A round that drafted so much, all of it accepted, and took so long but for drafting."""
+    return Round(
+        tokens=(1,) * (drafted + 1),
+        gamma=drafted,
+        drafted=drafted,
+        accepted=drafted,
+        draft_s=0.0,
+        verify_s=seconds,
+        total_s=seconds,
+        context=context,
+    )
+
+
+def start(target: Context, draft: Context) -> Measured:
+    found = measured(loaded(target, draft), repeatable=False, measure=True, announce=str)
+    assert found is not None
+    return found
+
+
+def test_what_rounds_teach_is_kept_but_a_repeatable_answer_goes_by_what_was_measured(
     target_context: Context, draft_context: Context
 ) -> None:
-    pair = loaded(target_context, draft_context)
-    found = measured(pair, repeatable=False, measure=True, announce=lambda: None)
-    assert found is not None
+    found = start(target_context, draft_context)
     found.auto.begin(follow_clock=True)
-    found.auto._generated = 5
     for _ in range(20):
-        found.auto.costs.observe_target(0, 4, 20e-3)
+        found.auto.observe(round_of(3, 20e-3))
+    found.auto.begin(follow_clock=False)  # the last answer learns nothing: the others did
     found.keep()
-    seconds = {}
-    for repeatable in (False, True):
-        back = measured(pair, repeatable=repeatable, measure=False, announce=lambda: None)
-        assert back is not None
-        seconds[repeatable] = back.auto.costs.target.at(0).seconds(4)
-    assert seconds[True] == pytest.approx(13e-3)
-    assert seconds[False] > 16e-3
+    back = start(target_context, draft_context)
+    assert back.auto.costs.target.at(0).seconds(4) > 16e-3
+
+    def plans(one: Measured) -> list[list[float]]:
+        one.auto.begin(follow_clock=False)
+        shapes = []
+        for _ in range(4):
+            plan = one.auto.plan(Situation(room=8, lags=(1,)))
+            assert isinstance(plan, StoppingPlan)
+            shapes.append([plan._rate, *plan._times])
+            one.auto.observe(round_of(3, 30e-3))
+        return shapes
+
+    # Whatever was learnt before, in this process or another, before this answer or in it.
+    assert plans(back) == plans(found)
+    assert plans(back)[0][5] == pytest.approx(13e-3)
+
+
+def test_processes_side_by_side_keep_what_each_has_learnt(
+    target_context: Context, draft_context: Context
+) -> None:
+    one, other = (start(target_context, draft_context) for _ in range(2))
+    for each, context in ((one, 100), (other, 700)):
+        each.auto.begin(follow_clock=True)
+        each.auto.observe(round_of(3, 20e-3, context))
+        each.keep()
+    stored = profile_store().load(one.target.identity)
+    assert stored is not None
+    assert set(stored.learned) == {128, 768}
+
+
+def test_what_is_measured_anew_meanwhile_stays(
+    target_context: Context, draft_context: Context
+) -> None:
+    found = start(target_context, draft_context)
+    found.auto.begin(follow_clock=True)
+    found.auto.observe(round_of(3, 20e-3))
+    anew = profile.Profile(found.target.identity, {0: {1: 5e-3}})
+    profile_store().save(anew)  # as `localspec tune` does beside a chat
+    found.keep()
+    assert profile_store().load(found.target.identity) == anew
 
 
 def test_only_the_demo_pair_drafts_for_show(

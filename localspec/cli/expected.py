@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.cli.measuring import ANY_THREADS, profile_store
+from localspec.cli.measuring import ANY_THREADS, CHOICES, chosen, profile_store
 from localspec.engine.cost import Costs, Curve, Points
 from localspec.engine.gamma import LONGEST, gamma_for
 from localspec.engine.llama import default_threads
 from localspec.engine.profile import Profile, ProfileStore, of_file
-from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.plan import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -74,13 +74,14 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
     None where a model was not measured yet.
     """
     store = profile_store()
-    own = _profile(store, target, plan.target, draft=False)
+    kinds = {"cache_type_k": plan.target.cache_k, "cache_type_v": plan.target.cache_v}
+    own = _profile(store, target, plan.target.gpu_layers, kinds, draft=False)
     if own is None:
         return None
     points = _shortest(own)
     found = None
     if draft is not None and plan.draft is not None:
-        found = _profile(store, draft, plan.draft, draft=True)
+        found = _profile(store, draft, plan.draft.gpu_layers, kinds, draft=True)
     if draft is not None and found is None:
         return None
     steps = None if found is None else _shortest(found)
@@ -94,16 +95,21 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
     )
 
 
-def _profile(store: ProfileStore, path: Path, setup: Setup, *, draft: bool) -> Profile | None:
+def _profile(
+    store: ProfileStore, path: Path, layers: int, settings: Mapping[str, Any], *, draft: bool
+) -> Profile | None:
     """The profile that loading `path` would use: with the threads that it would get."""
-    found = {
-        one.identity["threads"]: one
-        for one in store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
-        if not one.identity.keys() & {"devices", "rpc"}  # loaded without a choice
-    }
-    tuned = found.get(ANY_THREADS)
+    every = store.matching({**of_file(path, draft=draft), "n_gpu_layers": layers})
+    tuned = next((one for one in every if one.identity["threads"] == ANY_THREADS), None)
     threads = (tuned and tuned.threads) or default_threads()
-    profile = found.get(threads)
+    choices = chosen(settings, draft=draft)
+    found = (
+        one
+        for one in every
+        if one.identity["threads"] == threads
+        and {name: each for name, each in one.identity.items() if name in CHOICES} == choices
+    )
+    profile = next(found, None)
     return profile if profile is not None and profile.best else None
 
 

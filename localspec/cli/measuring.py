@@ -27,6 +27,15 @@ DEMO_GAMMA = 3
 
 ANY_THREADS = 0
 
+_USUAL = {
+    "threads_batch": None,
+    "flash_attn": "auto",
+    "cache_type_k": "f16",
+    "cache_type_v": "f16",
+}
+CHOICES = {*_USUAL, "devices", "rpc"}
+"""What a profile's identity names only where it is not as usual."""
+
 
 def profile_store() -> ProfileStore:
     """Where timings are kept: ``LOCALSPEC_CACHE`` overrides the platform's cache folder."""
@@ -57,8 +66,10 @@ class Measured:
         if not self.auto.learnt:
             return
         for known, model in ((self.target, costs.target), (self.draft, costs.drafts[0])):
-            if self.store.load(known.identity) is not None:  # else it was too noisy to keep
-                self.store.learn(known, model.learned())
+            now = self.store.load(known.identity)
+            # It may have been too noisy to keep, or measured anew by another process.
+            if now is not None and now.measured == known.measured:
+                self.store.learn(now, {**now.learned, **model.learned()})
 
 
 def chosen_threads(
@@ -84,7 +95,7 @@ def measured(
 
     Args:
         pair: the loaded models.
-        repeatable: use what was measured and not what was learnt since, so that runs repeat.
+        repeatable: keep even timings that are not steady: the next run has to decide by the same.
         measure: whether to take the time where nothing is stored.
         announce: called before measuring.
 
@@ -106,19 +117,19 @@ def measured(
     draft_known = identity(
         pair.draft, threads=settings["draft_threads"], n_gpu_layers=draft_layers, draft=True
     )
-    target_known |= _named(settings, "device")
-    draft_known |= _named(settings, "draft_device")
+    target_known |= chosen(settings, draft=False)
+    draft_known |= chosen(settings, draft=True)
     target, draft = store.load(target_known), store.load(draft_known)
     if target is None or draft is None:
         if not measure:
             return None
         announce()
-        target = target or _measured(pair.target, target_known, store)
-        draft = draft or _measured(pair.draft, draft_known, store)
+        target = target or _measured(pair.target, target_known, store, anyhow=repeatable)
+        draft = draft or _measured(pair.draft, draft_known, store, anyhow=repeatable)
     both = (target, draft)
     if not all(each.measured and all(each.measured.values()) for each in both):
         return None  # a context too small to measure in
-    costs = [ModelCosts(p.measured, None if repeatable else p.learned) for p in both]
+    costs = [ModelCosts(each.measured, each.learned) for each in both]
     auto = AutoGamma(
         Costs(costs[0], [costs[1]], pair.target.takes_back),
         demonstration=DEMO_GAMMA if pair.name == DEMO else 0,
@@ -126,16 +137,21 @@ def measured(
     return Measured(store, target, draft, auto)
 
 
-def _named(settings: Mapping[str, Any], option: str) -> dict[str, Any]:
-    """The devices that costs hold for, where they were chosen."""
-    names, servers = settings.get(option), settings.get("rpc")
-    chosen = {} if names is None else {"devices": list(names)}
-    return chosen | ({"rpc": list(servers)} if servers else {})
+def chosen(settings: Mapping[str, Any], *, draft: bool) -> dict[str, Any]:
+    """What costs hold for besides `identity`, where it is not as usual."""
+    devices, servers = settings.get("draft_device" if draft else "device"), settings.get("rpc")
+    found = {name: settings.get(name, usual) for name, usual in _USUAL.items()}
+    found = {name: value for name, value in found.items() if value != _USUAL[name]}
+    if devices is not None:
+        found["devices"] = list(devices)
+    return found | ({"rpc": list(servers)} if servers else {})
 
 
-def _measured(context: Context, known: Mapping[str, Any], store: ProfileStore) -> Profile:
+def _measured(
+    context: Context, known: Mapping[str, Any], store: ProfileStore, *, anyhow: bool
+) -> Profile:
     """Measure a model, and keep that unless the machine was busy with something else."""
     found, steady = profile(context, known)
-    if steady:
+    if steady or anyhow:
         store.save(found)
     return found

@@ -13,7 +13,7 @@ import click
 
 from localspec.cli.expected import choices
 from localspec.cli.loading import load_session
-from localspec.cli.measuring import ANY_THREADS, profile_store
+from localspec.cli.measuring import ANY_THREADS, chosen, profile_store
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.cost import Curve
@@ -68,13 +68,13 @@ def tune(options: Options, cancel: Cancel, *, as_json: bool) -> bool:
             pair = session.pair
             pair.target.watch(cancel)
             progress(f"Measuring {pair.target.model.path.name}", None)
-            layers = pair.load_settings
-            target = _tuned(pair.target, options, layers["n_gpu_layers"], draft=False)
+            settings = pair.load_settings
+            target = _tuned(pair.target, options, settings, draft=False)
             draft = None
             if pair.draft is not None:
                 pair.draft.watch(cancel)
                 progress(f"Measuring {pair.draft.model.path.name}", None)
-                draft = _tuned(pair.draft, options, layers["draft_n_gpu_layers"], draft=True)
+                draft = _tuned(pair.draft, options, settings, draft=True)
             note = session.speculation_note
     except Cancelled:
         return True
@@ -83,8 +83,10 @@ def tune(options: Options, cancel: Cancel, *, as_json: bool) -> bool:
     return False
 
 
-def _tuned(context: Context, options: Options, layers: int, *, draft: bool) -> Tuned:
-    """Measure one model with its best number of threads, and store that.
+def _tuned(
+    context: Context, options: Options, settings: Mapping[str, Any], *, draft: bool
+) -> Tuned:
+    """Measure one model, loaded by `settings`, with its best number of threads; store that.
 
     Raises:
         LocalspecError: the model cannot be measured.
@@ -95,6 +97,7 @@ def _tuned(context: Context, options: Options, layers: int, *, draft: bool) -> T
             "Models of this architecture run without speculation.",
         )
     store = profile_store()
+    layers = settings["draft_n_gpu_layers" if draft else "n_gpu_layers"]
     asked = (options.draft_threads if draft else None) or options.threads
     tried = {} if asked else _by_threads(context)
     threads = asked or _best_threads(tried, draft=draft)
@@ -106,6 +109,7 @@ def _tuned(context: Context, options: Options, layers: int, *, draft: bool) -> T
     if not points:
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
     known = identity(context, threads=threads, n_gpu_layers=layers, draft=draft)
+    known |= chosen(settings, draft=draft)
     stored = store.save(Profile(known, found))
     if tried:
         anyhow = identity(context, threads=ANY_THREADS, n_gpu_layers=layers, draft=draft)

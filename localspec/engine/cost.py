@@ -217,6 +217,7 @@ class ModelCosts:
     def __init__(self, measured: ByContext, learned: ByContext | None = None) -> None:
         """Start from what was measured, at one context or two, and what was learnt since."""
         self._drift = Drift()
+        self._measured = measured
         self._growth = Growth(measured)
         self._learned = dict(learned or {})
         first = min(measured)  # where the most points are
@@ -230,6 +231,10 @@ class ModelCosts:
         if curve is None:
             curve = self._curves[wanted] = self._new(middle(wanted))
         return curve
+
+    def as_measured(self) -> ModelCosts:
+        """The same without anything learnt."""
+        return ModelCosts(self._measured)
 
     def learned(self) -> dict[int, dict[int, float]]:
         """What rounds have taught, by context, to be stored."""
@@ -271,6 +276,11 @@ class Costs:
         self.drafts = tuple(others)
         self.takes_back = takes_back
         self.rereads = 1.0 if takes_back == 0 else 0.0
+
+    def as_measured(self) -> Costs:
+        """The same without anything learnt."""
+        drafts = [each.as_measured() for each in self.drafts]
+        return Costs(self.target.as_measured(), drafts, self.takes_back)
 
     def longest(self, most: int) -> int:
         """The longest draft worth considering, at most `most`.

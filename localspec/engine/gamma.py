@@ -103,11 +103,14 @@ class AutoGamma:
 
     Attributes:
         costs: the cost table; it follows the rounds' own timings.
+        learnt: whether it knows more than it was given.
         demonstration: draft this many where plain decoding would win; 0 for never.
     """
 
     def __init__(self, costs: Costs, *, demonstration: int = 0) -> None:
         self.costs = costs
+        self.learnt = False
+        self._table = costs  # in force: in a generation that must be repeatable it stands still
         self.demonstration = demonstration
         self._follow_clock = True
         self._reset()
@@ -120,8 +123,9 @@ class AutoGamma:
         self._drafting = False
 
     def begin(self, *, follow_clock: bool) -> None:
-        """Start a generation; one that must be repeatable starts from nothing but the table."""
+        """Start a generation; one that must be repeatable starts from nothing but measurements."""
         self._follow_clock = follow_clock
+        self._table = self.costs if follow_clock else self.costs.as_measured()
         self._generated = 0
         if not follow_clock:
             self._reset()
@@ -130,10 +134,10 @@ class AutoGamma:
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
-        longest = self.costs.longest(min(situation.room, LONGEST))
+        longest = self._table.longest(min(situation.room, LONGEST))
         if longest < 1 or not self._tracks:
             return PLAIN
-        target = self.costs.target.at(situation.context)
+        target = self._table.target.at(situation.context)
         plain = target.seconds(1)
         rate = max(1 / plain, self._tokens / self._seconds if self._seconds else 0.0)
         choices = [
@@ -159,11 +163,11 @@ class AutoGamma:
         if self._follow_clock:
             self._time(done)
         lag = _USUAL_LAG if lag > _HORIZON else lag  # a prompt is not read again every round
-        seconds = self.costs.drafting(done.drafter, context, lag, done.draft_passes)
-        target = self.costs.target.at(context)
+        seconds = self._table.drafting(done.drafter, context, lag, done.draft_passes)
+        target = self._table.target.at(context)
         self._tokens = _FADE * self._tokens + done.emitted
         seconds += target.seconds(done.drafted + 1)
-        seconds += self.costs.going_back(context, done.drafted, done.accepted)
+        seconds += self._table.going_back(context, done.drafted, done.accepted)
         self._seconds = _FADE * self._seconds + seconds
         self._plain_seconds = _FADE * self._plain_seconds + done.emitted * target.seconds(1)
         self._generated += done.emitted
@@ -177,11 +181,6 @@ class AutoGamma:
         if track is None or not (self._drafting or self.demonstration):
             return 0
         return track.length
-
-    @property
-    def learnt(self) -> bool:
-        """Whether the cost table knows more than it was given."""
-        return self._follow_clock and self._generated > 0
 
     def explain(self, kind: str = "") -> str:
         """What was decided lately, and why, in a sentence for people.
@@ -212,7 +211,7 @@ class AutoGamma:
         self, index: int, situation: Situation, target: Curve, longest: int, rate: float
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
-        lag, curve = situation.lags[index], self.costs.drafts[index].at(situation.context)
+        lag, curve = situation.lags[index], self._table.drafts[index].at(situation.context)
         cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
         unit = target.unit
         plan = StoppingPlan(
@@ -223,7 +222,7 @@ class AutoGamma:
             cuttable=situation.cuttable,
             least=target.least,
             drafter=index,
-            rereads=self.costs.rereads,
+            rereads=self._table.rereads,
         )
         return plan, rate * cost
 
@@ -237,13 +236,13 @@ class AutoGamma:
 
     def _looks(self, index: int, situation: Situation, target: Curve, longest: int) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
-        track, curve = self._tracks[index], self.costs.drafts[index].at(situation.context)
+        track, curve = self._tracks[index], self._table.drafts[index].at(situation.context)
         track.spent = max(0.0, track.spent - _INTEREST)
         if track.wait > 0:
             track.wait -= 1
             return False
         times = target.times(longest + 1)
-        _, gain = gamma_for(_NEARLY_ALWAYS, times, curve.seconds(1), rereads=self.costs.rereads)
+        _, gain = gamma_for(_NEARLY_ALWAYS, times, curve.seconds(1), rereads=self._table.rereads)
         cost = curve.seconds(situation.lags[index]) / times[1]
         if track.spent + cost > _CREDIT * min(1.0, gain - 1):
             return False
@@ -262,6 +261,7 @@ class AutoGamma:
 
     def _time(self, done: Round) -> None:
         """Let the round's own timing correct the cost table."""
+        self.learnt = True
         seconds = done.total_s - done.draft_s
         if self.costs.rereads:  # it depends on how many were accepted: no part of T(n)
             seconds -= done.rollback_s
