@@ -85,6 +85,28 @@ def test_a_pair_named_twice_is_wrong_usage() -> None:
         tune("demo", "--target", "demo")
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        [],
+        ["--threads-batch", "2"],
+        ["--flash-attn", "off", "--cache-type-k", "q8_0"],
+        ["--device", "none", "--n-gpu-layers", "auto"],
+        ["--n-gpu-layers", "all", "--draft-threads", "1"],
+    ],
+)
+def test_what_was_tuned_is_what_loading_in_the_same_way_finds(
+    how: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune("-c", "256", "--threads", "1", *how)
+    stored = {path.name for path in cache.glob("*.json")}
+    assert len(stored) == 2
+    monkeypatch.setattr(measuring, "profile", pytest.fail)  # it is not measured again
+    asked = ["run", "-c", "256", "--threads", "1", "-n", "1", "-p", "Hi", *how]
+    assert CliRunner().invoke(cli, asked, catch_exceptions=False).exit_code == 0
+    assert {path.name for path in cache.glob("*.json")} == stored
+
+
 def loaded(target: Context, draft: Context, name: str = "some pair") -> LoadedPair:
     settings = {"ctx_size": 1024, "threads": 1, "draft_threads": 1, "n_gpu_layers": -1}
     return LoadedPair(name=name, target=target, draft=draft, load_settings=settings)

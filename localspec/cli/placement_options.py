@@ -66,10 +66,7 @@ GPU_LAYERS = _layer_option(
     text="Layers on the GPU, if there is one.  [default: as many as fit]",
 )
 
-PLACEMENT: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
-    _thread_option(
-        *("-t", "--threads"), text="CPU threads.  [default: as tuned, else the physical cores]"
-    ),
+BUT_THREADS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     _thread_option(
         *("-tb", "--threads-batch"),
         text="CPU threads for batches: prompts and checking.  [default: --threads]",
@@ -113,4 +110,12 @@ PLACEMENT: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="Map the weights, so that they may be larger than the memory.",
     ),
     _option("--mlock", is_flag=True, help="Keep the weights in memory, never in swap."),
+)
+"""All but `--threads`."""
+
+PLACEMENT = (
+    _thread_option(
+        *("-t", "--threads"), text="CPU threads.  [default: as tuned, else the physical cores]"
+    ),
+    *BUT_THREADS,
 )

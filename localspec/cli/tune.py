@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from localspec.cli.options import Options
-from localspec.cli.placement_options import MAX_THREADS
+from localspec.cli.placement_options import BUT_THREADS, MAX_THREADS
 from localspec.errors import Cancelled, UsageError
+
+
+def _placement(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(BUT_THREADS):
+        command = option(command)
+    return command
 
 
 @click.command(name="tune")
@@ -26,19 +33,13 @@ from localspec.errors import Cancelled, UsageError
     metavar="N",
     help="CPU threads; without it the best count is looked for.",
 )
-@click.option(
-    *("-ngl", "--n-gpu-layers"),
-    type=click.IntRange(-1),
-    default=-1,
-    metavar="N",
-    help="Layers on the GPU, if there is one; -1 for all.",
-    show_default=True,
-)
+@_placement
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -> None:
     """Measure what decodes cost here, and show the draft length that follows from it.
 
-    The result is stored and used from then on. Takes about half a minute.
+    The result is stored and used from then on by whatever runs the models in the same way. Takes
+    about half a minute.
     """
     if pair is not None and target is not None:
         raise UsageError("PAIR and --target say the same", "Give one of them.")

@@ -99,9 +99,9 @@ def _tuned(
     store = profile_store()
     layers = settings["draft_n_gpu_layers" if draft else "n_gpu_layers"]
     asked = (options.draft_threads if draft else None) or options.threads
-    tried = {} if asked else _by_threads(context)
+    tried = {} if asked else _by_threads(context, options.threads_batch)
     threads = asked or _best_threads(tried, draft=draft)
-    context.use_threads(threads)
+    context.use_threads(threads, options.threads_batch)
     found, timing = measure_by_context(
         context, draft=draft, budget=BUDGET, passes=PASSES, repeats=2
     )
@@ -125,14 +125,14 @@ def _tuned(
     )
 
 
-def _by_threads(context: Context) -> dict[int, tuple[float, float]]:
+def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[float, float]]:
     """Seconds of one token and of four by the number of threads."""
     most = os.cpu_count() or 1
     usual = default_threads()
     counts = sorted({n for n in (1, 2, 4, usual // 2, usual - 1, usual, most) if 1 <= n <= most})
     found = {}
     for threads in counts:
-        context.use_threads(threads)
+        context.use_threads(threads, for_batches)
         points = measure(context, THREAD_SIZES, budget=THREAD_BUDGET).points
         if points:
             found[threads] = points[1], points.get(4, 4 * points[1])
