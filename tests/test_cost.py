@@ -380,7 +380,10 @@ def test_what_was_learnt_is_kept_beside_what_was_measured(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "{}", '{"format": 1}', '{"format":2,"identity":{},"measured":{"0":{"1":-1}}}'],
+    [
+        *("", "{", "[]", "{}", "[" * 100_000, '{"format": 1}'),
+        '{"format":2,"identity":{},"measured":{"0":{"1":-1}}}',
+    ],
 )
 def test_a_broken_file_is_as_good_as_none(tmp_path: Path, content: str) -> None:
     store = ProfileStore(tmp_path)
@@ -388,6 +391,34 @@ def test_a_broken_file_is_as_good_as_none(tmp_path: Path, content: str) -> None:
     (path,) = tmp_path.glob("*.json")
     path.write_text(content)
     assert store.load(KNOWN) is None
+    assert store.matching(KNOWN) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('"threads": 7', '"threads": "many"'),
+        ('"threads": 7', '"threads": -3'),
+        ('"threads": 7', '"threads": [1]'),
+        ('"1": 0.5', '"1": 1' + 400 * "0"),
+        ('"1": 0.5', '"1": NaN'),
+        ('"1": 0.5', f'"{1 << 40}": 0.5'),
+        ('"0": {', '"-5": {'),
+        ('"learned": {}', '"learned": null'),
+    ],
+)
+def test_a_profile_with_one_impossible_value_is_as_good_as_none(
+    tmp_path: Path, right: str, wrong: str
+) -> None:
+    store = ProfileStore(tmp_path)
+    known = {"machine": "a"}
+    store.save(Profile(known, {0: {1: 0.5}}, threads=7))
+    (path,) = tmp_path.glob("*.json")
+    assert store.load(known) is not None
+    text = path.read_text()
+    assert right in text
+    path.write_text(text.replace(right, wrong))
+    assert store.load(known) is None
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import platformdirs
@@ -20,6 +19,7 @@ from localspec.engine.profile import (
     identity,
     profile,
 )
+from localspec.pairs.folders import user_path
 
 # The demo pair is there to show speculation, even where its tiny target would be faster alone.
 DEMO = "demo"
@@ -41,7 +41,7 @@ def profile_store() -> ProfileStore:
     """Where timings are kept: ``LOCALSPEC_CACHE`` overrides the platform's cache folder."""
     override = os.environ.get("LOCALSPEC_CACHE")
     if override:
-        return ProfileStore(Path(override).expanduser() / "costs")
+        return ProfileStore(user_path(override) / "costs")
     return ProfileStore(platformdirs.user_cache_path("localspec", appauthor=False) / "costs")
 
 

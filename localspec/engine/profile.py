@@ -47,6 +47,11 @@ _LEAST = 2  # sizes measured however long it takes: a curve is more than a point
 _STEADY = 0.5  # a spread above this is noise from elsewhere
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
+_MOST = 1 << 30  # tokens in a stored file
+_MOST_THREADS = 512  # ggml's own limit
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a file that is not what it should be can end in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -306,8 +311,11 @@ def _load(path: Path) -> Profile | None:
         if document["format"] != FORMAT:
             return None
         measured, learned = _read(document["measured"]), _read(document["learned"])
-        return Profile(dict(document["identity"]), measured, learned, document["threads"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        threads = document["threads"]
+        if threads is not None and not 1 <= int(threads) <= _MOST_THREADS:
+            raise ValueError("a profile with impossible threads")
+        return Profile(dict(document["identity"]), measured, learned, threads and int(threads))
+    except _DAMAGE:
         return None
 
 
@@ -317,7 +325,8 @@ def _read(table: Mapping[str, Mapping[str, float]]) -> dict[int, dict[int, float
         int(at): {int(n): float(seconds) for n, seconds in points.items()}
         for at, points in table.items()
     }
-    for points in read.values():
-        if not points or any(n < 1 or not 0 < s < 1e5 for n, s in points.items()):
+    for at, points in read.items():
+        fit = points and all(1 <= n <= _MOST and 0 < s < 1e5 for n, s in points.items())
+        if not fit or not 0 <= at <= _MOST:
             raise ValueError("a profile with impossible times")
     return read

@@ -10,7 +10,7 @@ def data_folder() -> Path:
     """Give the folder of localspec's own records; ``LOCALSPEC_DATA`` overrides the platform's."""
     override = os.environ.get("LOCALSPEC_DATA")
     if override:
-        return Path(override).expanduser()
+        return user_path(override)
     import platformdirs  # noqa: PLC0415 - only when it is needed
 
     return platformdirs.user_data_path("localspec", appauthor=False)
@@ -20,7 +20,7 @@ def config_folder() -> Path:
     """Give the folder of the user's settings; ``LOCALSPEC_CONFIG`` overrides the platform's."""
     override = os.environ.get("LOCALSPEC_CONFIG")
     if override:
-        return Path(override).expanduser()
+        return user_path(override)
     import platformdirs  # noqa: PLC0415 - only when it is needed
 
     return platformdirs.user_config_path("localspec", appauthor=False)
