@@ -258,6 +258,32 @@ def test_a_text_that_becomes_easy_is_noticed() -> None:
     assert drafts > 30
 
 
+@pytest.mark.parametrize("slower", [0.5, 2.0, 3.0])
+def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float) -> None:
+    """Lambda is what this machine can do now, not what it did before it became slower."""
+    times = {1: 1.0, 2: 1.25, 4: 1.6, 8: 2.6, 16: 4.5, 25: 6.8}
+    policy = auto(times, step=0.1)
+    policy.begin(follow_clock=True)
+
+    def rounds(count: int, speed: float) -> list[int]:
+        lengths = []
+        for _ in range(count):
+            plan = policy.plan(Situation(room=60))
+            while plan.wants_token(0.9) and plan.aim < plan.limit and plan.wants_pass():
+                pass
+            n = plan.aim
+            draft_s = 0.1 * n * speed
+            verify_s = policy.costs.as_measured().target.at(0).seconds(n + 1) * speed
+            done = round_of(n, n - 1 if n else 0, chance=0.8)
+            policy.observe(replace(done, draft_s=draft_s, total_s=draft_s + verify_s))
+            lengths.append(n)
+        return lengths
+
+    before = rounds(60, 1.0)[-10:]
+    assert rounds(20, slower)[-10:] == before
+    assert rounds(20, 1.0)[-10:] == before
+
+
 def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     costs = Costs({0: FLAT}, [{0: {1: 0.05, 64: 3.0}}])
     policy = AutoGamma(costs)

@@ -117,8 +117,9 @@ class AutoGamma:
 
     def _reset(self) -> None:
         self._tracks = [_Track(Calibration()) for _ in self.costs.drafts]
-        # Sums over recent rounds: tokens, the seconds they took, those they take undrafted.
-        self._tokens = self._seconds = self._plain_seconds = 0.0
+        # Sums over recent rounds: tokens, what they took, what they take undrafted. Both in units
+        # of the machine's speed at the time: what a throttled machine can do is not what it did.
+        self._tokens = self._spent = self._plain = 0.0
         self._generated = 0
         self._drafting = False
 
@@ -138,8 +139,7 @@ class AutoGamma:
         if longest < 1 or not self._tracks:
             return PLAIN
         target = self._table.target.at(situation.context)
-        plain = target.seconds(1)
-        rate = max(1 / plain, self._tokens / self._seconds if self._seconds else 0.0)
+        rate = max(1 / target.shape(1)[1], self._tokens / self._spent if self._spent else 0.0)
         choices = [
             self._choice(index, situation, target, longest, rate)
             for index in range(len(situation.lags))
@@ -168,8 +168,8 @@ class AutoGamma:
         self._tokens = _FADE * self._tokens + done.emitted
         seconds += target.seconds(done.drafted + 1)
         seconds += self._table.going_back(context, done.drafted, done.accepted)
-        self._seconds = _FADE * self._seconds + seconds
-        self._plain_seconds = _FADE * self._plain_seconds + done.emitted * target.seconds(1)
+        self._spent = _FADE * self._spent + seconds / target.unit
+        self._plain = _FADE * self._plain + done.emitted * target.shape(1)[1]
         self._generated += done.emitted
         if self._tracks:
             self._judge(self._tracks[done.drafter], done)
@@ -197,7 +197,7 @@ class AutoGamma:
             return "not drafting: this draft costs more than it saves here"
         if track.drafted < 1:
             return "drafting: nothing is known about this draft yet"
-        gain = self._plain_seconds / self._seconds
+        gain = self._plain / self._spent
         accepted = f"{track.accepted / track.drafted:.0%}".replace("%", " %")
         accepted = f"{kind}, {accepted}" if kind else accepted
         if self._drafting or gain >= 1:
@@ -218,13 +218,13 @@ class AutoGamma:
             self._tracks[index].calibration,
             target.shape(longest + 1),
             curve.seconds(1) / unit,
-            rate * unit,
+            rate,
             cuttable=situation.cuttable,
             least=target.least,
             drafter=index,
             rereads=self._table.rereads,
         )
-        return plan, rate * cost
+        return plan, rate * cost / unit
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual."""
