@@ -1,0 +1,69 @@
+"""The benchmark of the screen's cost finds the cost that is there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.events import RoundText
+from localspec.ui.dashboard import Dashboard
+from tests.fakes import rounds_of
+from tests.support.scripted_session import Gate, ScriptedSession
+
+pytest.importorskip("pexpect")
+
+from benchmarks.screen_cost import Alternating, Driven
+
+
+@pytest.mark.parametrize("stretches", [4, 5, 6, 41, 42])
+@pytest.mark.parametrize("cost", [0.0, 0.02, 0.5])
+def test_the_ratio_is_that_of_the_speeds_whatever_the_context_adds(
+    monkeypatch: pytest.MonkeyPatch, stretches: int, cost: float
+) -> None:
+    """Rounds take longer and longer, and by `cost` longer while the screen goes along."""
+    now, told = 0.0, []
+    monkeypatch.setattr("benchmarks.screen_cost.time.perf_counter", lambda: now)
+    outbox = Alternating(lambda: told.append(now), lambda: 1.0)
+    (done,) = rounds_of([1])
+    length = 0.01
+    while len(outbox.stretches) < stretches:
+        outbox.put(RoundText((), done))
+        length *= 1.0001
+        now += length * (1 + cost * outbox.stretches[-1].along)
+    assert told == [one.began for one in outbox.stretches if one.along]
+    assert outbox.along_over_still() == pytest.approx(1 / (1 + cost), rel=0.001)
+
+
+class Answering(Driven):
+    """Measures nothing but scripted answers."""
+
+    probes = 0
+
+    def _forbid_ends(self) -> None:
+        """A scripted answer has the length it has."""
+
+
+def test_while_answers_are_measured_figures_are_drawn_with_the_text_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    alone = []
+    monkeypatch.setattr(Dashboard, "_tick", lambda _: alone.append(1))
+    monkeypatch.setattr("localspec.ui.dashboard._FIGURES_S", 0.01)
+
+    async def body() -> None:
+        session = ScriptedSession(answers=["A few words."], gate=Gate(is_open=False))
+        app = Answering(lambda _progress, _cancel: session, 1, tmp_path / "found.json")
+        async with app.run_test(size=(120, 40)) as pilot:
+            while not app.turns.busy:
+                await pilot.pause(0.01)
+            await pilot.pause(0.3)
+            session.gate.open()
+            while app.is_running and not (tmp_path / "found.json").exists():
+                await pilot.pause(0.01)
+        app.engine.shut_down()
+        assert app.engine.join(10)
+
+    asyncio.run(body())
+    assert len(alone) <= 2  # a timer that is resumed and paused at once ticks once an answer
