@@ -117,6 +117,33 @@ def test_every_context_follows_from_two(fixed: float, row: float) -> None:
             assert costs.at(context).seconds(n) == pytest.approx(deeper(n, context))
 
 
+def growing(n: int, context: int) -> float:
+    """As on a CPU, which reads the cache for every row."""
+    return JAGGED[n] + 4e-4 * n * context
+
+
+def test_the_context_counts_within_a_bucket_too() -> None:
+    measured = {0: JAGGED, 1000: {n: growing(n, 1000) for n in (1, 4, 8, 16)}}
+    costs = ModelCosts(measured)
+    for context in (1504, 0, 96, 240, 256, 496, 512, 1008, 4080, 4096, 0):
+        assert costs.at(context).times(16)[16] == pytest.approx(growing(16, context))
+        for n in JAGGED:
+            assert costs.at(context).seconds(n) == pytest.approx(growing(n, context))
+    assert costs.at(250).seconds(1) == costs.at(240).seconds(1)  # in steps, as often as it pays
+
+
+def test_what_is_seen_at_the_end_of_a_bucket_is_not_added_again_in_the_next() -> None:
+    measured = {0: JAGGED, 1000: {n: growing(n, 1000) for n in (1, 4, 8, 16)}}
+    costs = ModelCosts(measured)
+    luck = random.Random(6)
+    for context in range(256, 2048):
+        for n in (1, 4):
+            costs.at(context).observe(n, luck.gauss(1, 0.02) * growing(n, context))
+    for context in (1024, 2000, 2048, 3000, 4095, 5000):
+        for n in JAGGED:  # those never used among them
+            assert costs.at(context).seconds(n) == pytest.approx(growing(n, context), rel=0.04)
+
+
 def test_growth_is_jagged_only_where_it_was_measured_so_and_never_negative() -> None:
     deep = {n: JAGGED[n] + 1000 * added for n, added in ((1, 1e-3), (4, 4e-3), (16, 6e-3))}
     growth = Growth({0: JAGGED, 1000: deep})

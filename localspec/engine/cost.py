@@ -34,6 +34,7 @@ _MOST_REREADS = 10.0
 _TABLE = 32  # n below is looked up, from here on it is computed
 _SIZES = np.arange(_TABLE)
 _LEAST_LEFT = 0.2  # of a decode's time, with however much less context
+_STEP = 16  # tokens of context, from one table to the next within a bucket
 
 
 def bucket(context: int) -> int:
@@ -75,15 +76,21 @@ class Curve:
     belongs to, and the drift that all points have in common. That is a Kalman filter without
     its cross terms, on logarithms, with Huber's clipping.
 
+    The points hold for one length of context. A little more or less of it (`stand`) adds or takes
+    off what the growth says, and what is seen there corrects the points all the same.
+
     Attributes:
         drift: of the machine, shared with other curves.
         observed: whether it has been corrected.
         least: at n the least of what `shape` has after n.
     """
 
-    def __init__(self, points: Points, drift: Drift | None = None) -> None:
+    def __init__(
+        self, points: Points, drift: Drift | None = None, growth: Growth | None = None
+    ) -> None:
         """Start from measured points; at least one."""
         self.drift = drift if drift is not None else Drift()
+        self._growth, self._more = growth, 0
         self.observed = False
         self._log = {n: math.log(seconds) for n, seconds in sorted(points.items())}
         self._doubt = dict.fromkeys(self._log, _MEASURED)
@@ -107,8 +114,14 @@ class Curve:
         unit = self.unit
         return [unit * each for each in self.shape(n)]
 
+    def stand(self, more: int) -> None:
+        """Serve a context of so many tokens more than that of the points; fewer if negative."""
+        if self._growth is not None and more != self._more:
+            self._more = more
+            self._tabulate()
+
     def points(self) -> dict[int, float]:
-        """The known points as they are now."""
+        """The known points as they are now, at the context that they stand for."""
         return {n: math.exp(log + self.drift.log) for n, log in self._log.items()}
 
     def observe(self, n: int, seconds: float) -> None:
@@ -120,8 +133,8 @@ class Curve:
         drift.doubt += _WANDER
         # What is read at once may be of any length: that is learnt at powers of two alone.
         at = n if n < _TABLE else 1 << round(math.log2(n))
-        log = self._log.get(at, math.log(self._steady(at)))
-        expected = log if at == n else math.log(self._steady(n))
+        log = self._log.get(at, math.log(self._between(at)))
+        expected = math.log(self._here(n, math.exp(log) if at == n else self._between(n)))
         doubt = self._doubt.get(at, _UNKNOWN)
         spread = doubt + drift.doubt + _NOISE
         error = drift.admit(math.log(seconds) - expected - drift.log, spread)
@@ -147,13 +160,27 @@ class Curve:
         half = bisect_right(known, last_n / 2) - 1
         middle_n, middle = (known[half], seconds[half]) if half >= 0 else (0, 0.8 * last)
         self._slope = max(0.0, (last - middle) / (last_n - middle_n))
-        table = np.interp(_SIZES, known, seconds) + self._slope * np.maximum(_SIZES - last_n, 0)
-        self._table: list[float] = table.tolist()
+        self._base = np.interp(_SIZES, known, seconds)
+        self._base += self._slope * np.maximum(_SIZES - last_n, 0)
+        self._tabulate()
+
+    def _tabulate(self) -> None:
+        """Work the table out for the context in force."""
+        here = self._base
+        if self._growth is not None and self._more:
+            here = np.maximum(_LEAST_LEFT * here, here + self._more * self._growth.table)
+        self._table: list[float] = here.tolist()
         self.least = least_after(self._table)
 
     def _steady(self, n: int) -> float:
         """Of one decode of `n` tokens, without the drift."""
-        return self._table[n] if n < _TABLE else self._between(n)
+        return self._table[n] if n < _TABLE else self._here(n, self._between(n))
+
+    def _here(self, n: int, seconds: float) -> float:
+        """What is `seconds` at the points' context, at the one in force."""
+        if self._growth is None or not self._more:
+            return seconds
+        return self._growth.added(n, seconds, self._more)
 
     def _between(self, n: int) -> float:
         """On the line between the known points on both sides of `n`, or beyond the last."""
@@ -179,6 +206,10 @@ class Growth:
     T(n, context) = T(n, 0) + g(n) context. A GPU reads the cache once for all rows of a decode:
     there g is flat. llama.cpp's kernels for the CPU read it for each of a few rows. So g goes in
     straight lines from size to size.
+
+    Attributes:
+        flat: whether nothing grows.
+        table: `seconds` of 0, 1, ... 31.
     """
 
     def __init__(self, measured: ByContext) -> None:
@@ -189,6 +220,8 @@ class Growth:
             (n, max(0.0, measured[long][n] - measured[short][n]) / (long - short))
             for n in sorted(both)
         ]
+        self.flat = not any(added for _, added in self._added)
+        self.table = np.array([self.seconds(int(n)) for n in _SIZES])
 
     def seconds(self, n: int) -> float:
         """Of a decode of `n` tokens, for each token of context."""
@@ -201,10 +234,11 @@ class Growth:
 
     def over(self, points: Points, tokens: int) -> dict[int, float]:
         """The points with so many tokens more, or fewer, of context."""
-        return {
-            n: max(_LEAST_LEFT * seconds, seconds + tokens * self.seconds(n))
-            for n, seconds in points.items()
-        }
+        return {n: self.added(n, seconds, tokens) for n, seconds in points.items()}
+
+    def added(self, n: int, seconds: float, tokens: int) -> float:
+        """What a decode of `n` tokens, of `seconds`, takes with so many tokens more, or fewer."""
+        return max(_LEAST_LEFT * seconds, seconds + tokens * self.seconds(n))
 
 
 class ModelCosts:
@@ -230,6 +264,7 @@ class ModelCosts:
         curve = self._curves.get(wanted)
         if curve is None:
             curve = self._curves[wanted] = self._new(middle(wanted))
+        curve.stand(context - context % _STEP - middle(wanted))
         return curve
 
     def as_measured(self) -> ModelCosts:
@@ -247,7 +282,8 @@ class ModelCosts:
             if curve.observed:
                 known[middle(at)] = {n: s / curve.unit for n, s in curve.points().items()}
         nearest = min(known, key=lambda at: abs(at - context))
-        return Curve(self._growth.over(known[nearest], context - nearest), self._drift)
+        points = self._growth.over(known[nearest], context - nearest)
+        return Curve(points, self._drift, None if self._growth.flat else self._growth)
 
 
 class Costs:
