@@ -7,11 +7,13 @@ cmake --build build -t llama-speculative-simple), so that both sides run the sam
         --target T.gguf --draft D.gguf --output table.md
 
 Processes alternate: for every question one run of each of llama.cpp's draft lengths and one of
-localspec, in a random order; each loads its models anew. Both sides count generated tokens over
-decode time, the prompt left out. First `--choose` runs of all lengths choose the best one of each
-kind of text; then `--repeats` runs with other questions score it against localspec. Same prompts,
-chain, threads and context. 4 x 2 x (3 x 8 + 10 x 2) runs of 128 tokens and the loads: an hour at 20
-tokens a second.
+localspec, in a random order; each loads its models anew. Both sides count all generated tokens over
+decode time, what the target takes for the prompt left out. (So is what llama.cpp's draft takes for
+it; localspec's draft reads it after the first token, and that counts. llama.cpp's tool writes one
+token more than was asked for, in a plain round.) First `--choose` runs of all lengths choose the
+best one of each kind of text; then `--repeats` runs with other questions score it against
+localspec. Same prompts, chain, threads and context. 4 x 2 x (3 x 8 + 10 x 2) runs of 128 tokens and
+the loads: an hour at 20 tokens a second.
 """
 
 from __future__ import annotations
@@ -141,7 +143,7 @@ lane = Lane("auto", t, d, auto)
 lane.start(how["question"], temperature=how["temperature"], seed=how["seed"], tokens=how["tokens"])
 while not lane.over:
     lane.go_on()
-print(lane.speed)
+print(lane.speed_with_first)
 costs = auto.costs
 store.learn(profiles[0], costs.target.learned())
 store.learn(profiles[1], costs.drafts[0].learned())
