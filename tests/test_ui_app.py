@@ -207,6 +207,18 @@ def test_keys_typed_right_after_enter_survive() -> None:
     run(body)
 
 
+def test_keys_that_arrive_together_keep_their_order() -> None:
+    async def body() -> None:
+        async with chatting() as chat:
+            chat.app.prompt.insert("-")
+            for key in ("a", "ctrl+j", "b", "x", "backspace", "c", "left", "d", "end", "e"):
+                chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
+            await chat.until(lambda: len(chat.app.prompt.text) >= 7)
+            assert chat.app.prompt.text == "-a\nbdce"
+
+    run(body)
+
+
 def test_lines_break_without_sending_and_the_input_grows() -> None:
     async def body() -> None:
         async with chatting() as chat:

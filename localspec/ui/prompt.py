@@ -106,6 +106,13 @@ class Prompt(TextArea):
 
     async def on_key(self, event: events.Key) -> None:
         """Send on Enter before the text area would break the line; complete on Tab."""
+        # Textual has the app run a widget's bindings, after letters that came with them: what is
+        # typed into a slow connection would be in another order.
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            if await self.app.run_action(binding.action, self):
+                event.stop()
+                event.prevent_default()
+                return
         if event.key == "tab":
             event.stop()
             event.prevent_default()
