@@ -144,6 +144,19 @@ def test_what_is_seen_at_the_end_of_a_bucket_is_not_added_again_in_the_next() ->
             assert costs.at(context).seconds(n) == pytest.approx(growing(n, context), rel=0.04)
 
 
+def test_where_one_context_was_measured_an_estimate_stands_in() -> None:
+    estimate = {1: 1e-4, 16: 8.5e-4}
+    alone = ModelCosts({0: {n: 2 * seconds for n, seconds in JAGGED.items()}}, estimate=estimate)
+    assert alone.at(0).seconds(1) == pytest.approx(2.0)
+    assert alone.at(4096).seconds(1) == pytest.approx(2.0 + 4096 * 2e-4)
+    assert alone.at(4096).seconds(16) == pytest.approx(11.0 + 4096 * 17e-4)
+    assert alone.as_measured().at(4096).seconds(16) == alone.at(4096).seconds(16)
+    both = {0: JAGGED, 1000: {n: growing(n, 1000) for n in (1, 4, 8, 16)}}
+    assert ModelCosts(both, estimate=estimate).at(4096).seconds(4) == pytest.approx(
+        growing(4, 4096)
+    )
+
+
 def test_growth_is_jagged_only_where_it_was_measured_so_and_never_negative() -> None:
     deep = {n: JAGGED[n] + 1000 * added for n, added in ((1, 1e-3), (4, 4e-3), (16, 6e-3))}
     growth = Growth({0: JAGGED, 1000: deep})

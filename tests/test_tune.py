@@ -129,6 +129,28 @@ def test_a_pair_is_measured_once(target_context: Context, draft_context: Context
     assert announced == [1]
 
 
+@pytest.mark.parametrize("filling", [0.0, 10.0])
+def test_a_model_too_slow_to_read_a_context_is_expected_to_slow_down_in_it_all_the_same(
+    target_context: Context,
+    draft_context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    filling: float,
+) -> None:
+    monkeypatch.setattr(profile, "_FILLING", filling)
+    costs = start(target_context, draft_context).auto.costs
+    share = target_context.cache_bytes / target_context.n_ctx / target_context.model.weights_bytes
+    for n, rows in ((1, 1.0), (8, 4.5)):  # the scripted timings are the same in every context
+        slower = costs.target.at(4096).seconds(n) - costs.target.at(0).seconds(n)
+        expected = 4096 * share * rows * TARGET_POINTS[1] if filling == 0.0 else 0.0
+        assert slower == pytest.approx(expected)
+
+
+def test_a_device_reads_the_cache_once_for_all_rows(target_context: Context) -> None:
+    processor, device = (profile.growth(target_context, on_device=d) for d in (False, True))
+    assert processor[1] == device[1] == device[16] > 0
+    assert processor[16] == pytest.approx(8.5 * device[16])
+
+
 def test_how_a_target_goes_back_is_part_of_what_it_costs(
     tmp_path: Path, target_context: Context, draft_context: Context
 ) -> None:

@@ -12,10 +12,11 @@ import platformdirs
 from localspec.chat.pair import LoadedPair
 from localspec.engine.cost import Costs, ModelCosts
 from localspec.engine.gamma import AutoGamma
-from localspec.engine.llama import Context, default_threads
+from localspec.engine.llama import Context, default_threads, devices
 from localspec.engine.profile import (
     Profile,
     ProfileStore,
+    growth,
     identity,
     profile,
 )
@@ -129,12 +130,19 @@ def measured(
     both = (target, draft)
     if not all(each.measured and all(each.measured.values()) for each in both):
         return None  # a context too small to measure in
-    costs = [ModelCosts(each.measured, each.learned) for each in both]
+    target_costs = _costs(pair.target, target, layers)
+    draft_costs = _costs(pair.draft, draft, draft_layers)
     auto = AutoGamma(
-        Costs(costs[0], [costs[1]], pair.target.takes_back),
+        Costs(target_costs, [draft_costs], pair.target.takes_back),
         demonstration=DEMO_GAMMA if pair.name == DEMO else 0,
     )
     return Measured(store, target, draft, auto)
+
+
+def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
+    """The costs of a model from its profile."""
+    on_device = bool(devices()) and n_gpu_layers != 0
+    return ModelCosts(found.measured, found.learned, estimate=growth(context, on_device=on_device))
 
 
 def chosen(settings: Mapping[str, Any], *, draft: bool) -> dict[str, Any]:

@@ -212,14 +212,24 @@ class Growth:
         table: `seconds` of 0, 1, ... 31.
     """
 
-    def __init__(self, measured: ByContext) -> None:
-        """From the shortest and the longest context measured; nothing grows if that is one."""
+    def __init__(self, measured: ByContext, estimate: Points | None = None) -> None:
+        """From the shortest and the longest context measured.
+
+        Args:
+            measured: one context or two.
+            estimate: stands in where it is one: by size what a token of context adds, in shares
+                of T(1). Without it nothing grows.
+        """
         short, long = min(measured), max(measured)
-        both = measured[short].keys() & measured[long].keys() if long > short else ()
-        self._added = [
-            (n, max(0.0, measured[long][n] - measured[short][n]) / (long - short))
-            for n in sorted(both)
-        ]
+        if long == short:
+            alone = Curve(measured[short]).seconds(1)
+            self._added = [(n, alone * share) for n, share in sorted((estimate or {}).items())]
+        else:
+            both = measured[short].keys() & measured[long].keys()
+            self._added = [
+                (n, max(0.0, measured[long][n] - measured[short][n]) / (long - short))
+                for n in sorted(both)
+            ]
         self.flat = not any(added for _, added in self._added)
         self.table = np.array([self.seconds(int(n)) for n in _SIZES])
 
@@ -245,14 +255,26 @@ class ModelCosts:
     """One model's curves, one for each bucket of contexts.
 
     A bucket that was never used starts from the nearest context known, by what the tokens between
-    add. How much that is was measured; rounds correct the curves, not the growth.
+    add. How much that is was measured or estimated; rounds correct the curves, not the growth.
     """
 
-    def __init__(self, measured: ByContext, learned: ByContext | None = None) -> None:
-        """Start from what was measured, at one context or two, and what was learnt since."""
+    def __init__(
+        self,
+        measured: ByContext,
+        learned: ByContext | None = None,
+        *,
+        estimate: Points | None = None,
+    ) -> None:
+        """Start from what was measured, at one context or two, and what was learnt since.
+
+        Args:
+            measured: the former.
+            learned: the latter.
+            estimate: of the growth, where one context was measured (see `Growth`).
+        """
         self._drift = Drift()
-        self._measured = measured
-        self._growth = Growth(measured)
+        self._measured, self._estimate = measured, estimate
+        self._growth = Growth(measured, estimate)
         self._learned = dict(learned or {})
         first = min(measured)  # where the most points are
         self._known = self._learned or {first: measured[first]}
@@ -269,7 +291,7 @@ class ModelCosts:
 
     def as_measured(self) -> ModelCosts:
         """The same without anything learnt."""
-        return ModelCosts(self._measured)
+        return ModelCosts(self._measured, estimate=self._estimate)
 
     def learned(self) -> dict[int, dict[int, float]]:
         """What rounds have taught, by context, to be stored."""

@@ -36,8 +36,8 @@ TARGET_BUDGET = 3.0
 DRAFT_BUDGET = 0.5
 
 # Attention takes longer the more is in the cache: a few sizes are timed again behind scratch
-# tokens, as many as can be read in a moment. Few would show nothing but noise; a model so slow
-# that it reads no more spends its time on its weights.
+# tokens, as many as can be read in a moment. Few would show nothing but noise: for a model so slow
+# that it reads no more, `growth` estimates what the context adds.
 TARGET_DEEP = (1, 4, 16, 1, 4, 16, 8)
 DRAFT_DEEP = (1, 16, 1, 4, 64, 16, 4, 64)
 _DEPTH = 1024
@@ -178,6 +178,18 @@ def _affordable_depth(context: Context, points: Points) -> int:
     token = min(seconds / n for n, seconds in points.items())
     depth = min(_DEPTH, context.n_ctx // 2, int(_FILLING / token))
     return depth if depth >= _LEAST_DEPTH else 0
+
+
+def growth(context: Context, *, on_device: bool) -> dict[int, float]:
+    """What a token of context adds to a decode at least, by its size, in shares of T(1).
+
+    For where it is not measured: a token's part of the cache is read as fast as weights. A device
+    reads it once for all rows; the processor more often, though not for every row anew (see the
+    table in docs/gamma.md).
+    """
+    share = context.cache_bytes / context.n_ctx / max(1, context.model.weights_bytes)
+    many = max(TARGET_DEEP)
+    return {1: share, many: share if on_device else (many + 1) / 2 * share}
 
 
 def _fill(context: Context, tokens: int) -> None:
