@@ -65,6 +65,7 @@ def test_the_scrollbar_of_the_conversation_is_dragged_and_clicked() -> None:
             transcript = chat.app.query_one(Transcript)
             bar = transcript.vertical_scrollbar
             assert isinstance(bar, PlainScrollBar)
+            assert bar.region.right == chat.app.query_one("#talk").region.right
             assert transcript.is_vertical_scroll_end
             await chat.pilot.click(bar, offset=(0, 1))
             await chat.until(lambda: not transcript.is_vertical_scroll_end, "a page up")
