@@ -214,6 +214,24 @@ def test_before_the_first_round_it_claims_nothing() -> None:
     assert auto().explain().startswith("automatic")
 
 
+def test_a_single_round_without_a_draft_does_not_change_what_is_said() -> None:
+    policy = auto()
+    policy.begin(follow_clock=False)
+    for _ in range(30):
+        policy.plan(Situation(room=60))
+        policy.observe(round_of(4, 3))
+    for room in (2, 1, 1, 0):  # an answer's last rounds
+        policy.plan(Situation(room=room, remaining=room + 1, lags=(400,)))
+        policy.observe(round_of(0, 0))
+    assert policy.explain().startswith("drafting 4")
+    assert policy.length == 4
+    for _ in range(20):
+        policy.plan(Situation(room=60, remaining=8, lags=(4000,)))
+        policy.observe(round_of(0, 0))
+    assert policy.explain().startswith("not drafting")
+    assert policy.length == 0
+
+
 def test_it_does_not_draft_where_that_costs_and_says_so() -> None:
     policy = auto(STEEP)
     policy.begin(follow_clock=False)

@@ -124,8 +124,7 @@ def test_the_rule_on_texts_cut_from_recorded_rounds(curve: str, cuttable: bool) 
         text = steady(recorded(), acceptance, 1500, seed=3)
         reached = replay(auto(CURVES[curve]), text, world).speed
         shares.append(reached / best_oracle(text, world, known=calibrated(text)).speed)
-    assert min(shares) >= 0.92
-    assert sum(shares) / len(shares) >= 0.97
+    assert min(shares) >= 0.97
 
 
 @pytest.mark.slow

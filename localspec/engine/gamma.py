@@ -59,6 +59,11 @@ class FixedGamma:
 # Lambda, and what is shown to people, forget a round after about this many more.
 _FADE = 1 - 1 / 40
 
+# Drafting counts as what is done, in words, if it was in a quarter of about the last 12 rounds: the
+# last ones of an answer have no room for drafts, and every text has places where none pays.
+_LATELY = 1 / 12
+_WILLING = 0.25
+
 # While plain decoding is best the draft is looked at now and then, after pauses of this many rounds
 # and then longer and longer ones. Since a look has to read all that was written meanwhile, pauses
 # alone do not bound what looks cost. An account does: so many seconds of plain rounds, less where
@@ -121,7 +126,7 @@ class AutoGamma:
         # of the machine's speed at the time: what a throttled machine can do is not what it did.
         self._tokens = self._spent = self._plain = 0.0
         self._generated = 0
-        self._drafting = False
+        self._willing: float | None = None  # share of the last rounds where drafts promised to pay
 
     def begin(self, *, follow_clock: bool) -> None:
         """Start a generation; one that must be repeatable starts from nothing but measurements."""
@@ -147,8 +152,10 @@ class AutoGamma:
         plan, cost = choices[0]
         if len(choices) > 1:
             plan, cost = max(choices, key=lambda choice: choice[0].promise() - choice[1])
-        self._drafting = plan.pays(cost)
-        if self._drafting:
+        pays = plan.pays(cost)
+        before = float(pays) if self._willing is None else self._willing
+        self._willing = before + _LATELY * (pays - before)
+        if pays:
             self._tracks[plan.drafter].rest()
             return plan
         if self.demonstration:
@@ -175,6 +182,11 @@ class AutoGamma:
             self._judge(self._tracks[done.drafter], done)
 
     @property
+    def _drafting(self) -> bool:
+        """Whether drafts are made lately: for people, whom a single round would mislead."""
+        return self._willing is not None and self._willing >= _WILLING
+
+    @property
     def length(self) -> int:
         """Tokens drafted per round lately; 0 while plain decoding is best."""
         track = max(self._tracks, key=lambda each: each.rounds, default=None)
@@ -190,7 +202,7 @@ class AutoGamma:
         """
         if not self._tracks:
             return "not drafting: there is no draft"
-        if not self._tokens:
+        if not self._tokens or self._willing is None:
             return "automatic: decided while the answer is written"
         track = max(self._tracks, key=lambda each: each.rounds)
         if not self._drafting and not (self.demonstration and track.rounds):
