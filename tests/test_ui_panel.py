@@ -138,6 +138,16 @@ def test_the_least_important_is_left_out_first() -> None:
     assert "Speculation" in forms[-12]
 
 
+def test_a_low_column_still_tells_all_of_the_memory() -> None:
+    memory = ScriptedSession().memory()
+    figures = replace(DRAFTED, gamma_note="two lines " * 6, prompt_tokens=9, draft_read=9)
+    lines = full_lines(PanelState(figures=figures, memory=memory), 35, 17)  # of 80x24
+    assert len(lines) == 16
+    assert all(line.cell_length <= 35 for line in lines)
+    for part in ("Context", "Memory", "target ", "draft ", "caches", "buffers", "machine"):
+        assert any(line.plain.startswith(part) or f" {part}" in line.plain for line in lines), part
+
+
 def test_plain_rounds_tell_the_plain_speed_where_nothing_was_measured() -> None:
     plain = [*rounds_of(b"hello, world"), ended()]
     session, _ = fake_session(plain, plain, settings=ChatSettings(gamma=0, lenience=0.5))

@@ -12,7 +12,7 @@ from textual.content import Content
 
 from localspec.chat.figures import Figures
 from localspec.ui import drawing, numbers
-from localspec.ui.panel_memory import machine_lines, memory_lines
+from localspec.ui.panel_memory import machine_lines, memory_lines, short_memory_lines
 from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -148,7 +148,10 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
 
 
 def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
-    """The sections that fit into `width` by `height`, the least important left out first."""
+    """The sections that fit into `width` by `height`, the least important left out first.
+
+    Where not even the most important ones fit, they are shorter.
+    """
     if width <= 0:
         return []
     wanted = [
@@ -160,16 +163,21 @@ def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
         (1, memory_lines(state.memory, width)),
         (4, machine_lines(state.memory, width)),
     ]
-    gaps = True
     for least in (5, 4, 3, 2):
         kept = [lines for rank, lines in wanted if rank < least and lines]
         for gaps in (True, False):
             if sum(map(len, kept)) + gaps * (len(kept) - 1) <= height:
-                return _stack(kept, gaps)[:height]
-    return _stack([lines for rank, lines in wanted if rank < 2 and lines], gaps)[:height]
+                return _stack(kept, gaps=gaps)
+    short = [
+        _speed_lines(state, width),
+        _speculation_lines(state, width),
+        _context_lines(state, width)[:2],
+        short_memory_lines(state.memory, width),
+    ]
+    return _stack(short, gaps=sum(map(len, short)) + len(short) - 1 <= height)[:height]
 
 
-def _stack(sections: list[list[Content]], gaps: bool) -> list[Content]:
+def _stack(sections: list[list[Content]], *, gaps: bool) -> list[Content]:
     lines: list[Content] = []
     for section in sections:
         if lines and gaps:

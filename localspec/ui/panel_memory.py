@@ -28,25 +28,49 @@ def memory_lines(use: MemoryUse | None, width: int) -> list[Content]:
         ("buffers", use.buffers, "░", "$accent"),
     ]
     lines = [
-        drawing.two_sides(
-            drawing.styled(("Memory", _HEAD)),
-            drawing.styled((numbers.size(use.process), "bold")),
-            width,
-        ),
+        _head(use, width),
         drawing.stacked_bar([(amount, mark, style) for _, amount, mark, style in parts], width),
     ]
     for label, amount, mark, style in parts:
         lines.append(_amount(mark, style, label, numbers.size(amount), width))
+    return [*lines, *_amounts_elsewhere(use, width)]
+
+
+def short_memory_lines(use: MemoryUse | None, width: int) -> list[Content]:
+    """The same in fewer lines, two parts in each."""
+    if use is None:
+        return []
+    parts = [
+        ("target ", use.target_weights),
+        ("draft ", use.draft_weights),
+        ("caches ", use.target_cache + use.draft_cache),
+        ("buffers ", use.buffers),
+    ]
+    named = [
+        drawing.styled((label, _LABEL), (numbers.size(amount), "bold")) for label, amount in parts
+    ]
+    pairs = [drawing.two_sides(named[i], named[i + 1], width) for i in (0, 2)]
+    return [_head(use, width), *pairs, *_amounts_elsewhere(use, width, indent="")]
+
+
+def _head(use: MemoryUse, width: int) -> Content:
+    process = drawing.styled((numbers.size(use.process), "bold"))
+    return drawing.two_sides(drawing.styled(("Memory", _HEAD)), process, width)
+
+
+def _amounts_elsewhere(use: MemoryUse, width: int, indent: str = "  ") -> list[Content]:
+    """What is in use of the machine's memory and of each device's."""
     used = use.machine_total - use.machine_available
-    lines.append(
-        _amount(
-            " ", "", "machine", f"{numbers.size(used)} of {numbers.size(use.machine_total)}", width
+    amounts = [("machine", used, use.machine_total)]
+    amounts += [(one_line(one.name, 14), one.total - one.free, one.total) for one in use.devices]
+    return [
+        drawing.two_sides(
+            drawing.styled((indent, ""), (label, _LABEL)),
+            drawing.styled((f"{numbers.size(taken)} of {numbers.size(total)}", "bold")),
+            width,
         )
-    )
-    for device in use.devices:
-        taken = f"{numbers.size(device.total - device.free)} of {numbers.size(device.total)}"
-        lines.append(_amount(" ", "", one_line(device.name, 14), taken, width))
-    return lines
+        for label, taken, total in amounts
+    ]
 
 
 def machine_lines(use: MemoryUse | None, width: int) -> list[Content]:
