@@ -19,15 +19,19 @@ Points = Mapping[int, float]
 ByContext = Mapping[int, Points]
 """tokens of context -> points measured behind so many."""
 
-# Standard deviations of the logarithm, squared: one timing; a point measured before or learnt;
-# a point that was only interpolated; what the machine's speed may change by from round to round.
+# Standard deviations of the logarithm, squared: one timing; a point measured before or learnt, when
+# anything may have gone on beside it; what the machine's speed has changed by since then; a point
+# that was only interpolated; what the speed may change by from round to round.
 _NOISE = 0.06**2
-_MEASURED = 0.03**2
-_UNKNOWN = 0.20**2
+_MEASURED = 0.15**2
+_SINCE = 0.50**2
+_UNKNOWN = 0.30**2
 _WANDER = 0.01**2
 
 _CLIP = 2.5  # standard deviations; what lies beyond counts no more than this
 _STREAK = 4  # so many outliers on one side are no outliers: the machine has changed
+_TRIED = 5  # tokens of a decode at most, of which the best is hoped as long as no round timed it
+_AT_BEST = 0.05  # of T(1), for every further token
 _STALE = 0.005  # how far points may move before the table is worked out anew
 _GOING_BACK = 0.1  # weight of one observation
 _MOST_REREADS = 10.0
@@ -52,7 +56,7 @@ class Drift:
 
     def __init__(self) -> None:
         self.log = 0.0
-        self.doubt = _MEASURED
+        self.doubt = _SINCE
         self.streak = 0
 
     def admit(self, error: float, spread: float) -> float:
@@ -109,6 +113,17 @@ class Curve:
         """Times of decodes of 0 (never asked for), 1, ... `n` tokens, fewer than 32, in units."""
         return self._table[: n + 1]
 
+    def hoped(self, n: int) -> list[float]:
+        """The same, but short decodes that no round has timed yet as fast as they may be at best.
+
+        Where a measurement was disturbed, drafting may seem never to pay, and would never be tried.
+        """
+        one, hoped = self._table[1], self.shape(n)
+        for size in range(2, min(n, _TRIED) + 1):
+            if self._doubt.get(size, _UNKNOWN) >= _MEASURED:
+                hoped[size] = min(hoped[size], one * (1 + _AT_BEST * (size - 1)))
+        return hoped
+
     def times(self, n: int) -> list[float]:
         """The same in seconds."""
         unit = self.unit
@@ -137,12 +152,15 @@ class Curve:
         expected = math.log(self._here(n, math.exp(log) if at == n else self._between(n)))
         doubt = self._doubt.get(at, _UNKNOWN)
         spread = doubt + drift.doubt + _NOISE
-        error = drift.admit(math.log(seconds) - expected - drift.log, spread)
+        seen = math.log(seconds) - expected - drift.log
+        error = drift.admit(seen, spread)
         spread = doubt + drift.doubt + _NOISE
         drift.log += drift.doubt / spread * error
         drift.doubt *= 1 - drift.doubt / spread
-        # A point never becomes certain: it may be the context that has grown.
-        self._doubt[at] = max(doubt * (1 - doubt / spread), _WANDER)
+        # A point never becomes certain: it may be the context that has grown. What was so far off
+        # that it counts in part makes nothing surer.
+        sure = error == seen
+        self._doubt[at] = max(doubt * (1 - doubt / spread), _WANDER) if sure else doubt
         known = at in self._log
         self._log[at] = log + doubt / spread * error
         self._moved += abs(doubt / spread * error)

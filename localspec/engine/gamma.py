@@ -73,6 +73,7 @@ _LONGER = 1.3
 _CREDIT = 2.0
 _INTEREST = 0.005
 _NEARLY_ALWAYS = 0.98
+_TRIED = 4  # tokens of a look that are verified at most, to see what that takes
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
 # as many again as were generated so far.
@@ -126,6 +127,7 @@ class AutoGamma:
         # of the machine's speed at the time: what a throttled machine can do is not what it did.
         self._tokens = self._spent = self._plain = 0.0
         self._generated = 0
+        self._looking = False  # whether the round is one that plain decoding would have won
         self._willing: float | None = None  # share of the last rounds where drafts promised to pay
 
     def begin(self, *, follow_clock: bool) -> None:
@@ -140,13 +142,15 @@ class AutoGamma:
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
+        self._looking = False
         longest = self._table.longest(min(situation.room, LONGEST))
         if longest < 1 or not self._tracks:
             return PLAIN
         target = self._table.target.at(situation.context)
         rate = max(1 / target.shape(1)[1], self._tokens / self._spent if self._spent else 0.0)
+        times = target.shape(longest + 1)
         choices = [
-            self._choice(index, situation, target, longest, rate)
+            self._choice(index, situation, target, times, rate)
             for index in range(len(situation.lags))
         ]
         plan, cost = choices[0]
@@ -160,7 +164,11 @@ class AutoGamma:
             return plan
         if self.demonstration:
             return FixedPlan(min(self.demonstration, longest), plan.drafter, learns=True)
-        return plan if self._looks(plan.drafter, situation, target, longest) else PLAIN
+        if not self._looks(plan.drafter, situation, target, longest):
+            return PLAIN
+        self._looking = True
+        times = self._hoped(target, min(longest, _TRIED))
+        return self._choice(plan.drafter, situation, target, times, rate)[0]
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
@@ -180,6 +188,9 @@ class AutoGamma:
         self._generated += done.emitted
         if self._tracks:
             self._judge(self._tracks[done.drafter], done)
+        if self._looking and done.drafted:  # what verifying it cost, over what it brought
+            lost = seconds / (target.unit * target.shape(1)[1]) - done.emitted
+            self._tracks[done.drafter].spent += max(0.0, lost)
 
     @property
     def _drafting(self) -> bool:
@@ -220,7 +231,12 @@ class AutoGamma:
         )
 
     def _choice(
-        self, index: int, situation: Situation, target: Curve, longest: int, rate: float
+        self,
+        index: int,
+        situation: Situation,
+        target: Curve,
+        times: Sequence[float],
+        rate: float,
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
         lag, curve = situation.lags[index], self._table.drafts[index].at(situation.context)
@@ -228,11 +244,11 @@ class AutoGamma:
         unit = target.unit
         plan = StoppingPlan(
             self._tracks[index].calibration,
-            target.shape(longest + 1),
+            times,
             curve.seconds(1) / unit,
             rate,
             cuttable=situation.cuttable,
-            least=target.least,
+            least=() if self._looking else target.least,
             drafter=index,
             rereads=self._table.rereads,
         )
@@ -246,6 +262,15 @@ class AutoGamma:
         tokens = min(situation.remaining, max(_HORIZON, self._generated))
         return extra / max(1.0, tokens / _TOKENS_A_ROUND)
 
+    def _hoped(self, target: Curve, longest: int) -> list[float]:
+        """The target's times as a look takes them.
+
+        A table that stands still learns nothing, and to try a draft is dear where the target has
+        to read again what was accepted.
+        """
+        tries = self._follow_clock and not self._table.rereads
+        return target.hoped(longest + 1) if tries else target.shape(longest + 1)
+
     def _looks(self, index: int, situation: Situation, target: Curve, longest: int) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
         track, curve = self._tracks[index], self._table.drafts[index].at(situation.context)
@@ -253,9 +278,10 @@ class AutoGamma:
         if track.wait > 0:
             track.wait -= 1
             return False
-        times = target.times(longest + 1)
-        _, gain = gamma_for(_NEARLY_ALWAYS, times, curve.seconds(1), rereads=self._table.rereads)
-        cost = curve.seconds(situation.lags[index]) / times[1]
+        times, unit = self._hoped(target, longest), target.unit
+        step = curve.seconds(1) / unit
+        _, gain = gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)
+        cost = curve.seconds(situation.lags[index]) / (unit * times[1])
         if track.spent + cost > _CREDIT * min(1.0, gain - 1):
             return False
         track.spent += cost
