@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from localspec.engine.cost import Costs, Points
 from localspec.engine.gamma import AutoGamma, FixedGamma
+from localspec.engine.plan import Plan, Situation
 from localspec.engine.simulate import (
     CURVES,
     Position,
@@ -22,6 +24,7 @@ from localspec.engine.simulate import (
     replay,
     steady,
 )
+from localspec.engine.stats import Round
 
 STEP = 0.1  # the draft's step, of T(1): a draft of a tenth
 ACCEPTANCES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -42,6 +45,27 @@ def recorded() -> list[Position]:
 def auto(points: Points, step: float = STEP) -> AutoGamma:
     draft = {n: step * seconds for n, seconds in points.items()}
     return AutoGamma(Costs({0: points}, [{0: draft}]))
+
+
+class Clocked:
+    """Follows the clock, and the clock is not quite steady."""
+
+    def __init__(self, policy: AutoGamma) -> None:
+        self._policy = policy
+        self._luck = random.Random(5)
+
+    def begin(self, *, follow_clock: bool) -> None:
+        assert not follow_clock  # the simulator's own way
+        self._policy.begin(follow_clock=True)
+
+    def plan(self, situation: Situation) -> Plan:
+        return self._policy.plan(situation)
+
+    def observe(self, done: Round) -> None:
+        draft_s, verify_s = (s * self._luck.gauss(1, 0.03) for s in (done.draft_s, done.verify_s))
+        self._policy.observe(
+            replace(done, draft_s=draft_s, verify_s=verify_s, total_s=draft_s + verify_s)
+        )
 
 
 def constant(acceptance: float, length: int, *, seed: int = 7) -> Text:
@@ -154,7 +178,26 @@ def test_a_hopeless_draft_costs_less_than_two_percent(curve: str) -> None:
             for _ in range(256)
         ]
         plain = replay(FixedGamma(0), text, world).speed
-        assert replay(auto(CURVES[curve]), text, world).speed >= 0.98 * plain
+        for policy in (auto(CURVES[curve]), Clocked(auto(CURVES[curve]))):
+            assert replay(policy, text, world).speed >= 0.98 * plain
+
+
+@pytest.mark.parametrize("factor", [2.0, 4.5])
+@pytest.mark.parametrize("curve", ["CPU, 2 cores, 1.7B F16", "RTX 3090, 8B Q4_0"])
+def test_a_measurement_that_was_disturbed_is_found_out(curve: str, factor: float) -> None:
+    """All but T(1) was measured while something else ran, so that drafting seems not to pay."""
+    points = CURVES[curve]
+    world, text = World.of(points, STEP), steady(recorded(), 0.8, 1200)
+    disturbed = {n: seconds * (factor if n > 1 else 1.0) for n, seconds in points.items()}
+
+    def policy(table: Points) -> AutoGamma:
+        draft = {n: STEP * seconds for n, seconds in points.items()}
+        return AutoGamma(Costs({0: table}, [{0: draft}]))
+
+    right = replay(Clocked(policy(points)), text, world).speed
+    assert replay(Clocked(policy(disturbed)), text, world).speed > 0.9 * right
+    if factor > 2:  # a table that stands still never drafts
+        assert replay(policy(disturbed), text, world).speed < 0.75 * right
 
 
 @pytest.mark.parametrize("curve", CURVES)

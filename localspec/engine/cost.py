@@ -30,6 +30,7 @@ _WANDER = 0.01**2
 
 _CLIP = 2.5  # standard deviations; what lies beyond counts no more than this
 _STREAK = 4  # so many outliers on one side are no outliers: the machine has changed
+_ALIKE = 0.8  # of a measurement's error, shared by sizes that no round has timed yet
 _TRIED = 5  # tokens of a decode at most, of which the best is hoped as long as no round timed it
 _AT_BEST = 0.05  # of T(1), for every further token
 _STALE = 0.005  # how far points may move before the table is worked out anew
@@ -161,11 +162,19 @@ class Curve:
         # that it counts in part makes nothing surer.
         sure = error == seen
         self._doubt[at] = max(doubt * (1 - doubt / spread), _WANDER) if sure else doubt
-        known = at in self._log
-        self._log[at] = log + doubt / spread * error
-        self._moved += abs(doubt / spread * error)
+        known, correction = at in self._log, doubt / spread * error
+        self._log[at] = log + correction
+        self._moved += abs(correction)
+        if 1 < at < _TABLE and doubt >= _MEASURED:
+            self._pass_on(at, _ALIKE * correction)
         if not known or self._moved > _STALE:
             self._rebuild()
+
+    def _pass_on(self, but: int, correction: float) -> None:
+        """What went wrong at one size when it was measured did so at others, one after the other."""
+        for n, doubt in self._doubt.items():
+            if 1 < n < _TABLE and n != but and doubt >= _MEASURED:
+                self._log[n] += correction
 
     def _rebuild(self) -> None:
         """Fill in what is not known, in a straight line from neighbour to neighbour."""
