@@ -171,7 +171,7 @@ class Curve:
             self._rebuild()
 
     def _pass_on(self, but: int, correction: float) -> None:
-        """What went wrong at one size when it was measured did so at others, one after the other."""
+        """What went wrong at one size went wrong at others: they were measured side by side."""
         for n, doubt in self._doubt.items():
             if 1 < n < _TABLE and n != but and doubt >= _MEASURED:
                 self._log[n] += correction
