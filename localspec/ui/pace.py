@@ -6,7 +6,7 @@ import time
 
 # Drawing takes cores and Python's lock from the model. A frame that costs more is drawn less
 # often, so that the screen never takes more than this share of a core from a running answer.
-SHARE = 0.012
+SHARE = 0.01
 SHORTEST, LONGEST = 0.1, 1.0
 
 
