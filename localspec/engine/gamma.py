@@ -73,7 +73,6 @@ _LONGER = 1.3
 _CREDIT = 2.0
 _INTEREST = 0.005
 _NEARLY_ALWAYS = 0.98
-_TRIED = 4  # tokens of a look that are verified at most, to see what that takes
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
 # as many again as were generated so far.
@@ -166,8 +165,10 @@ class AutoGamma:
             return FixedPlan(min(self.demonstration, longest), plan.drafter, learns=True)
         if not self._looks(plan.drafter, situation, target, longest):
             return PLAIN
+        if not self._tries:
+            return plan
         self._looking = True
-        times = self._hoped(target, min(longest, _TRIED))
+        times = self._hoped(target, longest)
         return self._choice(plan.drafter, situation, target, times, rate)[0]
 
     def observe(self, done: Round) -> None:
@@ -262,14 +263,18 @@ class AutoGamma:
         tokens = min(situation.remaining, max(_HORIZON, self._generated))
         return extra / max(1.0, tokens / _TOKENS_A_ROUND)
 
-    def _hoped(self, target: Curve, longest: int) -> list[float]:
-        """The target's times as a look takes them.
+    @property
+    def _tries(self) -> bool:
+        """Whether a look may verify tokens in hope, to see what that takes.
 
-        A table that stands still learns nothing, and to try a draft is dear where the target has
-        to read again what was accepted.
+        A table that stands still learns nothing from it, and it is dear where the target has to
+        read again what was accepted.
         """
-        tries = self._follow_clock and not self._table.rereads
-        return target.hoped(longest + 1) if tries else target.shape(longest + 1)
+        return self._follow_clock and not self._table.rereads
+
+    def _hoped(self, target: Curve, longest: int) -> list[float]:
+        """The target's times as a look takes them."""
+        return target.hoped(longest + 1) if self._tries else target.shape(longest + 1)
 
     def _looks(self, index: int, situation: Situation, target: Curve, longest: int) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
