@@ -111,6 +111,33 @@ def rounds_of(ids: Sequence[int], *, size: int = 1, from_draft: int = 0) -> list
     ]
 
 
+def round_of(
+    drafted: int,
+    accepted: int,
+    *,
+    chance: float = 0.9,
+    passes: int | None = None,
+    seconds: float = 0.0,
+    **more: Any,
+) -> Round:
+    """A round whose judged positions all had this chance, and whose verification took so long."""
+    passes = drafted if passes is None else passes
+    return Round(
+        tokens=(1,) * (accepted + 1),
+        gamma=drafted,
+        drafted=drafted,
+        accepted=accepted,
+        draft_s=0.0,
+        verify_s=seconds,
+        total_s=seconds,
+        draft_prefill=1 if passes else 0,
+        draft_passes=passes,
+        confidences=(0.9,) * passes,
+        chances=(chance,) * min(passes, accepted + 1),
+        **more,
+    )
+
+
 def ended(reason: FinishReason = FinishReason.STOP) -> Round:
     """A last round that emits nothing."""
     return Round((), 0, 0, 0, 0.0, 0.0, 0.0, finish=reason)

@@ -20,8 +20,8 @@ from localspec.engine.generate import GenerateSettings
 from localspec.engine.noise import CounterNoise
 from localspec.engine.plan import PLAIN, FixedPlan, Situation, StoppingPlan
 from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import Round
 
+from .fakes import round_of
 from .test_generate import PROMPT, pair
 
 FLAT = {1: 1.0, 17: 1.2}
@@ -30,27 +30,6 @@ STEEP = {1: 1.0, 2: 2.0, 17: 17.0}
 
 def auto(target=FLAT, step: float = 0.05, drafts: int = 1, **how: int) -> AutoGamma:
     return AutoGamma(Costs({0: target}, [{0: {1: step, 64: 10 * step}}] * drafts), **how)
-
-
-def round_of(
-    drafted: int, accepted: int, *, chance: float = 0.9, passes: int | None = None, **more
-) -> Round:
-    """A round whose judged positions all had this chance."""
-    passes = drafted if passes is None else passes
-    return Round(
-        tokens=(1,) * (accepted + 1),
-        gamma=drafted,
-        drafted=drafted,
-        accepted=accepted,
-        draft_s=0.0,
-        verify_s=0.0,
-        total_s=0.0,
-        draft_prefill=1 if passes else 0,
-        draft_passes=passes,
-        confidences=(0.9,) * passes,
-        chances=(chance,) * min(passes, accepted + 1),
-        **more,
-    )
 
 
 # ---------------------------------------------------------------- calibration

@@ -21,6 +21,7 @@ from localspec.engine.profile import Timing
 from localspec.engine.stats import Round
 from localspec.errors import UsageError
 
+from .fakes import round_of
 from .support import gguf_models
 
 TARGET_POINTS = {1: 10e-3, 2: 11e-3, 4: 13e-3, 8: 20e-3}
@@ -216,18 +217,9 @@ def test_noisy_timings_are_used_and_kept_only_for_the_next_run_to_repeat_this_on
     assert len(list(cache.glob("*.json"))) == 2 * repeatable
 
 
-def round_of(drafted: int, seconds: float, context: int = 0) -> Round:
+def timed(drafted: int, seconds: float, context: int = 0) -> Round:
     """A round that drafted so much, all of it accepted, and took so long but for drafting."""
-    return Round(
-        tokens=(1,) * (drafted + 1),
-        gamma=drafted,
-        drafted=drafted,
-        accepted=drafted,
-        draft_s=0.0,
-        verify_s=seconds,
-        total_s=seconds,
-        context=context,
-    )
+    return round_of(drafted, drafted, seconds=seconds, passes=0, context=context)
 
 
 def start(target: Context, draft: Context) -> Measured:
@@ -242,7 +234,7 @@ def test_what_rounds_teach_is_kept_but_a_repeatable_answer_goes_by_what_was_meas
     found = start(target_context, draft_context)
     found.auto.begin(follow_clock=True)
     for _ in range(20):
-        found.auto.observe(round_of(3, 20e-3))
+        found.auto.observe(timed(3, 20e-3))
     found.auto.begin(follow_clock=False)  # the last answer learns nothing: the others did
     found.keep()
     back = start(target_context, draft_context)
@@ -255,7 +247,7 @@ def test_what_rounds_teach_is_kept_but_a_repeatable_answer_goes_by_what_was_meas
             plan = one.auto.plan(Situation(room=8, lags=(1,)))
             assert isinstance(plan, StoppingPlan)
             shapes.append([plan._rate, *plan._times])
-            one.auto.observe(round_of(3, 30e-3))
+            one.auto.observe(timed(3, 30e-3))
         return shapes
 
     # Whatever was learnt before, in this process or another, before this answer or in it.
@@ -269,7 +261,7 @@ def test_processes_side_by_side_keep_what_each_has_learnt(
     one, other = (start(target_context, draft_context) for _ in range(2))
     for each, context in ((one, 100), (other, 700)):
         each.auto.begin(follow_clock=True)
-        each.auto.observe(round_of(3, 20e-3, context))
+        each.auto.observe(timed(3, 20e-3, context))
         each.keep()
     stored = profile_store().load(one.target.identity)
     assert stored is not None
@@ -281,7 +273,7 @@ def test_what_is_measured_anew_meanwhile_stays(
 ) -> None:
     found = start(target_context, draft_context)
     found.auto.begin(follow_clock=True)
-    found.auto.observe(round_of(3, 20e-3))
+    found.auto.observe(timed(3, 20e-3))
     anew = profile.Profile(found.target.identity, {0: {1: 5e-3}})
     profile_store().save(anew)  # as `localspec tune` does beside a chat
     found.keep()

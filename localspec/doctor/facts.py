@@ -260,5 +260,5 @@ def _clock() -> tuple[float | None, float | None]:
     try:
         found = psutil.cpu_freq()
     except (AttributeError, OSError, RuntimeError, NotImplementedError):
-        return None, None
+        return None, None  # psutil has no such figure for this system, each in its own way
     return (found.current, found.max) if found and found.max else (None, None)

@@ -168,7 +168,7 @@ class AutoGamma:
         if not self._tries:
             return plan
         self._looking = True
-        times = self._hoped(target, longest)
+        times = target.hoped(longest + 1)
         return self._choice(plan.drafter, situation, target, times, rate)[0]
 
     def observe(self, done: Round) -> None:
@@ -272,10 +272,6 @@ class AutoGamma:
         """
         return self._follow_clock and not self._table.rereads
 
-    def _hoped(self, target: Curve, longest: int) -> list[float]:
-        """The target's times as a look takes them."""
-        return target.hoped(longest + 1) if self._tries else target.shape(longest + 1)
-
     def _looks(self, index: int, situation: Situation, target: Curve, longest: int) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
         track, curve = self._tracks[index], self._table.drafts[index].at(situation.context)
@@ -283,7 +279,8 @@ class AutoGamma:
         if track.wait > 0:
             track.wait -= 1
             return False
-        times, unit = self._hoped(target, longest), target.unit
+        times = (target.hoped if self._tries else target.shape)(longest + 1)
+        unit = target.unit
         step = curve.seconds(1) / unit
         _, gain = gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)
         cost = curve.seconds(situation.lags[index]) / (unit * times[1])
