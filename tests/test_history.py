@@ -398,6 +398,31 @@ def test_what_could_not_be_written_is_written_later(path: Path, desk: Callable[[
     assert said(desk().load("q")) == ["q", "a", "q2", "a2", "q3", "a3"]
 
 
+def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(desk: Callable[[], Desk]) -> None:
+    one = desk()
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow(store: Store) -> None:
+        asked.set()
+        assert answered.wait(10)
+
+    def broken(store: Store) -> None:
+        raise KeyError("a fault of ours")
+
+    running = one.keeper.ask(slow)
+    assert asked.wait(10)
+    waiting = one.keeper.ask(lambda _: pytest.fail("nobody wants to know any more"))
+    fault = one.keeper.ask(broken)
+    assert waiting.cancel()
+    assert not running.cancel()  # it is being answered
+    answered.set()
+    assert running.result(10) is None
+    assert isinstance(fault.exception(10), KeyError)
+    one.turn("Still there?", "Yes.")
+    assert one.titles() == ["Still there?"]
+    assert not one.told
+
+
 def test_migrations_run_once_in_order_and_whole_or_not_at_all(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     first, second = ("CREATE TABLE a (x)",), ("INSERT INTO a VALUES (1)", "CREATE TABLE b (y)")

@@ -67,7 +67,10 @@ class Keeper:
             self._jobs.put(_wake)
 
     def ask(self, job: Callable[[Store], Result]) -> Future[Result]:
-        """What `job` finds in the store; raises a `LocalspecError` where that is not possible."""
+        """What `job` finds in the store; raises a `LocalspecError` where that is not possible.
+
+        A future that is cancelled in time asks for nothing.
+        """
         future: Future[Result] = Future()
         self._jobs.put(lambda store: self._answer(store, job, future))
         return future
@@ -137,13 +140,17 @@ class Keeper:
     def _answer(
         self, store: Store | None, job: Callable[[Store], Result], future: Future[Result]
     ) -> None:
+        # From here on nobody can cancel it: a result that is refused would end the thread, and
+        # with it everything that is still to be written.
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             if store is None:
                 raise self._refusal or ConversationError("conversations are not kept")
             future.set_result(job(store))
         except (sqlite3.Error, ValueError) as error:
             future.set_exception(in_words(error, self._path))
-        except LocalspecError as error:
+        except Exception as error:  # whoever asked is told; the thread writes on
             future.set_exception(error)
 
     def _trouble(self, error: LocalspecError) -> None:
