@@ -163,17 +163,23 @@ def test_quick_runs_agree(tmp_path: Path) -> None:
     """Two of three do, on a machine that stays as it is for as long.
 
     An interval tells what the prompts leave open, not what a machine does that other programs use
-    as well: in one run of three it may be another one.
+    as well: in one run of three it may be another one. So there are up to seven runs, until there
+    are three that found a machine of about the same speed.
     """
-    found, speeds = [], []
-    for n in range(3):
-        path = tmp_path / f"{n}.json"
+    runs: list[tuple[float, dict[str, float]]] = []
+    alike: list[dict[str, float]] = []
+    while not alike and len(runs) < 7:
+        path = tmp_path / f"{len(runs)}.json"
         done = bench("demo", "--quick", "-t", "1", "-o", str(path))
         assert done.exit_code == 0
         document = json.loads(path.read_text())
-        found.append(next(a for a in document["arms"] if a["name"] == "on")["overall"]["speedup"])
-        speeds.append(document["arms"][0]["overall"]["tokens_per_second"])
-    if max(speeds) > 1.5 * min(speeds):
-        pytest.skip(f"the machine was never the same: {speeds} tokens/s without drafting")
-    pairs = combinations(found, 2)
-    assert any(a["low"] <= b["high"] and b["low"] <= a["high"] for a, b in pairs), found
+        on = next(arm for arm in document["arms"] if arm["name"] == "on")
+        plain = document["arms"][0]["overall"]["tokens_per_second"]
+        runs = sorted([*runs, (plain, on["overall"]["speedup"])], key=lambda run: run[0])
+        for three in zip(runs, runs[1:], runs[2:], strict=False):
+            if three[-1][0] <= 1.5 * three[0][0]:
+                alike = [speedup for _, speedup in three]
+    if not alike:
+        pytest.skip(f"the machine was never the same: {[plain for plain, _ in runs]} tokens/s")
+    pairs = combinations(alike, 2)
+    assert any(a["low"] <= b["high"] and b["low"] <= a["high"] for a, b in pairs), alike

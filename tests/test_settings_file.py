@@ -213,14 +213,14 @@ def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
             await chat.until(lambda: "line 3: wrong" in chat.transcript())
             assert app.theme == "nord"
             assert not app.query_one("#full").display
-            await pilot.press("f3")
+            await chat.press("f3")
             assert not app.transcript.by_origin
-            await pilot.press("ctrl+y")
+            await chat.press("ctrl+y")
             assert app.transcript.by_origin
             assert "Ctrl+Y Origin" in chat.screen()
-            await pilot.press("ctrl+n")  # a command that has no key by itself
+            await chat.press("ctrl+n")  # a command that has no key by itself
             await chat.until(lambda: "there is no conversation yet" in chat.transcript())
-            await pilot.press("f1")
+            await chat.press("f1")
             await chat.until(
                 lambda: "Ctrl+Y" in chat.screen() and "F3, Ctrl+O" not in chat.screen()
             )

@@ -70,7 +70,7 @@ def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path: Path
             await chat.until(lambda: "▸ thinking …" in chat.transcript())
             assert "tokens" in chat.transcript()
             assert "wonder" not in chat.transcript()
-            await chat.pilot.press("f11")
+            await chat.press("f11")
             await chat.until(lambda: "▾ thinking …" in chat.transcript())
             assert "┊ First" in chat.transcript()
             chat.session.gate.open()
@@ -82,11 +82,11 @@ def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path: Path
             await chat.pilot.click(offset=(rows[row].index("▾"), row))
             await chat.until(lambda: "▸ thought" in chat.transcript())
             assert "wonder" not in chat.transcript()
-            await chat.pilot.press("f6")
+            await chat.press("f6")
             assert chat.app.clipboard == "It is **blue**."
-            await chat.pilot.press("f3")
+            await chat.press("f3")
             assert "<think>First I wonder" in chat.transcript()
-            await chat.pilot.press("f3")
+            await chat.press("f3")
             head = next(line for line in chat.transcript().split("\n") if "▸ thought" in line)
             conversation = chat.app.shelf.record.header.id
         async with chatting(archive=archive, resume=conversation) as chat:

@@ -149,7 +149,7 @@ def test_speculation_is_switched_in_the_middle_of_an_answer() -> None:
             await chat.send("Go on.")
             chat.session.gate.allow(5)
             await chat.until(lambda: chat.session.rounds_made == 5, "five rounds")
-            await chat.pilot.press("f2")
+            await chat.press("f2")
             assert chat.session.speculation is False
             assert "speculation off" in chat.status()
             drafted = chat.session.figures().drafted
@@ -158,7 +158,7 @@ def test_speculation_is_switched_in_the_middle_of_an_answer() -> None:
             # The round that was waiting at the gate had been drafted before the switch.
             assert chat.session.figures().drafted <= drafted + 3
             await chat.until(lambda: "○ off" in chat.screen(), "the panel to say so")
-            await chat.pilot.press("ctrl+t")
+            await chat.press("ctrl+t")
             assert chat.session.speculation is True
             chat.session.gate.open()
             await chat.until(chat.ready)
@@ -170,7 +170,7 @@ def test_speculation_that_is_not_available_says_why() -> None:
     async def body() -> None:
         note = "the pair has no draft"
         async with chatting(speculation=False, draft_name=None, speculation_note=note) as chat:
-            await chat.pilot.press("f2")
+            await chat.press("f2")
             await chat.until(lambda: note in chat.transcript())
             assert not chat.session.speculation
             assert "No draft is loaded" in chat.transcript()
@@ -186,11 +186,11 @@ def test_the_input_is_gated_while_an_answer_runs() -> None:
             assert chat.app.prompt.text == "second"
             assert "Esc stops it" in chat.status()
             await chat.send("")
-            await chat.pilot.press("f5", "f5")
+            await chat.press("f5", "f5")
             chat.session.gate.open()
             await chat.until(chat.ready)
             assert len(chat.session.messages) == 2
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: len(chat.session.messages) == 4)
             assert chat.app.prompt.text == ""
 
@@ -200,7 +200,7 @@ def test_the_input_is_gated_while_an_answer_runs() -> None:
 def test_keys_typed_right_after_enter_survive() -> None:
     async def body() -> None:
         async with chatting() as chat:
-            await chat.pilot.press("h", "i", "enter", "m", "o", "r", "e")
+            await chat.press("h", "i", "enter", "m", "o", "r", "e")
             await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
             assert chat.app.prompt.text == "more"
 
@@ -224,10 +224,10 @@ def test_lines_break_without_sending_and_the_input_grows() -> None:
         async with chatting() as chat:
             height = chat.app.prompt.size.height
             for key in ("a", "ctrl+j", "b", "shift+enter", "c", "alt+enter", "d"):
-                await chat.pilot.press(key)
+                await chat.press(key)
             assert chat.app.prompt.text == "a\nb\nc\nd"
             await chat.until(lambda: chat.app.prompt.size.height == height + 3)
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: len(chat.session.messages) == 2)
             assert chat.session.messages[0].content == "a\nb\nc\nd"
             await chat.until(lambda: chat.app.prompt.size.height == height)
@@ -258,12 +258,12 @@ def test_what_was_sent_comes_back_with_up_and_down() -> None:
             await chat.ask("one")
             await chat.ask("two\nlines")
             chat.app.prompt.insert("unsent")
-            await chat.pilot.press("up")
+            await chat.press("up")
             assert chat.app.prompt.text == "two\nlines"
-            await chat.pilot.press("up")  # to its first line
-            await chat.pilot.press("up")
+            await chat.press("up")  # to its first line
+            await chat.press("up")
             assert chat.app.prompt.text == "one"
-            await chat.pilot.press("down", "down", "down", "down")
+            await chat.press("down", "down", "down", "down")
             assert chat.app.prompt.text == "unsent"
 
     run(body)
@@ -280,7 +280,7 @@ def test_a_failed_prompt_is_explained_and_goes_back_into_the_input() -> None:
             assert chat.app.prompt.text == "bad"
             assert "▌ bad" not in chat.transcript()
             assert "▌ good" in chat.transcript()
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "Fine again." in chat.transcript())
 
     run(body)
@@ -324,7 +324,7 @@ def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
             await chat.send("hello?")
             assert "no model is loaded" in chat.status()
             assert app.prompt.text == "hello?"
-            await chat.pilot.press("f2", "f5", "f6", "f3")
+            await chat.press("f2", "f5", "f6", "f3")
         assert isinstance(app.in_use.load_error, ModelFileError)
 
     run(body)
@@ -357,7 +357,7 @@ def test_quitting_while_generating_ends_the_thread(keys: tuple[str, ...]) -> Non
             await chat.send("go")
             chat.session.gate.allow(3)
             await chat.until(lambda: chat.session.rounds_made == 3)
-            await chat.pilot.press(*keys)
+            await chat.press(*keys)
             assert await asyncio.to_thread(chat.app.engine.join, 10)
             assert chat.session.closed
             assert chat.app.return_code == 0
@@ -370,7 +370,7 @@ def test_one_ctrl_c_stops_and_says_how_to_quit() -> None:
         async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
             await chat.send("go")
             await chat.until(lambda: chat.app.turns.busy)
-            await chat.pilot.press("ctrl+c")
+            await chat.press("ctrl+c")
             await chat.until(chat.ready)
             assert chat.app.is_running
 
@@ -380,10 +380,10 @@ def test_one_ctrl_c_stops_and_says_how_to_quit() -> None:
 def test_regenerate_replaces_the_last_answer() -> None:
     async def body() -> None:
         async with chatting(answers=["Old answer.", "New answer."]) as chat:
-            await chat.pilot.press("f5")
+            await chat.press("f5")
             assert "no answer yet" in chat.status()
             await chat.ask("q")
-            await chat.pilot.press("f5")
+            await chat.press("f5")
             await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
             assert "Old answer." not in chat.transcript()
             assert len(chat.session.messages) == 2
@@ -395,7 +395,7 @@ def test_an_answer_that_never_began_replaces_nothing() -> None:
     async def body() -> None:
         async with chatting(answers=["Old answer.", EngineError("it broke")]) as chat:
             await chat.ask("q")
-            await chat.pilot.press("f5")
+            await chat.press("f5")
             await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
             assert "Old answer." in chat.transcript()
             assert "q" in chat.transcript()
@@ -409,12 +409,12 @@ def test_origins_are_shown_on_demand_also_in_the_middle() -> None:
             await chat.send("go")
             chat.session.gate.allow(3)
             await chat.until(lambda: "A bold" in chat.transcript())
-            await chat.pilot.press("f3")
+            await chat.press("f3")
             await chat.until(lambda: "A **bold**" in chat.transcript())
             assert "from the draft" in chat.status()
             chat.session.gate.allow(3)
             await chat.until(lambda: chat.transcript().count("**bold**") > 4)
-            await chat.pilot.press("f3")
+            await chat.press("f3")
             assert "**" not in chat.transcript()
             chat.session.gate.open()
             await chat.until(chat.ready)
@@ -426,10 +426,10 @@ def test_origins_are_shown_on_demand_also_in_the_middle() -> None:
 def test_copy_reaches_the_clipboard() -> None:
     async def body() -> None:
         async with chatting(answers=["Copy *me*."]) as chat:
-            await chat.pilot.press("f6")
+            await chat.press("f6")
             assert "no answer yet" in chat.status()
             await chat.ask("q")
-            await chat.pilot.press("f6")
+            await chat.press("f6")
             assert chat.app.clipboard == "Copy *me*."
             assert "copied the last answer" in chat.status()
 
@@ -467,7 +467,7 @@ def test_slash_commands() -> None:
             assert "literally" not in chat.transcript()
             await chat.send("/help")
             await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.send("/quit")
             await chat.until(lambda: not chat.app.is_running)
 
@@ -486,14 +486,14 @@ def test_help_lists_every_key_and_command_and_the_palette_offers_them() -> None:
             told = {entry.help for entry in chat.app.get_system_commands(chat.app.screen)}
             assert "size of the figures panel (F4, Ctrl+G)" in told
             assert "Theme" in offered
-            await chat.pilot.press("f1")
+            await chat.press("f1")
             assert isinstance(chat.app.screen, HelpScreen)
-            await chat.pilot.press("f1")
+            await chat.press("f1")
             assert not isinstance(chat.app.screen, HelpScreen)
-            await chat.pilot.press("ctrl+p")
-            await chat.pilot.press(*"panel")
+            await chat.press("ctrl+p")
+            await chat.press(*"panel")
             await chat.until(lambda: "size of the figures panel" in chat.screen())
-            await chat.pilot.press("escape", "escape")
+            await chat.press("escape", "escape")
 
     run(body)
 
@@ -504,7 +504,7 @@ def test_every_size_is_usable(size: tuple[int, int]) -> None:
         async with chatting(size=size, answers=["Short answer."]) as chat:
             await chat.ask("Hi?")
             if size[1] < 8:
-                await chat.pilot.press("pageup")  # the figures below the answer fill the screen
+                await chat.press("pageup")  # the figures below the answer fill the screen
             await chat.until(lambda: "answer." in chat.screen())
             chat.app.prompt.insert("typed")
             await chat.until(lambda: "typed" in chat.screen())
@@ -558,11 +558,11 @@ def test_the_panel_cycles_and_follows_resizes() -> None:
             await chat.until(lambda: not compact.display and not full.display)
             await chat.pilot.resize_terminal(120, 40)
             await chat.until(lambda: full.display)
-            await chat.pilot.press("f4")
+            await chat.press("f4")
             await chat.until(lambda: compact.display and not full.display)
-            await chat.pilot.press("f4")
+            await chat.press("f4")
             await chat.until(lambda: not compact.display and not full.display)
-            await chat.pilot.press("f4")
+            await chat.press("f4")
             await chat.until(lambda: full.display)
 
     run(body)
@@ -589,10 +589,10 @@ def test_no_timer_runs_while_nothing_happens(tmp_path: Path) -> None:
             chat.session.gate.open()
             await chat.until(lambda: chat.ready() and not chat.timers(), "rest after an answer")
             for key in ("f7", "f1"):
-                await chat.pilot.press(key)
+                await chat.press(key)
                 await chat.until(lambda: len(chat.app.screen_stack) == 2)
                 await chat.until(lambda: not chat.timers(), f"rest after {key}")
-                await chat.pilot.press("escape")
+                await chat.press("escape")
                 await chat.until(lambda: len(chat.app.screen_stack) == 1)
 
     run(body)
@@ -611,7 +611,7 @@ def test_hostile_output_is_shown_harmlessly() -> None:
             shown = chat.transcript()
             for text in ("␛]0;title␇", "[bold red]markup[/]", "[@click=app.quit]x[/]", "<script>"):
                 assert text in shown, text
-            await chat.pilot.press("f3")
+            await chat.press("f3")
             assert "\x1b" not in chat.screen()
 
     run(body)
@@ -622,9 +622,9 @@ def test_keys_mashed_and_sizes_changed_while_generating() -> None:
         async with chatting(answers=[LONG * 3], round_s=0.001) as chat:
             await chat.send("go")
             for n in range(6):
-                await chat.pilot.press("f3", "f4", "f2", "a", "ctrl+j", "up", "down", "pageup")
+                await chat.press("f3", "f4", "f2", "a", "ctrl+j", "up", "down", "pageup")
                 await chat.pilot.resize_terminal(30 + 17 * (n % 7), 8 + 6 * (n % 6))
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(chat.ready)
             chat.app.prompt.clear()
             await chat.ask("still there?")
@@ -642,7 +642,7 @@ def test_a_user_who_scrolled_up_is_left_there() -> None:
             await chat.send("two")
             chat.session.gate.allow(4)
             await chat.until(lambda: chat.session.rounds_made > 0)
-            await chat.pilot.press("pageup")
+            await chat.press("pageup")
             await chat.until(lambda: transcript.scroll_offset.y < transcript.max_scroll_y)
             at = transcript.scroll_offset.y
             chat.session.gate.open()

@@ -56,18 +56,18 @@ def test_commands_their_words_and_files_are_completed(
 def test_tab_goes_through_what_may_follow() -> None:
     async def body() -> None:
         async with chatting() as chat:
-            await chat.pilot.press(*"/e")
+            await chat.press(*"/e")
             await chat.until(lambda: "▸" not in chat.screen() and "/export" in chat.screen())
-            await chat.pilot.press("tab")
+            await chat.press("tab")
             assert chat.app.prompt.text == "/edit"
-            await chat.pilot.press("tab")
+            await chat.press("tab")
             assert chat.app.prompt.text == "/earlier"
             await chat.until(lambda: "▸ /earlier" in chat.screen())
-            await chat.pilot.press("tab", "tab")
+            await chat.press("tab", "tab")
             assert chat.app.prompt.text == "/edit"
             chat.app.prompt.clear()
             await chat.until(lambda: "/export" not in chat.screen())
-            await chat.pilot.press("tab", "h", "i")
+            await chat.press("tab", "h", "i")
             assert chat.app.prompt.text == "hi"
             assert chat.app.focused is chat.app.prompt
 
@@ -179,7 +179,7 @@ def test_a_command_that_has_to_wait_stays_in_the_input(
             assert "Esc stops it" in chat.status()
             gate.open()
             await chat.until(chat.ready)
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             assert chat.app.prompt.text != text
 
     run(body)
@@ -228,7 +228,7 @@ def test_a_word_that_a_command_does_not_know_changes_nothing() -> None:
 def test_meanings_stand_below_each_other() -> None:
     async def body() -> None:
         async with chatting(size=(120, 30)) as chat:
-            await chat.pilot.press("/")
+            await chat.press("/")
             await chat.until(lambda: "/panel [full" in chat.screen())
             lines = [line for line in chat.screen().splitlines() if line.startswith("    /")]
             columns = {
@@ -259,7 +259,7 @@ def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:
                 assert "still being loaded" in chat.status()
             loaded.set()
             await chat.until(chat.ready)
-            await pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: session.resets == 1)
         assert app.engine.join(10)
 
@@ -283,14 +283,14 @@ def test_a_draft_and_what_was_sent_outlive_the_program(tmp_path: Path) -> None:
             await typed(chat, "half a th")
         async with chatting(archive=archive) as chat:
             await chat.until(lambda: chat.app.prompt.sent.older("") is not None, "what was sent")
-            await chat.pilot.press("up")
+            await chat.press("up")
             assert chat.app.prompt.text == "first"
             chat.app.prompt.clear()
             await typed(chat, "for a new one")
         async with chatting(archive=archive, resume=conversation) as chat:
             await chat.until(lambda: chat.app.prompt.text == "half a th", "the draft")
             assert chat.session.settings.sampling.top_k == 5
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: len(chat.session.messages) == 6 and chat.ready())
         async with chatting(archive=archive) as chat:
             await chat.until(lambda: chat.app.prompt.text == "for a new one", "the other draft")

@@ -41,13 +41,13 @@ def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> None:
             before, rounds = list(chat.session.messages), chat.app.dashboard.state.rounds.copy()
             assert rounds
             chat.app.prompt.insert("What is the sky?")
-            await chat.pilot.press("ctrl+b")
+            await chat.press("ctrl+b")
             await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
             await chat.until(lambda: not chat.timers(), "rest")
             shown = chat.screen()
             for text in ("What is the sky?", "is blue.", "is grey.", "without speculation"):
                 assert text in shown
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(chat.ready)
             assert chat.session.messages == before
             assert chat.session.speculation
@@ -63,11 +63,11 @@ def test_escape_stops_it_and_the_input_works_again() -> None:
     async def body() -> None:
         async with chatting(answers=["word " * 400], gate=Gate(is_open=False)) as chat:
             chat.app.prompt.insert("Go on.")
-            await chat.pilot.press("ctrl+b")
+            await chat.press("ctrl+b")
             chat.session.gate.allow(4)
             await chat.until(lambda: chat.session.rounds_made == 4, "four rounds")
             assert chat.app.turns.phase is Phase.CHANGING
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(chat.ready, "the end")
             assert not isinstance(chat.app.screen, CompareScreen)
             assert chat.session.messages == []
@@ -78,7 +78,7 @@ def test_escape_stops_it_and_the_input_works_again() -> None:
 def test_without_a_prompt_or_a_draft_it_is_said() -> None:
     async def body() -> None:
         async with chatting() as chat:
-            await chat.pilot.press("ctrl+b")
+            await chat.press("ctrl+b")
             await chat.until(lambda: "no prompt to answer twice" in chat.transcript())
             assert not isinstance(chat.app.screen, CompareScreen)
 

@@ -45,7 +45,7 @@ def full(*_: object) -> Path:
 
 
 async def history(chat: Chat) -> HistoryScreen:
-    await chat.pilot.press("f7")
+    await chat.press("f7")
     await chat.until(lambda: isinstance(chat.app.screen, HistoryScreen), "the list")
     screen = chat.app.screen
     assert isinstance(screen, HistoryScreen)
@@ -66,15 +66,15 @@ def test_what_was_said_is_there_the_next_time(archive: Path) -> None:
         async with chatting(archive=archive, pair_name="another") as chat:
             screen = await history(chat)
             await chat.until(lambda: "Colour of the sky?" in chat.screen())
-            await chat.pilot.press(*"mostly", "space", *"bl")
+            await chat.press(*"mostly", "space", *"bl")
             await chat.until(lambda: "Blue, mostly." in chat.screen(), "where it was found")
-            await chat.pilot.press(*"zz")
+            await chat.press(*"zz")
             await chat.until(lambda: "nothing found" in chat.screen())
             screen._search.value = "night"
             await chat.until(lambda: "Colour of the sky?" in chat.screen())
             assert "Something else" not in chat.screen()
             assert "nothing found" not in chat.screen()
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "And at night?" in chat.transcript(), "the conversation")
             await chat.until(chat.ready)
             assert "Colour of the sky?" in chat.transcript()
@@ -114,33 +114,33 @@ def test_rename_delete_undo_and_export_in_the_list(
             await chat.ask("second question")
             await history(chat)
             await chat.until(lambda: "first question" in chat.screen())
-            await chat.pilot.press("ctrl+d")
+            await chat.press("ctrl+d")
             await chat.until(lambda: "this conversation is open" in chat.screen())
-            await chat.pilot.press("down", "ctrl+n")
-            await chat.pilot.press("home", *"My", "space", "enter")
+            await chat.press("down", "ctrl+n")
+            await chat.press("home", *"My", "space", "enter")
             await chat.until(lambda: "My first question" in chat.screen())
-            await chat.pilot.press("ctrl+d")
+            await chat.press("ctrl+d")
             await chat.until(lambda: "deleted “My first question”" in chat.screen())
             await chat.until(lambda: chat.screen().count("My first question") == 1)
-            await chat.pilot.press("escape")
+            await chat.press("escape")
         async with chatting(archive=archive) as chat:  # another run
             await history(chat)
             await chat.until(lambda: "second question" in chat.screen())
-            await chat.pilot.press("ctrl+z")
+            await chat.press("ctrl+z")
             await chat.until(lambda: "“My first question” is back" in chat.screen())
             await chat.until(lambda: "  My first question" in chat.screen())
-            await chat.pilot.press("ctrl+z")
+            await chat.press("ctrl+z")
             await chat.until(lambda: "nothing was deleted" in chat.screen())
             assert "▸ second question" in chat.screen()
-            await chat.pilot.press("down")
+            await chat.press("down")
             await chat.until(lambda: "▸ My first question" in chat.screen())
             assert chat.screen().count("▸") == 1
-            await chat.pilot.press("ctrl+s")
+            await chat.press("ctrl+s")
             await chat.until(lambda: "written to My-first-question.md and" in chat.screen())
             monkeypatch.setattr(exchange, "write_file", full)
-            await chat.pilot.press("ctrl+s")
+            await chat.press("ctrl+s")
             await chat.until(lambda: "cannot write" in chat.screen())
-            await chat.pilot.press("escape")
+            await chat.press("escape")
         document = json.loads((tmp_path / "My-first-question.json").read_text())
         assert [one["content"] for one in document["messages"]] == [
             "first question", "The sky is blue.",
@@ -179,15 +179,15 @@ def test_regenerating_keeps_the_older_answer_with_keys_and_with_clicks() -> None
     async def body() -> None:
         async with chatting(answers=["Old answer.", "New answer.", "Third."]) as chat:
             await chat.ask("q")
-            await chat.pilot.press("f9")
+            await chat.press("f9")
             assert "only one version" in chat.status()
-            await chat.pilot.press("f5")
+            await chat.press("f5")
             await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready())
-            await chat.pilot.press("f9")
+            await chat.press("f9")
             await chat.until(lambda: "Old answer." in chat.transcript() and chat.ready())
             assert "‹ 1/2 ›" in chat.transcript()
             assert chat.session.messages[-1].content == "Old answer."
-            await chat.pilot.press("alt+right")
+            await chat.press("alt+right")
             await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
             rows = chat.screen().split("\n")
             row = next(y for y, line in enumerate(rows) if "‹ 2/2 ›" in line)
@@ -206,24 +206,24 @@ def test_an_edited_message_is_another_version_of_it() -> None:
     async def body() -> None:
         answers = ["A1.", "A2.", "B2."]
         async with chatting(answers=answers) as chat:
-            await chat.pilot.press("f8")
+            await chat.press("f8")
             assert "no earlier message" in chat.status()
             await chat.ask("first")
             await chat.ask("second")
-            await chat.pilot.press("f8")
+            await chat.press("f8")
             assert chat.app.prompt.text == "second"
-            await chat.pilot.press("f8")
+            await chat.press("f8")
             assert chat.app.prompt.text == "first"
             await chat.until(lambda: "editing" in chat.status())
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             assert chat.app.prompt.text == ""
             assert "editing" not in chat.status()
-            await chat.pilot.press("f8", *"!", "enter")
+            await chat.press("f8", *"!", "enter")
             await chat.until(lambda: "B2." in chat.transcript() and chat.ready())
             said = [m.content for m in chat.session.messages]
             assert said == ["first", "A1.", "second!", "B2."]
             assert "‹ 2/2 ›" in chat.transcript()
-            await chat.pilot.press("f9")
+            await chat.press("f9")
             await chat.until(lambda: "A2." in chat.transcript() and chat.ready())
             assert [m.content for m in chat.session.messages][2:] == ["second", "A2."]
 
@@ -235,7 +235,7 @@ def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
         async with chatting(answers=["A1.", "A2.", EngineError("it broke")]) as chat:
             await chat.ask("first")
             await chat.ask("second")
-            await chat.pilot.press("f8", "f8", *"?", "enter")
+            await chat.press("f8", "f8", *"?", "enter")
             await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
             assert chat.app.prompt.text == "first?"
             said = [m.content for m in chat.session.messages]
@@ -270,7 +270,7 @@ def test_a_summary_takes_the_place_of_the_conversation_and_the_way_back_is_open(
             await chat.until(chat.ready)
             assert [m.content for m in chat.session.messages] == ["so far?", "In short: one."]
             await chat.ask("two")
-            await chat.pilot.press("f9")
+            await chat.press("f9")
             await chat.until(lambda: "A1." in chat.transcript() and chat.ready())
             assert [m.content for m in chat.session.messages] == ["one", "A1."]
 
@@ -285,7 +285,7 @@ def test_a_summary_that_is_stopped_changes_nothing() -> None:
             await chat.send("/compact")
             chat.session.gate.allow(3)
             await chat.until(lambda: "word" in chat.transcript())
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(lambda: "there is no summary" in chat.transcript() and chat.ready())
             assert [m.content for m in chat.session.messages] == ["one", "A1."]
             assert "word" not in chat.transcript()
@@ -303,7 +303,7 @@ def test_trouble_with_the_file_is_one_line_and_the_chat_goes_on(archive: Path) -
             assert "The sky is blue." in chat.transcript()
             await history(chat)
             await chat.until(lambda: "│ the conversations in" in chat.screen())
-            await chat.pilot.press("escape")
+            await chat.press("escape")
 
     run(body)
 
@@ -391,7 +391,7 @@ def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path) -> N
             assert "89 A paragraph" not in chat.transcript()
             transcript.scroll_to(y=3, animate=False, immediate=True)
             await chat.until(lambda: transcript.scroll_offset.y == 3)
-            await chat.pilot.press("pageup")
+            await chat.press("pageup")
             await chat.until(lambda: "80 earlier messages" in chat.transcript())
             await chat.until(lambda: "90 earlier" not in chat.transcript())
             assert transcript.scroll_offset.y > 20  # the reader is left where they were
@@ -400,7 +400,7 @@ def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path) -> N
                 chat.app.turns.edit_earlier()
             assert chat.app.prompt.text.startswith("0 A **paragraph**")
             assert "earlier messages" not in chat.transcript()
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
             assert "‹ 2/2 ›" in chat.transcript()
 

@@ -107,7 +107,7 @@ async def chatting(
 
 async def browse(chat: Chat, name: str = NAME) -> None:
     """Open the screen and select `name`."""
-    await chat.pilot.press("f12")
+    await chat.press("f12")
     await chat.until(lambda: chat.app.pairs.state.rows, "the list")
     await chat.until(lambda: shown(chat).option_count > 0, "the lines")
     await select(chat, name)
@@ -136,12 +136,12 @@ def test_a_pair_is_looked_at_pulled_used_and_the_conversation_stays(
             await chat.ask("Who are you?")
             await browse(chat)
             await chat.until(lambda: "available" in chat.screen() and "licence" in chat.screen())
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "Enter fetches 2" in chat.screen(), "the check")
             assert "the same 300 tokens" in chat.screen()
             assert not [seen for seen in hub_world.server.bodies() if not seen.range]
             fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(fault.reached.is_set, "the download")
             await chat.until(lambda: "fetching" in chat.screen(), "the files")
             assert "waits" in chat.screen()
@@ -150,7 +150,7 @@ def test_a_pair_is_looked_at_pulled_used_and_the_conversation_stays(
             await chat.until(lambda: f"{NAME} is installed" in chat.screen(), "the end")
             assert installed.find(NAME) is not None
             await chat.until(lambda: "X remove" in chat.screen(), "the list anew")
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: len(rooms.sessions) == 2 and chat.ready(), "use")
             assert rooms.log == ["load first", f"check {NAME}", "free first", f"load {NAME}"]
             assert rooms.sessions[1].messages[0].content == "Who are you?"
@@ -171,22 +171,22 @@ def test_cancelling_keeps_what_came_and_pulling_again_continues(
         async with chatting(Rooms()) as chat:
             fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
             await browse(chat)
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "Enter fetches" in chat.screen())
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: download.part_size(file) > 400_000, "some of it")
-            await chat.pilot.press("c")
+            await chat.press("c")
             await chat.until(lambda: "cancelled" in chat.screen())
             assert "kept" in chat.screen()
             fault.release.set()
             kept = download.part_size(file)
             hub_world.server.seen.clear()
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "Enter fetches" in chat.screen())
             fault = hub_world.server.fault("/cdn/", hold_after=10_000)
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(fault.reached.is_set)
-            await chat.pilot.press("escape")  # a pull goes on behind a closed screen
+            await chat.press("escape")  # a pull goes on behind a closed screen
             fault.release.set()
             await chat.until(lambda: f"{NAME} is installed" in chat.transcript())
             assert f"bytes={kept}-" in [seen.range for seen in hub_world.server.bodies()]
@@ -200,13 +200,13 @@ def test_quitting_in_the_middle_of_a_pull_ends_its_thread(hub_world: World, targ
         async with chatting(Rooms()) as chat:
             fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
             await browse(chat)
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "Enter fetches" in chat.screen())
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(fault.reached.is_set)
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(lambda: chat.app.focused is chat.app.prompt)
-            await chat.pilot.press("ctrl+q")
+            await chat.press("ctrl+q")
         fault.release.set()
         wait_for(lambda: not [t for t in threading.enumerate() if t.name == "pairs"])
         assert installed.find(NAME) is None
@@ -223,12 +223,12 @@ def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: World) 
     async def body() -> None:
         async with chatting(Rooms()) as chat:
             await browse(chat)
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "✗" in chat.screen(), "the refusal")
             assert "odd" in chat.screen()
             assert chat.app.pairs.state.work is Work.NONE
             await select(chat, "qwen3-14b")
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "no repository" in chat.screen(), "another refusal")
         assert installed.all_pairs() == []
 
@@ -241,7 +241,7 @@ def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.MonkeyPat
     async def body() -> None:
         async with chatting(Rooms()) as chat:
             await browse(chat)
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "offline mode is on" in chat.screen())
 
     run(body)
@@ -255,20 +255,20 @@ def test_removing_asks_twice_and_spares_the_pair_in_use(hub_world: World, target
     async def body() -> None:
         async with chatting(Rooms()) as chat:
             await browse(chat)
-            await chat.pilot.press("x")
+            await chat.press("x")
             await chat.until(lambda: f"Remove {NAME}?" in chat.screen())
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             assert f"Remove {NAME}?" not in chat.screen()
             assert installed.find(NAME) is not None
-            await chat.pilot.press("x", "x")
+            await chat.press("x", "x")
             await chat.until(lambda: f"{NAME} is removed, 2.0" in chat.screen(), "removal")
             await chat.until(lambda: "available" in chat.screen())
             assert installed.find(NAME) is None
             await select(chat, "first")
-            await chat.pilot.press("x", "x")
+            await chat.press("x", "x")
             await chat.until(lambda: "first is in use" in chat.screen())
             await select(chat, "demo")
-            await chat.pilot.press("x", "x")
+            await chat.press("x", "x")
             await chat.until(lambda: "demo stays" in chat.screen())
         assert installed.find("first") is not None
 
@@ -286,10 +286,10 @@ def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[int, i
             assert any(list(curated.pairs())[-1] in line for line in lines)
             assert any("Esc close" in line for line in lines)
             assert any("available" in line for line in lines)
-            await chat.pilot.press("f12")
+            await chat.press("f12")
             await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end")
             await browse(chat, "demo")
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end again")
 
     run(body)
@@ -307,25 +307,25 @@ def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_named(
             await browse(chat, "demo")
             named = "Esc close  P pull another  Ctrl+C stop the answer  F1 help  Ctrl+Q quit"
             await chat.until(lambda: named in chat.screen())
-            await chat.pilot.press("f1")
+            await chat.press("f1")
             await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
-            await chat.pilot.press("f1")
+            await chat.press("f1")
             await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
             offered = [one.title for one in chat.app.get_system_commands(chat.app.screen)]
             assert offered == ["Help", "Quit", "Theme"]
-            await chat.pilot.press("ctrl+c")
+            await chat.press("ctrl+c")
             await chat.until(chat.ready)
             await chat.until(lambda: "press Ctrl+C again to quit" in chat.screen())
             await chat.until(lambda: "stop the answer" not in chat.screen())
-            await chat.pilot.press("f5", "f2", "f7")  # what is behind does not answer
+            await chat.press("f5", "f2", "f7")  # what is behind does not answer
             assert isinstance(chat.app.screen, PairsScreen)
             assert chat.session.speculation
             assert chat.ready()
-            await chat.pilot.press("ctrl+p")
+            await chat.press("ctrl+p")
             await chat.until(lambda: isinstance(chat.app.screen, CommandPalette))
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
-            await chat.pilot.press("ctrl+q")
+            await chat.press("ctrl+q")
         assert rooms.log == ["load first", "free first"]
 
     run(body)
@@ -353,7 +353,7 @@ def test_a_damaged_catalogue_is_said(hub_world: World, monkeypatch: pytest.Monke
 
     async def body() -> None:
         async with chatting(Rooms()) as chat:
-            await chat.pilot.press("f12")
+            await chat.press("f12")
             await chat.until(lambda: "the catalogue cannot be read" in chat.screen())
 
     run(body)
@@ -431,7 +431,7 @@ def test_escape_cancels_a_switch_and_its_progress_was_shown() -> None:
             assert "Esc cancels" in chat.status()
             await chat.send("too early")
             assert "still being loaded" in chat.status()
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(lambda: "loading was cancelled" in chat.transcript())
             await chat.until(chat.ready)
             assert chat.app.session is rooms.sessions[-1]
@@ -446,7 +446,7 @@ def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None:
         rooms.slow.add("first")
         async with chatting(rooms) as chat:
             await chat.until(lambda: "Loading first" in chat.status())
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(lambda: "loading was cancelled" in chat.transcript())
             await chat.send("/pairs other")
             await chat.until(chat.ready)
@@ -464,7 +464,7 @@ def test_quitting_while_switching_ends_the_thread() -> None:
             await chat.send("/pairs other")
             await chat.until(lambda: "load other" in rooms.log)
             rooms.slow.add("first")  # going back would take for ever
-            await chat.pilot.press("ctrl+q")
+            await chat.press("ctrl+q")
 
     run(body)
 
@@ -499,13 +499,13 @@ def strangers(hub_world: World) -> Repo:
 
 async def type_in(chat: Chat, text: str) -> None:
     """Have the line for a reference, and write `text` in it."""
-    await chat.pilot.press("p")
+    await chat.press("p")
     await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
     line = chat.app.screen.query_one(Input)
     line.value = ""
-    await chat.pilot.press(*text)
+    await chat.press(*text)
     assert line.value == text
-    await chat.pilot.press("enter")
+    await chat.press("enter")
 
 
 def test_a_reference_is_typed_checked_pulled_and_used(hub_world: World, strangers: Repo) -> None:
@@ -520,22 +520,22 @@ def test_a_reference_is_typed_checked_pulled_and_used(hub_world: World, stranger
             assert shown(chat).highlighted_option.id == "cqx"
             assert not [seen for seen in hub_world.server.bodies() if not seen.range]
             fault = hub_world.server.fault("/cdn/ann/Big", hold_after=900_000, whole=True)
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(fault.reached.is_set, "the download")
             await chat.until(lambda: "fetching" in chat.screen(), "the files")
-            await chat.pilot.press("c")
+            await chat.press("c")
             await chat.until(lambda: "cancelled" in chat.screen(), "the end of it")
             fault.release.set()
-            await chat.pilot.press("enter")  # the same reference again, by its line
+            await chat.press("enter")  # the same reference again, by its line
             await chat.until(lambda: "Enter fetches" in chat.screen(), "the second check")
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "cqx is installed" in chat.screen(), "the pair")
             await chat.until(lambda: "X remove" in chat.screen(), "the list anew")
             record = installed.find("cqx")
             assert record is not None
             assert record.target.files == ("b-Q8_0.gguf",)
             assert record.draft is not None
-            await chat.pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: len(rooms.sessions) == 2 and chat.ready(), "use")
             assert rooms.log[-1] == "load cqx"
 
@@ -562,7 +562,7 @@ def test_what_is_typed_wrongly_is_said_and_can_be_mended(hub_world: World, stran
                 await type_in(chat, text)
                 await chat.until(lambda said=said: said in chat.screen(), said)
                 assert "✗" in chat.screen()
-                await chat.pilot.press("escape") if shown(chat) is not chat.app.focused else None
+                await chat.press("escape") if shown(chat) is not chat.app.focused else None
             assert isinstance(chat.app.screen, PairsScreen)
             assert chat.app.pairs.state.guest is None
             assert installed.all_pairs() == []
@@ -586,9 +586,9 @@ def test_a_typed_pair_is_left_again_and_what_is_installed_is_not_pulled_twice(
             await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
             assert "models would fit" in chat.screen()
             assert shown(chat).highlighted_option.id == "big"
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(lambda: "big" not in [o.id for o in shown(chat).options], "gone")
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(lambda: chat.app.focused is chat.app.prompt, "closed")
 
     run(body)
@@ -602,15 +602,15 @@ def test_typing_fits_on_small_screens(
         async with chatting(Rooms(), size=size) as chat:
             await browse(chat)
             before = shown(chat).scrollable_content_region.width
-            await chat.pilot.press("p")
+            await chat.press("p")
             await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
             assert shown(chat).scrollable_content_region.width == before  # no line is wrapped
             await chat.until(lambda: "Enter check  Esc leave" in chat.screen(), "its keys")
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await type_in(chat, "ann/Big-GGUF --draft none --name a")
             await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
             assert any(line.strip(" │▸").startswith("a ") for line in chat.screen().splitlines())
-            await chat.pilot.press("p")
+            await chat.press("p")
             await chat.until(lambda: "ann/Big-GGUF --draft none" in chat.screen(), "the text again")
 
     run(body)
