@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,16 @@ def test_a_round_without_a_draft_tells_the_plain_speed_itself() -> None:
     for _ in range(5):
         drafting.add(plain)
     assert drafting.plain_seconds(drafted) == pytest.approx(plain.total_s + plain.between_s)
+
+
+def test_a_look_at_the_draft_is_no_part_of_what_plain_decoding_takes() -> None:
+    """It may read a whole prompt: else the speed-up would be larger the more that takes."""
+    drafting = Drafting(ChatSettings(gamma=3), None, able=True)
+    look = replace(rounds_of(b"xx", size=2)[0], draft_s=0.4, verify_s=0.1, total_s=0.5)
+    assert drafting.plain_seconds(look) == pytest.approx(0.1)
+    for _ in range(5):
+        drafting.add(look)
+    assert drafting.plain_speed(100) == pytest.approx(20)
 
 
 def test_speed_now_forgets_what_is_older_than_a_second() -> None:

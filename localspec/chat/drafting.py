@@ -88,7 +88,7 @@ class Drafting:
         turn's time, where the speed at its end alone would tell of a busy moment.
         """
         if done.drafted == 0:
-            return done.total_s + done.between_s
+            return done.undrafted_s + done.between_s
         speed = self.plain_speed(done.context)
         return None if speed is None else done.emitted / speed
 

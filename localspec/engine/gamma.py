@@ -302,7 +302,7 @@ class AutoGamma:
     def _time(self, done: Round) -> None:
         """Let the round's own timing correct the cost table."""
         self.learnt = True
-        seconds = done.total_s - done.draft_s
+        seconds = done.undrafted_s
         if self.costs.rereads:  # it depends on how many were accepted: no part of T(n)
             seconds -= done.rollback_s
             if done.accepted < done.drafted:
