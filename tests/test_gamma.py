@@ -10,16 +10,17 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from localspec.engine.acceptance import Accept, coupling, overlap
+from localspec.engine.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
 from localspec.engine.cost import Costs
 from localspec.engine.draft import look_for_argmax
 from localspec.engine.gamma import AutoGamma, FixedGamma, gamma_for
 from localspec.engine.generate import GenerateSettings
-from localspec.engine.noise import CounterNoise
+from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.plan import PLAIN, FixedPlan, Situation, StoppingPlan
 from localspec.engine.sampling import Dist, SamplingParams
+from localspec.engine.verify import Draft, LossyRule
 
 from .fakes import round_of
 from .test_generate import PROMPT, pair
@@ -453,7 +454,28 @@ def test_a_round_reports_what_was_judged() -> None:
         assert all(0 <= chance <= 1 + 1e-12 for chance in done.chances)
 
 
+@pytest.mark.parametrize("noise", [0.1, 0.6, 2.0])
+def test_under_lenience_at_temperature_0_a_guess_is_accepted_or_it_is_not(noise: float) -> None:
+    engine, cancel = pair(noise=noise), Cancel()
+    list(engine.prefill(PROMPT, cancel))
+    settings = GenerateSettings(sampling=SamplingParams(temperature=0), lenience=0.3, n_predict=80)
+    rounds = list(engine.generate(PROMPT, settings, FixedGamma(4, learns=True), cancel))
+    assert sum(done.accepted for done in rounds) > 10
+    for done in rounds:
+        assert done.chances == (1.0,) * done.accepted + (0.0,) * (done.accepted < done.drafted)
+
+
 # ---------------------------------------------------------------- acceptance probabilities
+
+
+def test_the_lenient_chance_is_what_the_lossy_rule_accepts() -> None:
+    p = Dist(np.array([3, 5, 7, 9]), np.array([0.5, 0.3, 0.15, 0.05]))
+    q = Dist(np.array([5, 3, 11]), np.array([0.6, 0.3, 0.1]))
+    noise, rule = StreamNoise(1), LossyRule(0.6)
+    drafts = (Draft((noise.pick(q, 0),), (q,)) for _ in range(20_000))
+    accepted = sum(rule(draft, (p, p), noise, 0).accepted for draft in drafts) / 20_000
+    assert lenient(0.6)(p, q) == pytest.approx(accepted, abs=0.015)
+    assert lenient(1.0)(p, q) == pytest.approx(overlap(p, q))
 
 
 def test_the_coupling_formula_is_what_counter_noise_does() -> None:
