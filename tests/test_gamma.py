@@ -6,10 +6,12 @@ import random
 import time
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
+from localspec.engine import gamma
 from localspec.engine.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
@@ -237,6 +239,27 @@ def test_plain_decoding_is_interrupted_by_looks_that_become_rarer_and_end() -> N
     pauses = [b - a for a, b in pairwise(looks)][4:]
     assert pauses == sorted(pauses)
     assert 5 < len(looks) < 25
+
+
+def test_once_the_account_of_looks_is_empty_a_round_works_out_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, asked = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), 0
+
+    def counted(*what: Any, **how: Any) -> tuple[int, float]:
+        nonlocal asked
+        asked += 1
+        return gamma_for(*what, **how)
+
+    monkeypatch.setattr(gamma, "gamma_for", counted)
+    policy.begin(follow_clock=False)
+    looks, lag = 0, 1
+    for _ in range(300):
+        look = policy.plan(Situation(room=60, lags=(lag,))).limit > 0
+        looks, lag = looks + look, 1 if look else lag + 1
+        policy.observe(round_of(0, 0, chance=0.02, passes=int(look)))
+    assert looks > 5
+    assert asked < 2 * looks + 10
 
 
 def test_a_text_that_becomes_easy_is_noticed() -> None:

@@ -279,11 +279,13 @@ class AutoGamma:
         if track.wait > 0:
             track.wait -= 1
             return False
-        times = (target.hoped if self._tries else target.shape)(longest + 1)
         unit = target.unit
+        cost = curve.seconds(situation.lags[index]) / (unit * target.shape(1)[1])
+        if track.spent + cost > _CREDIT:  # mostly so, and what could be gained takes long to tell
+            return False
+        times = (target.hoped if self._tries else target.shape)(longest + 1)
         step = curve.seconds(1) / unit
         _, gain = gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)
-        cost = curve.seconds(situation.lags[index]) / (unit * times[1])
         if track.spent + cost > _CREDIT * min(1.0, gain - 1):
             return False
         track.spent += cost
