@@ -78,8 +78,10 @@ class Drafting:
         return f"{said}, {lossy}" if lossy else said
 
     def add(self, done: Round) -> None:
-        """Learn the plain speed from rounds without a draft."""
+        """Learn the plain speed: from rounds without a draft, and from the others' costs."""
         self._plain.add(done)
+        if self._auto is not None and not isinstance(self.policy(), AutoGamma):
+            self._auto.follow(done)  # else the table shows a machine as it was when measured
 
     def plain_seconds(self, done: Round) -> float | None:
         """What the tokens of `done` would have taken without a draft, None while nobody knows.
