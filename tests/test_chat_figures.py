@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from localspec import machine
 from localspec.chat.drafting import Drafting
 from localspec.chat.meter import Meter
 from localspec.chat.settings import ChatSettings
+from localspec.engine.cost import Costs
+from localspec.engine.gamma import AutoGamma
 from localspec.engine.stats import Prefill
-from tests.fakes import rounds_of
+from tests.fakes import round_of, rounds_of
 
 
 def measured(times_s: list[float], tokens: int = 2) -> float | None:
@@ -51,6 +54,28 @@ def test_a_round_without_a_draft_tells_the_plain_speed_itself() -> None:
     for _ in range(5):
         drafting.add(plain)
     assert drafting.plain_seconds(drafted) == pytest.approx(plain.total_s + plain.between_s)
+
+
+def test_a_look_at_the_draft_is_no_part_of_what_plain_decoding_takes() -> None:
+    """It may read a whole prompt: else the speed-up would be larger the more that takes."""
+    drafting = Drafting(ChatSettings(gamma=3), None, able=True)
+    look = replace(rounds_of(b"xx", size=2)[0], draft_s=0.4, verify_s=0.1, total_s=0.5)
+    assert drafting.plain_seconds(look) == pytest.approx(0.1)
+    for _ in range(5):
+        drafting.add(look)
+    assert drafting.plain_speed(100) == pytest.approx(20)
+
+
+@pytest.mark.parametrize("gamma", [0, 3])
+def test_the_plain_speed_is_this_machine_s_also_where_the_draft_length_is_fixed(gamma: int) -> None:
+    """It is half as fast as when it was measured."""
+    auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, [{0: {1: 0.01}}]))
+    drafting = Drafting(ChatSettings(gamma=gamma), auto, able=True)
+    assert drafting.plain_speed(100) == pytest.approx(10)
+    for _ in range(20):
+        seconds = 2 * (0.14 if gamma else 0.1)
+        drafting.add(round_of(gamma, gamma, seconds=seconds, passes=0, context=100))
+    assert drafting.plain_speed(100) == pytest.approx(5, rel=0.1)
 
 
 def test_speed_now_forgets_what_is_older_than_a_second() -> None:

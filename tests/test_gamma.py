@@ -6,20 +6,23 @@ import random
 import time
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
-from localspec.engine.acceptance import Accept, coupling, overlap
+from localspec.engine import gamma
+from localspec.engine.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
 from localspec.engine.cost import Costs
 from localspec.engine.draft import look_for_argmax
 from localspec.engine.gamma import AutoGamma, FixedGamma, gamma_for
 from localspec.engine.generate import GenerateSettings
-from localspec.engine.noise import CounterNoise
+from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.plan import PLAIN, FixedPlan, Situation, StoppingPlan
 from localspec.engine.sampling import Dist, SamplingParams
+from localspec.engine.verify import Draft, LossyRule
 
 from .fakes import round_of
 from .test_generate import PROMPT, pair
@@ -238,6 +241,27 @@ def test_plain_decoding_is_interrupted_by_looks_that_become_rarer_and_end() -> N
     assert 5 < len(looks) < 25
 
 
+def test_once_the_account_of_looks_is_empty_a_round_works_out_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, asked = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), 0
+
+    def counted(*what: Any, **how: Any) -> tuple[int, float]:
+        nonlocal asked
+        asked += 1
+        return gamma_for(*what, **how)
+
+    monkeypatch.setattr(gamma, "gamma_for", counted)
+    policy.begin(follow_clock=False)
+    looks, lag = 0, 1
+    for _ in range(300):
+        look = policy.plan(Situation(room=60, lags=(lag,))).limit > 0
+        looks, lag = looks + look, 1 if look else lag + 1
+        policy.observe(round_of(0, 0, chance=0.02, passes=int(look)))
+    assert looks > 5
+    assert asked < 2 * looks + 10
+
+
 def test_a_text_that_becomes_easy_is_noticed() -> None:
     policy = auto({1: 1.0, 2: 1.3, 17: 4.0}, step=0.05)
     policy.begin(follow_clock=False)
@@ -453,7 +477,28 @@ def test_a_round_reports_what_was_judged() -> None:
         assert all(0 <= chance <= 1 + 1e-12 for chance in done.chances)
 
 
+@pytest.mark.parametrize("noise", [0.1, 0.6, 2.0])
+def test_under_lenience_at_temperature_0_a_guess_is_accepted_or_it_is_not(noise: float) -> None:
+    engine, cancel = pair(noise=noise), Cancel()
+    list(engine.prefill(PROMPT, cancel))
+    settings = GenerateSettings(sampling=SamplingParams(temperature=0), lenience=0.3, n_predict=80)
+    rounds = list(engine.generate(PROMPT, settings, FixedGamma(4, learns=True), cancel))
+    assert sum(done.accepted for done in rounds) > 10
+    for done in rounds:
+        assert done.chances == (1.0,) * done.accepted + (0.0,) * (done.accepted < done.drafted)
+
+
 # ---------------------------------------------------------------- acceptance probabilities
+
+
+def test_the_lenient_chance_is_what_the_lossy_rule_accepts() -> None:
+    p = Dist(np.array([3, 5, 7, 9]), np.array([0.5, 0.3, 0.15, 0.05]))
+    q = Dist(np.array([5, 3, 11]), np.array([0.6, 0.3, 0.1]))
+    noise, rule = StreamNoise(1), LossyRule(0.6)
+    drafts = (Draft((noise.pick(q, 0),), (q,)) for _ in range(20_000))
+    accepted = sum(rule(draft, (p, p), noise, 0).accepted for draft in drafts) / 20_000
+    assert lenient(0.6)(p, q) == pytest.approx(accepted, abs=0.015)
+    assert lenient(1.0)(p, q) == pytest.approx(overlap(p, q))
 
 
 def test_the_coupling_formula_is_what_counter_noise_does() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import cast
 
@@ -72,6 +73,31 @@ def read(engine: Engine, prompt: Sequence[int]) -> Prefill:
             next(steps)
         except StopIteration as end:
             return cast("Prefill", end.value)
+
+
+def test_what_a_device_has_still_to_read_of_the_prompt_is_no_part_of_the_first_round() -> None:
+    """It gets its work and goes on by itself; whoever wants logits waits, or whoever says so."""
+    engine, busy = pair(), 0.0
+    target = cast("StubContext", engine.target)
+    at_once = target.decode
+
+    def wait() -> None:
+        nonlocal busy
+        time.sleep(busy)
+        busy = 0.0
+
+    def decode(tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
+        nonlocal busy
+        busy += 0.03
+        if n_logits:
+            wait()
+        return at_once(tokens, n_logits)
+
+    target.decode, target.wait = decode, wait  # type: ignore[method-assign]
+    prompt = [1] * 100
+    assert read(engine, prompt).seconds > 4 * 0.03
+    rounds = engine.generate(prompt, GenerateSettings(n_predict=1), FixedGamma(0), Cancel())
+    assert next(rounds).verify_s < 2 * 0.03
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4, 6, 8, 31])

@@ -268,6 +268,25 @@ def test_processes_side_by_side_keep_what_each_has_learnt(
     assert set(stored.learned) == {128, 768}
 
 
+def test_what_another_process_has_learnt_meanwhile_is_not_taken_back(
+    target_context: Context, draft_context: Context
+) -> None:
+    before = start(target_context, draft_context)
+    before.auto.begin(follow_clock=True)
+    before.auto.observe(timed(3, 20e-3, 100))
+    before.keep()
+    one, other = (start(target_context, draft_context) for _ in range(2))
+    for each, context in ((one, 100), (other, 700)):
+        each.auto.begin(follow_clock=True)
+        for _ in range(9):
+            each.auto.observe(timed(3, 40e-3, context))
+        each.keep()
+    stored = profile_store().load(one.target.identity)
+    assert stored is not None
+    assert stored.learned[128] == one.auto.costs.target.learned()[128]
+    assert stored.learned[768] == other.auto.costs.target.learned()[768]
+
+
 def test_what_is_measured_anew_meanwhile_stays(
     target_context: Context, draft_context: Context
 ) -> None:

@@ -78,8 +78,10 @@ class Drafting:
         return f"{said}, {lossy}" if lossy else said
 
     def add(self, done: Round) -> None:
-        """Learn the plain speed from rounds without a draft."""
+        """Learn the plain speed: from rounds without a draft, and from the others' costs."""
         self._plain.add(done)
+        if self._auto is not None and not isinstance(self.policy(), AutoGamma):
+            self._auto.follow(done)  # else the table shows a machine as it was when measured
 
     def plain_seconds(self, done: Round) -> float | None:
         """What the tokens of `done` would have taken without a draft, None while nobody knows.
@@ -88,7 +90,7 @@ class Drafting:
         turn's time, where the speed at its end alone would tell of a busy moment.
         """
         if done.drafted == 0:
-            return done.total_s + done.between_s
+            return done.undrafted_s + done.between_s
         speed = self.plain_speed(done.context)
         return None if speed is None else done.emitted / speed
 

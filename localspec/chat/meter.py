@@ -25,7 +25,7 @@ class PlainSpeed:
         """Count a round."""
         if done.drafted == 0:
             self._tokens += done.emitted
-            self._seconds += done.total_s + done.between_s
+            self._seconds += done.undrafted_s + done.between_s
 
     @property
     def tokens_per_second(self) -> float | None:

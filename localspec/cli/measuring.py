@@ -70,7 +70,12 @@ class Measured:
             now = self.store.load(known.identity)
             # It may have been too noisy to keep, or measured anew by another process.
             if now is not None and now.measured == known.measured:
-                self.store.learn(now, {**now.learned, **model.learned()})
+                taught = {
+                    at: points
+                    for at, points in model.learned().items()
+                    if points != known.learned.get(at)  # else another process may know better
+                }
+                self.store.learn(now, {**now.learned, **taught})
 
 
 def chosen_threads(

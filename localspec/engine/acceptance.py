@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
-from localspec.engine.draft import Look, LookForBest, LookToSample, look_for_argmax
+from localspec.engine.draft import (
+    Agreement,
+    KeptView,
+    Logits,
+    Look,
+    LookForBest,
+    LookToSample,
+    look_for_argmax,
+)
 from localspec.engine.grammar import Constraint
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
 from localspec.engine.replay import Recorder
@@ -78,8 +87,12 @@ def drawing(
     sampler = Sampler(_lenient(sampling, lenience), constraint)
     rule = rule_named(name, lenience)
     if name in ("match", "lossy greedy") and not coupled:
-        return Drawing(sampler, rule, noise, _best(sampler), cuttable=True)
-    look = LookToSample(sampler, noise, coupling if coupled else overlap)
+        best = _best(sampler)
+        return Drawing(
+            sampler, rule, noise, best if name == "match" else _kept(best), cuttable=True
+        )
+    agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
+    look = LookToSample(sampler, noise, agreement)
     return Drawing(sampler, rule, noise, look, cuttable=coupled)
 
 
@@ -125,6 +138,24 @@ def _best(sampler: Sampler) -> Look:
     if sampler.constraint(()) is None and not (params.penalised or params.logit_bias):
         return look_for_argmax
     return LookForBest(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
+
+
+def _kept(best: Look) -> Look:
+    """The same guess under lenience at temperature 0, where a match is not needed."""
+
+    def look(logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> KeptView:
+        return KeptView(best(logits, tokens, drafted))
+
+    return look
+
+
+def lenient(lenience: float) -> Agreement:
+    """The chance that the token rule with lenience accepts: sum(min(p / l, q))."""
+
+    def agreement(p: Dist, q: Dist) -> float:
+        return overlap(Dist(p.ids, p.probs / lenience), q)
+
+    return agreement
 
 
 _FEW = 64  # ids up to which looking them up one by one is faster than arrays are

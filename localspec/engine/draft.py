@@ -111,6 +111,29 @@ class LookForBest:
         return ArgmaxView(int(self.best.along(logits, tokens, drafted).ids[0]), logits)
 
 
+@dataclass(frozen=True, slots=True)
+class KeptView:
+    """A best guess where the rule accepts whatever the target's row keeps.
+
+    Attributes:
+        guess: the same where the rule asks for a match.
+    """
+
+    guess: View
+
+    def confidence(self) -> float:
+        """That of the guess."""
+        return self.guess.confidence()
+
+    def pick(self) -> tuple[int, Dist | None]:
+        """The guess."""
+        return self.guess.pick()
+
+    def chance(self, p: Dist) -> float:
+        """Nothing is left to chance: the row has the guess or it has not."""
+        return float(p.prob(self.guess.pick()[0]) > 0)
+
+
 Agreement: TypeAlias = Callable[[Dist, Dist], float]
 """(p, q) -> the probability that a token drawn from q is accepted."""
 

@@ -177,7 +177,7 @@ class AutoGamma:
             return
         context, lag = done.context, done.draft_prefill
         if self._follow_clock:
-            self._time(done)
+            self.follow(done)
         lag = _USUAL_LAG if lag > _HORIZON else lag  # a prompt is not read again every round
         seconds = self._table.drafting(done.drafter, context, lag, done.draft_passes)
         target = self._table.target.at(context)
@@ -192,6 +192,21 @@ class AutoGamma:
         if self._looking and done.drafted:  # what verifying it cost, over what it brought
             lost = seconds / (target.unit * target.shape(1)[1]) - done.emitted
             self._tracks[done.drafter].spent += max(0.0, lost)
+
+    def follow(self, done: Round) -> None:
+        """Let the round's own timing correct the cost table, whoever planned it."""
+        if not done.tokens:
+            return
+        self.learnt = True
+        seconds = done.undrafted_s
+        if self.costs.rereads:  # it depends on how many were accepted: no part of T(n)
+            seconds -= done.rollback_s
+            if done.accepted < done.drafted:
+                self.costs.observe_going_back(done.context, done.accepted, done.rollback_s)
+        self.costs.observe_target(done.context, done.drafted + 1, seconds)
+        self.costs.observe_draft(
+            done.drafter, done.context, done.draft_prefill, done.draft_passes, done.draft_s
+        )
 
     @property
     def _drafting(self) -> bool:
@@ -279,11 +294,13 @@ class AutoGamma:
         if track.wait > 0:
             track.wait -= 1
             return False
-        times = (target.hoped if self._tries else target.shape)(longest + 1)
         unit = target.unit
+        cost = curve.seconds(situation.lags[index]) / (unit * target.shape(1)[1])
+        if track.spent + cost > _CREDIT:  # mostly so, and what could be gained takes long to tell
+            return False
+        times = (target.hoped if self._tries else target.shape)(longest + 1)
         step = curve.seconds(1) / unit
         _, gain = gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)
-        cost = curve.seconds(situation.lags[index]) / (unit * times[1])
         if track.spent + cost > _CREDIT * min(1.0, gain - 1):
             return False
         track.spent += cost
@@ -298,19 +315,6 @@ class AutoGamma:
         track.rounds = _FADE * track.rounds + 1
         track.drafted = _FADE * track.drafted + done.drafted
         track.accepted = _FADE * track.accepted + done.accepted
-
-    def _time(self, done: Round) -> None:
-        """Let the round's own timing correct the cost table."""
-        self.learnt = True
-        seconds = done.total_s - done.draft_s
-        if self.costs.rereads:  # it depends on how many were accepted: no part of T(n)
-            seconds -= done.rollback_s
-            if done.accepted < done.drafted:
-                self.costs.observe_going_back(done.context, done.accepted, done.rollback_s)
-        self.costs.observe_target(done.context, done.drafted + 1, seconds)
-        self.costs.observe_draft(
-            done.drafter, done.context, done.draft_prefill, done.draft_passes, done.draft_s
-        )
 
 
 def _best_length(

@@ -116,6 +116,7 @@ class Engine:
             self.target.mark()
             self.target.decode(prompt[start : min(start + self.target.n_batch, end)], 0)
             yield len(self.target.tokens) - cached, end - cached
+        self.target.wait()  # else the first round would seem to take the prompt's time
         return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
 
     def generate(

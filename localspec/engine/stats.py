@@ -73,6 +73,11 @@ class Round:
         return len(self.tokens)
 
     @property
+    def undrafted_s(self) -> float:
+        """Seconds of the round but for the drafting: a look at the draft takes some, too."""
+        return self.total_s - self.draft_s
+
+    @property
     def from_draft(self) -> int:
         """How many of `tokens`, counted from the first, the draft proposed."""
         return min(self.accepted, len(self.tokens))

@@ -59,6 +59,9 @@ class StubContext:
         rows = [self.script(tuple(self.tokens[: i + 1])) for i in range(first, len(self.tokens))]
         return np.array(rows, np.float32).reshape(n_logits, self.model.n_vocab)
 
+    def wait(self) -> None:
+        pass
+
     def mark(self, ahead: int = 0, *, anew: bool = False) -> None:
         self.marked = len(self.tokens)
 

@@ -153,6 +153,13 @@ class Context:
         self.tokens.extend(tokens)
         return self._logits(n, n_logits)
 
+    def wait(self) -> None:
+        """Wait until a device has done what was decoded without logits.
+
+        Whoever asks for logits waits for them anyway; until then `decode` only hands out the work.
+        """
+        lib.llama_synchronize(self._handle)
+
     def _recover(self, code: int) -> None:
         """Take out what a failed decode left behind, and raise what it means."""
         kept = len(self.tokens)
@@ -250,6 +257,7 @@ class Context:
         try:
             for start in range(len(self.tokens), n, self._n_batch):
                 self.decode(kept[start : min(start + self._n_batch, n)], 0)
+            self.wait()  # what this takes is no part of the next decode's time
         finally:
             self.watch(watched)
 
