@@ -17,7 +17,8 @@ while others were chosen is no less known to it than their best length is.
 
 It runs 4 x 2 kinds and temperatures x (choose x 9 + repeats x 2 to 4) settings x tokens: at 10
 tokens a second the usual 3 and 10 repeats of 128 tokens take an hour and three quarters. The table
-is written after every repeat. For "never slower" give a bad draft and
+is written after every repeat. `--chosen table.json` takes the choosing runs from an earlier table
+of the same pair, so that all the time goes into scoring. For "never slower" give a bad draft and
 `--gammas 0 --choose 0 --tokens 256`: with two repeats a quarter of an hour.
 """
 
@@ -194,6 +195,7 @@ def main() -> None:
     parser.add_argument("--gammas", default="0,1,2,3,4,6,8,12")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--choose", type=int, default=3)
+    parser.add_argument("--chosen", type=Path, help="JSON of an earlier run, which has chosen")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--ctx-size", type=int, default=1024)
@@ -222,6 +224,9 @@ def main() -> None:
             for (name, policy), pair in zip(policies, contexts, strict=True)
         ]
         runs = Runs()
+        if arguments.chosen is not None:
+            runs.choosing = chosen(arguments.chosen)
+            arguments.choose = min(map(len, runs.choosing.values()))
         for _ in compare(runs, lanes, auto, arguments):
             text = table(runs, fixed, arguments)
             text += f"\n\n{machine()}; took {(time.perf_counter() - started) / 60:.0f} minutes.\n"
@@ -245,7 +250,8 @@ def compare(
 ) -> Iterator[None]:
     """Run them all; the figures go into `runs`, and there is a pause after every repeat."""
     luck, fixed = random.Random(0), [lane.name for lane in lanes if lane.name != AUTO]
-    for repeat in range(arguments.choose + arguments.repeats):
+    done = arguments.choose if runs.choosing else 0
+    for repeat in range(done, arguments.choose + arguments.repeats):
         scores = repeat >= arguments.choose
         speeds = runs.scoring if scores else runs.choosing
         for kind, temperature in CELLS:
@@ -273,6 +279,15 @@ def write(path: Path, text: str, runs: Runs) -> None:
         for phase, speeds in (("choosing", runs.choosing), ("scoring", runs.scoring))
     }
     path.with_suffix(".json").write_text(json.dumps(raw, indent=1), "utf-8")
+
+
+def chosen(path: Path) -> Speeds:
+    """The choosing half of a table that was written before."""
+    found: Speeds = {}
+    for key, speeds in json.loads(path.read_text("utf-8"))["choosing"].items():
+        kind, temperature, name = key.split()
+        found[kind, float(temperature), name] = speeds
+    return found
 
 
 def own_ratio(lane: Lane) -> list[float]:
