@@ -418,9 +418,10 @@ def test_with_a_state_to_copy_it_is_never_much_slower_than_plain_decoding(
         back = verifying(max(2, accepted + 1)) if accepted < n else 0.0
         times = [luck.gauss(1, 0.02) * each for each in (0.05 * passes, verifying(n + 1), back)]
         done = round_of(n, accepted, chance=acceptance, passes=passes)
+        done = replace(done, confidences=(acceptance,) * passes)
         policy.observe(replace(done, draft_s=times[0], total_s=sum(times), rollback_s=times[2]))
         tokens, seconds = tokens + accepted + 1, seconds + sum(times)
-    assert tokens / seconds > 0.95 / verifying(1)
+    assert tokens / seconds > 0.95 / verifying(1)  # luck alone makes 3 % in a run this short
     assert costs.target.at(0).seconds(1) == pytest.approx(verifying(1), rel=0.1)
 
 

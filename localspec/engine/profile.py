@@ -44,6 +44,8 @@ _DEPTH = 1024
 _LEAST_DEPTH = 256
 _FILLING = 1.0  # seconds
 _LEAST = 2  # sizes measured however long it takes: a curve is more than a point
+_STEPS = (1, 1, 1, 1)
+_SLOWER = 1.5  # so many times a step's time: it was disturbed
 _STEADY = 0.5  # a spread above this is noise from elsewhere
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
@@ -265,6 +267,20 @@ def profile(context: Context, known: Mapping[str, Any]) -> tuple[Profile, bool]:
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
     points, timing = measure_by_context(context, draft=draft, budget=budget)
     return Profile(known, points), timing.steady
+
+
+def step(draft: Context) -> float | None:
+    """Seconds of one token; None where nothing fits."""
+    return measure(draft, _STEPS, budget=DRAFT_BUDGET, one_row=True).points.get(1)
+
+
+def disturbed(found: Profile, once: float) -> bool:
+    """Whether a draft was measured much slower than its step was `once` before.
+
+    That takes half a second, so that all of it may have been disturbed together: a draft that seems
+    dear is never asked, and no round would ever correct it.
+    """
+    return found.measured[min(found.measured)].get(1, 0.0) > _SLOWER * once
 
 
 class ProfileStore:
