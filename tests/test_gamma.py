@@ -305,6 +305,29 @@ def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float)
     assert rounds(20, 1.0)[-10:] == before
 
 
+def test_what_a_short_context_yielded_is_not_asked_of_a_long_one() -> None:
+    """Lambda is what can be done here: a long text that is pasted makes every round slower."""
+    times = {1: 1.0, 2: 1.25, 4: 1.6, 8: 2.6, 16: 4.5, 25: 6.8}
+    deep = {n: seconds + 0.5 * (1 + n / 4) for n, seconds in times.items()}
+
+    def lengths(contexts: list[int]) -> list[int]:
+        policy = AutoGamma(Costs({0: times, 1024: deep}, [{0: {1: 0.1}}]))
+        policy.begin(follow_clock=False)
+        found = []
+        for context in contexts:
+            plan = policy.plan(Situation(room=60, context=context))
+            while plan.wants_token(0.9) and plan.aim < plan.limit and plan.wants_pass():
+                pass
+            accepted = plan.aim and plan.aim - 1
+            policy.observe(round_of(plan.aim, accepted, chance=0.8, context=context))
+            found.append(plan.aim)
+        return found
+
+    always, jumped = lengths([6000] * 70), lengths([100] * 60 + [6000] * 10)
+    assert min(always[-10:]) > 1
+    assert all(abs(a - b) <= 1 for a, b in zip(jumped[-10:], always[-10:], strict=True))
+
+
 def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     costs = Costs({0: FLAT}, [{0: {1: 0.05, 64: 3.0}}])
     policy = AutoGamma(costs)

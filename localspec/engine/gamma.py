@@ -122,9 +122,9 @@ class AutoGamma:
 
     def _reset(self) -> None:
         self._tracks = [_Track(Calibration()) for _ in self.costs.drafts]
-        # Sums over recent rounds: tokens, what they took, what they take undrafted. Both in units
-        # of the machine's speed at the time: what a throttled machine can do is not what it did.
-        self._tokens = self._spent = self._plain = 0.0
+        # Sums over recent rounds: tokens, and what they took, in plain rounds of that moment: what
+        # a throttled machine can do, or a longer context lets it do, is not what it did.
+        self._tokens = self._spent = 0.0
         self._generated = 0
         self._looking = False  # whether the round is one that plain decoding would have won
         self._willing: float | None = None  # share of the last rounds where drafts promised to pay
@@ -146,7 +146,7 @@ class AutoGamma:
         if longest < 1 or not self._tracks:
             return PLAIN
         target = self._table.target.at(situation.context)
-        rate = max(1 / target.shape(1)[1], self._tokens / self._spent if self._spent else 0.0)
+        rate = max(1.0, self._gain) / target.shape(1)[1]
         times = target.shape(longest + 1)
         choices = [
             self._choice(index, situation, target, times, rate)
@@ -184,14 +184,13 @@ class AutoGamma:
         self._tokens = _FADE * self._tokens + done.emitted
         seconds += target.seconds(done.drafted + 1)
         seconds += self._table.going_back(context, done.drafted, done.accepted)
-        self._spent = _FADE * self._spent + seconds / target.unit
-        self._plain = _FADE * self._plain + done.emitted * target.shape(1)[1]
+        rounds = seconds / (target.unit * target.shape(1)[1])
+        self._spent = _FADE * self._spent + rounds
         self._generated += done.emitted
         if self._tracks:
             self._judge(self._tracks[done.drafter], done)
         if self._looking and done.drafted:  # what verifying it cost, over what it brought
-            lost = seconds / (target.unit * target.shape(1)[1]) - done.emitted
-            self._tracks[done.drafter].spent += max(0.0, lost)
+            self._tracks[done.drafter].spent += max(0.0, rounds - done.emitted)
 
     def follow(self, done: Round) -> None:
         """Let the round's own timing correct the cost table, whoever planned it."""
@@ -207,6 +206,11 @@ class AutoGamma:
         self.costs.observe_draft(
             done.drafter, done.context, done.draft_prefill, done.draft_passes, done.draft_s
         )
+
+    @property
+    def _gain(self) -> float:
+        """Tokens lately for the time of a plain round."""
+        return self._tokens / self._spent if self._spent else 0.0
 
     @property
     def _drafting(self) -> bool:
@@ -236,7 +240,7 @@ class AutoGamma:
             return "not drafting: this draft costs more than it saves here"
         if track.drafted < 1:
             return "drafting: nothing is known about this draft yet"
-        gain = self._plain / self._spent
+        gain = self._gain
         accepted = f"{track.accepted / track.drafted:.0%}".replace("%", " %")
         accepted = f"{kind}, {accepted}" if kind else accepted
         if self._drafting or gain >= 1:
