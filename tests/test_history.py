@@ -424,6 +424,45 @@ def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(desk: Callable[[],
 
 
 def test_migrations_run_once_in_order_and_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_change_is_made_though_nobody_waits_for_it_any_more(desk: Callable[[], Desk]) -> None:
+    one = desk()
+    one.turn("q", "a")
+    conversation, free = one.record.header.id, threading.Event()
+    one.keeper.ask(lambda _: free.wait(10))
+    change = one.keeper.ask(lambda store: store.rename(conversation, "renamed"), changes=True)
+    assert not change.cancel()
+    free.set()
+    assert one.titles() == ["renamed"]
+
+
+def test_a_job_that_can_never_be_done_is_told_and_holds_up_nothing(
+    desk: Callable[[], Desk],
+) -> None:
+    def broken(store: Store) -> None:
+        raise TypeError("a fault of ours")
+
+    one = desk()
+    one.keeper.write(broken)
+    one.turn("q", "a")
+    assert one.titles() == ["q"]
+    assert "TypeError: a fault of ours" in one.told[0].message
+
+
+def test_what_could_not_be_written_is_tried_again_at_the_end(path: Path) -> None:
+    one = Desk(path)
+    assert one.titles() == []
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON messages BEGIN"
+                      " SELECT raise(ABORT, 'database or disk is full'); END")  # fmt: skip
+        one.turn("q", "a")
+        one.flush()
+        assert "full" in one.told[0].message
+        other.execute("DROP TRIGGER full")
+    assert one.keeper.close(30)
+    with closing(Store(path)) as store:
+        assert [one.messages for one in store.listed()] == [2]
+
+
     db = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     first, second = ("CREATE TABLE a (x)",), ("INSERT INTO a VALUES (1)", "CREATE TABLE b (y)")
     schema.migrate(db, [first])

@@ -197,15 +197,21 @@ class Shelf:
 
     # Other conversations
 
-    def ask(self, job: Callable[[Store], Result]) -> asyncio.Future[Result]:
+    def ask(
+        self, job: Callable[[Store], Result], *, changes: bool = False
+    ) -> asyncio.Future[Result]:
         """What the store says.
 
         Raises:
+        Args:
+            job: asked of the store.
+            changes: it is done whether or not somebody waits for it.
+
             ConversationError: conversations are not kept, or cannot be read.
         """
         if self._keeper is None:
             raise ConversationError("conversations are not kept")
-        return asyncio.wrap_future(self._keeper.ask(job))
+        return asyncio.wrap_future(self._keeper.ask(job, changes=changes))
 
     def open(self, conversation: str) -> None:
         """Go on with a stored conversation."""
@@ -225,7 +231,7 @@ class Shelf:
     async def _told(self, job: Coroutine[Any, Any, None]) -> None:
         try:
             await job
-        except LocalspecError as error:
+        except Exception as error:  # whatever it is, the conversation goes on
             self._app.transcript.say(*in_words(error), error=True)
 
     async def _open(self, conversation: str) -> None:
@@ -258,12 +264,14 @@ class Shelf:
         stored = await asyncio.to_thread(exchange.read_file, path)
         if self._keeper is not None:
             nodes = list(stored.tree.nodes.values())
-            await self.ask(lambda store: store.save(stored.header, nodes, stored.tree.leaf))
+            await self.ask(
+                lambda store: store.save(stored.header, nodes, stored.tree.leaf), changes=True
+            )
         self._show(stored)
 
     def _show(self, stored: Stored) -> None:
         session = self._app.session
-        if session is None or not self._app.turns.free():
+        if not self._app.turns.free() or session is None:
             return
         settings = parameters.from_document(stored.header.parameters, session.settings)
         self.record.open(stored)

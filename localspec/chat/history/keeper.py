@@ -22,8 +22,8 @@ Job: TypeAlias = "Callable[[Store], Any]"
 class Keeper:
     """Runs jobs on a `Store` one after the other.
 
-    Writing jobs that fail are kept and tried again before the next one, so that nothing is lost
-    while a disk is full or a file is locked. Trouble is told once for each reason.
+    Writing jobs that fail are kept and tried again before the next one and at the end, so that
+    nothing is lost while a disk is full or a file is locked. Trouble is told once for each reason.
 
     Args:
         path: the store's file.
@@ -66,12 +66,15 @@ class Keeper:
             self._announced = True
             self._jobs.put(_wake)
 
-    def ask(self, job: Callable[[Store], Result]) -> Future[Result]:
+    def ask(self, job: Callable[[Store], Result], *, changes: bool = False) -> Future[Result]:
         """What `job` finds in the store; raises a `LocalspecError` where that is not possible.
 
-        A future that is cancelled in time asks for nothing.
+        A future that is cancelled in time asks for nothing, unless the job `changes` the store:
+        that is done, also where nobody waits to hear of it.
         """
         future: Future[Result] = Future()
+        if changes:
+            future.set_running_or_notify_cancel()
         self._jobs.put(lambda store: self._answer(store, job, future))
         return future
 
@@ -89,6 +92,7 @@ class Keeper:
             while (job := self._jobs.get()) is not None:
                 job(store)
                 self._write_pieces(store)
+            self._catch_up(store)
             self._write_pieces(store)
         finally:
             if store is not None:
@@ -110,12 +114,19 @@ class Keeper:
         if ends is not None:
             self._running[ends] = False
         self._unwritten.append(job)
-        try:
-            while self._unwritten:
+        self._catch_up(store)
+
+    def _catch_up(self, store: Store | None) -> None:
+        """Do what is to be written, in order, as far as the file takes it."""
+        while store is not None and self._unwritten:
+            try:
                 self._unwritten[0](store)
-                self._unwritten.popleft()
-        except sqlite3.Error as error:
-            self._trouble(in_words(error, self._path))
+            except sqlite3.Error as error:
+                self._trouble(in_words(error, self._path))
+                return
+            except Exception as error:  # it would never work: nothing else is to wait for it
+                self._trouble(_fault(error))
+            self._unwritten.popleft()
 
     def _write_pieces(self, store: Store | None) -> None:
         # In this order: a round that comes from here on is announced again, at worst in vain.
@@ -136,13 +147,15 @@ class Keeper:
             except sqlite3.Error as error:
                 self._pieces.appendleft((message, spans))  # the next round tries again
                 self._trouble(in_words(error, self._path))
+            except Exception as error:
+                self._trouble(_fault(error))
 
     def _answer(
         self, store: Store | None, job: Callable[[Store], Result], future: Future[Result]
     ) -> None:
         # From here on nobody can cancel it: a result that is refused would end the thread, and
         # with it everything that is still to be written.
-        if not future.set_running_or_notify_cancel():
+        if not future.running() and not future.set_running_or_notify_cancel():
             return
         try:
             if store is None:
@@ -161,6 +174,14 @@ class Keeper:
 
 def _wake(store: Store | None) -> None:
     """Nothing: after every job the thread writes the rounds that have come."""
+
+
+def _fault(error: Exception) -> LocalspecError:
+    """That something could not be written for a reason that lies with us."""
+    return ConversationError(
+        f"something that was said is not kept ({type(error).__name__}: {error})",
+        "This is a fault of localspec; the chat goes on.",
+    )
 
 
 def in_words(error: Exception, path: Path) -> LocalspecError:
