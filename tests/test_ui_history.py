@@ -6,23 +6,26 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.events import TurnEnd, TurnEvent
 from localspec.chat.history import exchange
 from localspec.chat.history.record import Record
 from localspec.chat.history.store import Store
 from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError, EngineError
+from localspec.ui.app import ChatApp
 from localspec.ui.history_screen import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate, ScriptedSession
-from localspec.ui.app import ChatApp
 
 
 def run(body: Callable[[], Any]) -> None:
@@ -232,9 +235,6 @@ def test_an_edited_message_is_another_version_of_it() -> None:
     run(body)
 
 
-def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
-    async def body() -> None:
-        async with chatting(answers=["A1.", "A2.", EngineError("it broke")]) as chat:
 class Reusing(ScriptedSession):
     """Has its answers where messages were that are gone, as Python may put them."""
 
@@ -291,6 +291,9 @@ def test_what_was_typed_comes_back_after_an_edit() -> None:
     run(body)
 
 
+def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
+    async def body() -> None:
+        async with chatting(answers=["A1.", "A2.", EngineError("it broke")]) as chat:
             await chat.ask("first")
             await chat.ask("second")
             await chat.pilot.press("f8", "f8", *"?", "enter")
@@ -350,9 +353,6 @@ def test_a_summary_that_is_stopped_changes_nothing() -> None:
 
     run(body)
 
-
-def test_trouble_with_the_file_is_one_line_and_the_chat_goes_on(archive: Path) -> None:
-    archive.write_text("this is no database " * 50)
 
 def test_what_is_chosen_while_a_pair_is_loaded_says_why_it_does_not_open(archive: Path) -> None:
     long_conversation(archive, 2)
@@ -419,6 +419,9 @@ def test_what_nobody_foresaw_is_said_in_place(
 
     run(body)
 
+
+def test_trouble_with_the_file_is_one_line_and_the_chat_goes_on(archive: Path) -> None:
+    archive.write_text("this is no database " * 50)
 
     async def body() -> None:
         async with chatting(archive=archive) as chat:

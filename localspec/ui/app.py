@@ -297,7 +297,7 @@ class ChatApp(App[None]):
         self.turns.stop()
         if self.turns.editing is not None:
             self.turns.edit(None)
-            self.prompt.clear()
+            self.prompt.show(self.turns.unsent)
 
     def action_version(self, node: str, way: str) -> None:
         """Show the earlier or the later version of a message (its arrows were clicked)."""
