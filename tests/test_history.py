@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import signal
 import sqlite3
@@ -423,7 +424,6 @@ def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(desk: Callable[[],
     assert not one.told
 
 
-def test_migrations_run_once_in_order_and_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_change_is_made_though_nobody_waits_for_it_any_more(desk: Callable[[], Desk]) -> None:
     one = desk()
     one.turn("q", "a")
@@ -463,6 +463,7 @@ def test_what_could_not_be_written_is_tried_again_at_the_end(path: Path) -> None
         assert [one.messages for one in store.listed()] == [2]
 
 
+def test_migrations_run_once_in_order_and_whole_or_not_at_all(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     first, second = ("CREATE TABLE a (x)",), ("INSERT INTO a VALUES (1)", "CREATE TABLE b (y)")
     schema.migrate(db, [first])
@@ -577,6 +578,42 @@ def test_other_files_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
         exchange.read_file(tmp_path / "x.json")
     assert len(caught.value.message) < 300
     assert "Error" not in caught.value.message
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1" + "0" * 400, '"soon"', "[]"])
+def test_figures_and_times_that_cannot_be_are_left_out(
+    value: str, desk: Callable[[], Desk]
+) -> None:
+    figures = '{"generated_tokens": 7, "tokens_per_second": VALUE, "pair": "x"}'
+    text = (
+        '{"format": "localspec conversation", "version": 1, "created": VALUE, "messages":'
+        f' [{{"id": "a", "role": "assistant", "content": "x", "figures": {figures}}}]}}'
+    ).replace("VALUE", value)
+    stored = exchange.from_text(text)
+    assert abs(stored.header.created - time.time()) < 600
+    kept = stored.tree.path()[0].figures
+    assert kept["generated_tokens"] == 7
+    assert isinstance(kept.get("tokens_per_second", ""), str)
+    # Earlier versions have stored what they were given.
+    before = json.loads(figures.replace("VALUE", value))
+    node = Node("b", None, stored.tree.path()[0].message, before)
+    keeper = desk().keeper
+    keeper.write(lambda store: store.save(stored.header, [node], "b"))
+    loaded = keeper.ask(lambda store: store.load(stored.header.id)).result(10)
+    assert loaded.tree.path()[0].figures == kept
+
+
+@pytest.mark.parametrize("gamma", [3.0, True, 64, "3", None])
+def test_a_draft_length_that_is_none_is_left_out(gamma: object) -> None:
+    assert parameters.from_document({"gamma": gamma}, ChatSettings(gamma=5)).gamma == 5
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(ConversationError, match="it is no file"):
+            exchange.read_file(path)
 
 
 @pytest.mark.parametrize(
