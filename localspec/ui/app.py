@@ -125,6 +125,7 @@ class ChatApp(App[None]):
         self.prompt = Prompt(self._accepts, self._completion.next, id="prompt")
         self._status = StatusLine(id="status")
         self.title_line = TitleLine(id="title")
+        self._question = ""
         self._interrupted_at = float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -244,11 +245,12 @@ class ChatApp(App[None]):
         if (slash := commands.parse(text)) is not None:
             return self._may_run(*slash)
         try:
-            attach.expand(text)
+            question = attach.expand(commands.message_text(text))
         except LocalspecError as error:
             self.transcript.say(*in_words(error), error=True)
             return False
         if self.turns.reserve():
+            self._question = question  # a file that is read twice may be another, or gone
             return True
         self.say_briefly(REASONS[self.turns.phase])
         return False
@@ -268,7 +270,7 @@ class ChatApp(App[None]):
         if (slash := commands.parse(message.text)) is not None:
             self._run_command(*slash)
         else:
-            self.turns.ask(attach.expand(commands.message_text(message.text)))
+            self.turns.ask(self._question)
 
     @on(Prompt.Changed)
     def _typed(self) -> None:

@@ -47,13 +47,16 @@ _SHORTER = "Attach a part of it that fits into the context."
 def expand(text: str) -> str:
     """`text` with the files behind it that it mentions as ``@path``.
 
-    What names no file stays a word.
+    What names no file stays a word. A file that is in `text` already, as it is where a message is
+    changed, is not put in again.
 
     Raises:
         UsageError: as `attached`.
     """
     found = (_named(match[1].strip('"')) for match in _MENTION.finditer(text))
-    paths = dict.fromkeys(path for path in found if path is not None)
+    paths = dict.fromkeys(
+        path for path in found if path is not None and f"\n\n{path}:\n```" not in text
+    )
     return "\n\n".join([text, *map(attached, paths)])
 
 

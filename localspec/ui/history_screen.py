@@ -201,7 +201,7 @@ class HistoryScreen(ModalScreen[str | None]):
         chosen = self._chosen()
         if chosen is not None and self._renaming is None:
             self._renaming = chosen.header.id
-            self._search.value = chosen.header.title
+            self._search.value = one_line(chosen.header.title, 100)
             self._say("Enter gives the new title, Esc leaves the old one")
 
     def _finish_renaming(self) -> None:
