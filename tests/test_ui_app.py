@@ -447,6 +447,7 @@ def test_slash_commands() -> None:
                 ("/gamma 5", "gamma 5"),
                 ("/gamma auto", "gamma auto"),
                 ("/gamma 99", "At most 63"),
+                ("/gamma " + "9" * 5000, "0 to 63"),
                 ("/system Be brief.", "system prompt set"),
                 ("/system", "Be brief."),
                 ("/speculation maybe", "cannot be “maybe”"),

@@ -165,7 +165,7 @@ def test_answers_and_blocks_of_code_are_copied() -> None:
                 await chat.until(lambda text=text: chat.app.clipboard == text, command)
             for command, told in [
                 ("/copy 3", "there are fewer"), ("/copy code 3", "has 2 blocks"),
-                ("/copy all", "is no number"),
+                ("/copy all", "is no number"), ("/copy " + "9" * 5000, "“999"),
             ]:  # fmt: skip
                 await chat.send(command)
                 await chat.until(lambda told=told: told in chat.status(), command)

@@ -178,7 +178,7 @@ def _gamma(app: ChatApp, argument: str) -> None:
     if not argument:
         app.transcript.say(f"gamma: {session.settings.gamma}")
         return
-    if argument != "auto" and not (argument.isascii() and argument.isdigit()):
+    if argument != "auto" and not (argument.isascii() and argument.isdigit() and len(argument) < 9):
         raise UsageError(
             f"gamma cannot be “{argument}”",
             f"Say /gamma auto, or how many tokens to draft: 0 to {MAX_GAMMA}.",
