@@ -463,6 +463,28 @@ def test_what_could_not_be_written_is_tried_again_at_the_end(path: Path) -> None
         assert [one.messages for one in store.listed()] == [2]
 
 
+def test_a_store_that_was_locked_at_the_beginning_is_written_once_it_is_free(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.chat.history.store._BUSY_S", 0.01)
+    Store(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        one = Desk(path)
+        one.turn("q", "a")
+        one.record.begin("q2", SETTINGS)
+        one.record.hear(released("half an answer"))
+        with pytest.raises(ConversationError, match="another program holds"):
+            one.titles()
+    assert one.titles() == ["q"]
+    assert len(one.told) == 1
+    assert one.keeper.close(30)
+    with closing(Store(path)) as store:
+        nodes = store.load(one.record.header.id).tree.path()
+    assert [node.message.content for node in nodes] == ["q", "a", "q2", "half an answer"]
+
+
 def test_migrations_run_once_in_order_and_whole_or_not_at_all(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     first, second = ("CREATE TABLE a (x)",), ("INSERT INTO a VALUES (1)", "CREATE TABLE b (y)")

@@ -40,6 +40,7 @@ class Keeper:
         self._announced = False
         self._running: dict[str, bool] = {}  # messages that stream, or have streamed
         self._refusal: LocalspecError | None = None
+        self._locked = False  # the store could not be opened, but may be later
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def start(self) -> None:
@@ -90,8 +91,10 @@ class Keeper:
         store = self._open()
         try:
             while (job := self._jobs.get()) is not None:
+                store = store or self._open_again()
                 job(store)
                 self._write_pieces(store)
+            store = store or self._open_again()
             self._catch_up(store)
             self._write_pieces(store)
         finally:
@@ -101,13 +104,19 @@ class Keeper:
     def _open(self) -> Store | None:
         try:
             return Store(self._path)
-        except (OSError, sqlite3.Error, LocalspecError) as error:
+        except Exception as error:
+            self._locked = _is_lock(error)
             self._refusal = in_words(error, self._path)
             self._trouble(self._refusal)
             return None
 
+    def _open_again(self) -> Store | None:
+        store = self._open() if self._locked else None
+        self._catch_up(store)
+        return store
+
     def _write(self, store: Store | None, job: Job, begins: str | None, ends: str | None) -> None:
-        if store is None:
+        if store is None and not self._locked:
             return
         if begins is not None:
             self._running[begins] = True
@@ -131,6 +140,8 @@ class Keeper:
     def _write_pieces(self, store: Store | None) -> None:
         # In this order: a round that comes from here on is announced again, at worst in vain.
         self._announced = False
+        if store is None and self._locked:
+            return
         taken: dict[str, list[Span]] = {}
         for _ in range(len(self._pieces)):
             message, spans = self._pieces.popleft()
@@ -184,13 +195,17 @@ def _fault(error: Exception) -> LocalspecError:
     )
 
 
+def _is_lock(error: Exception) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+
+
 def in_words(error: Exception, path: Path) -> LocalspecError:
     """What is wrong with the store in one line, and what to do."""
     if isinstance(error, LocalspecError):
         return error
     reason = error.strerror if isinstance(error, OSError) else str(error)
     reason = reason or type(error).__name__
-    if isinstance(error, sqlite3.OperationalError) and "locked" in reason:
+    if _is_lock(error):
         return ConversationError(
             f"another program holds the conversations in {path}",
             "The chat goes on; what is unsaved is written later.",
