@@ -225,6 +225,8 @@ class ChatApp(App[None]):
     def _change_done(self, message: ChangeDone) -> None:
         self.turns.changed()
         if message.error is not None:
+            if isinstance(self.screen, CompareScreen):
+                self.pop_screen()  # it would wait for ever, and hides what is said
             self.transcript.say(*in_words(message.error), error=True)
         elif self.session is not None and message.label != COMPARE:
             if message.label == "clear":
@@ -357,7 +359,8 @@ class ChatApp(App[None]):
         """Answer the current prompt twice, without and with speculation, side by side."""
         if self.session is None or not self.turns.free():
             return
-        text, before = question(self.session, commands.message_text(self.prompt.text))
+        typed = attach.expand(commands.message_text(self.prompt.text))
+        text, before = question(self.session, typed)
         sides = Side(speculation=False), Side(speculation=True)
         if self.turns.change_long(
             COMPARE,
