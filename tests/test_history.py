@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import signal
 import sqlite3
@@ -423,6 +424,67 @@ def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(desk: Callable[[],
     assert not one.told
 
 
+def test_a_change_is_made_though_nobody_waits_for_it_any_more(desk: Callable[[], Desk]) -> None:
+    one = desk()
+    one.turn("q", "a")
+    conversation, free = one.record.header.id, threading.Event()
+    one.keeper.ask(lambda _: free.wait(10))
+    change = one.keeper.ask(lambda store: store.rename(conversation, "renamed"), changes=True)
+    assert not change.cancel()
+    free.set()
+    assert one.titles() == ["renamed"]
+
+
+def test_a_job_that_can_never_be_done_is_told_and_holds_up_nothing(
+    desk: Callable[[], Desk],
+) -> None:
+    def broken(store: Store) -> None:
+        raise TypeError("a fault of ours")
+
+    one = desk()
+    one.keeper.write(broken)
+    one.turn("q", "a")
+    assert one.titles() == ["q"]
+    assert "TypeError: a fault of ours" in one.told[0].message
+
+
+def test_what_could_not_be_written_is_tried_again_at_the_end(path: Path) -> None:
+    one = Desk(path)
+    assert one.titles() == []
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON messages BEGIN"
+                      " SELECT raise(ABORT, 'database or disk is full'); END")  # fmt: skip
+        one.turn("q", "a")
+        one.flush()
+        assert "full" in one.told[0].message
+        other.execute("DROP TRIGGER full")
+    assert one.keeper.close(30)
+    with closing(Store(path)) as store:
+        assert [one.messages for one in store.listed()] == [2]
+
+
+def test_a_store_that_was_locked_at_the_beginning_is_written_once_it_is_free(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.chat.history.store._BUSY_S", 0.01)
+    Store(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        one = Desk(path)
+        one.turn("q", "a")
+        one.record.begin("q2", SETTINGS)
+        one.record.hear(released("half an answer"))
+        with pytest.raises(ConversationError, match="another program holds"):
+            one.titles()
+    assert one.titles() == ["q"]
+    assert len(one.told) == 1
+    assert one.keeper.close(30)
+    with closing(Store(path)) as store:
+        nodes = store.load(one.record.header.id).tree.path()
+    assert [node.message.content for node in nodes] == ["q", "a", "q2", "half an answer"]
+
+
 def test_migrations_run_once_in_order_and_whole_or_not_at_all(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     first, second = ("CREATE TABLE a (x)",), ("INSERT INTO a VALUES (1)", "CREATE TABLE b (y)")
@@ -538,6 +600,42 @@ def test_other_files_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
         exchange.read_file(tmp_path / "x.json")
     assert len(caught.value.message) < 300
     assert "Error" not in caught.value.message
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1" + "0" * 400, '"soon"', "[]"])
+def test_figures_and_times_that_cannot_be_are_left_out(
+    value: str, desk: Callable[[], Desk]
+) -> None:
+    figures = '{"generated_tokens": 7, "tokens_per_second": VALUE, "pair": "x"}'
+    text = (
+        '{"format": "localspec conversation", "version": 1, "created": VALUE, "messages":'
+        f' [{{"id": "a", "role": "assistant", "content": "x", "figures": {figures}}}]}}'
+    ).replace("VALUE", value)
+    stored = exchange.from_text(text)
+    assert abs(stored.header.created - time.time()) < 600
+    kept = stored.tree.path()[0].figures
+    assert kept["generated_tokens"] == 7
+    assert isinstance(kept.get("tokens_per_second", ""), str)
+    # Earlier versions have stored what they were given.
+    before = json.loads(figures.replace("VALUE", value))
+    node = Node("b", None, stored.tree.path()[0].message, before)
+    keeper = desk().keeper
+    keeper.write(lambda store: store.save(stored.header, [node], "b"))
+    loaded = keeper.ask(lambda store: store.load(stored.header.id)).result(10)
+    assert loaded.tree.path()[0].figures == kept
+
+
+@pytest.mark.parametrize("gamma", [3.0, True, 64, "3", None])
+def test_a_draft_length_that_is_none_is_left_out(gamma: object) -> None:
+    assert parameters.from_document({"gamma": gamma}, ChatSettings(gamma=5)).gamma == 5
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(ConversationError, match="it is no file"):
+            exchange.read_file(path)
 
 
 @pytest.mark.parametrize(

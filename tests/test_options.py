@@ -96,6 +96,8 @@ def test_a_given_seed_asks_for_repeatability() -> None:
         ["--gamma", "-1"],
         ["--gamma", "64"],
         ["--gamma", "some"],
+        ["--gamma", "9" * 5000],
+        ["--logit-bias", "9" * 5000 + "+1"],
         ["--gamma", "\u0664"],
         ["--ctx-size", "-1"],
         ["--threads", "9999"],

@@ -69,7 +69,8 @@ def test_without_servers_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
     add_servers(())
 
 
-@pytest.mark.parametrize("endpoint", ["host", "host:", ":50052", "host:port", "host:70000", "h:0"])
+@pytest.mark.parametrize("endpoint", ["host", "host:", ":50052", "host:port", "host:70000", "h:0",
+                                      "h:" + "9" * 5000])  # fmt: skip
 def test_an_endpoint_is_a_host_and_a_port(endpoint: str) -> None:
     with pytest.raises(UsageError, match="no RPC server") as refused:
         add_servers([endpoint])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,17 @@ def terminal(
         one.child.close(force=True)
 
 
+@contextmanager
+def pty_pair() -> Iterator[int]:
+    """The end of a pseudo-terminal that a program takes for its own."""
+    ours, theirs = os.openpty()
+    try:
+        yield theirs
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Terminal]) -> None:
     chat = terminal("demo", "--temp", "0", "--n-predict", "24", "--gamma", "3", "--threads", "1")
     chat.sees("ready")
@@ -165,6 +177,27 @@ def test_without_a_terminal_it_says_what_to_use_instead() -> None:
     assert done.returncode == 2
     assert "needs a terminal" in done.stderr
     assert "localspec run" in done.stderr
+
+
+def test_a_screen_that_nobody_could_see_is_not_opened() -> None:
+    """It is drawn on standard error."""
+    with pty_pair() as end:
+        done = subprocess.run(
+            [sys.executable, "-m", "localspec", "chat"],
+            stdin=end, stdout=end, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert "needs a terminal" in done.stderr
+
+
+def test_closed_streams_are_no_terminal() -> None:
+    for closed in ("<&-", ">&-"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'exec "$0" -m localspec chat {closed}', sys.executable],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert "needs a terminal" in done.stderr
 
 
 def test_a_conversation_survives_a_kill_and_is_resumed_edited_and_exported(

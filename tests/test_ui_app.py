@@ -330,6 +330,21 @@ def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
     run(body)
 
 
+def test_too_little_memory_is_no_fault_of_ours() -> None:
+    async def body() -> None:
+        def load(progress: Any, cancel: Any) -> Any:
+            raise MemoryError
+
+        app = ChatApp(load)
+        async with app.run_test(size=(80, 24)) as pilot:
+            chat = Chat(app, pilot, ScriptedSession())
+            await chat.until(lambda: "✗ there is not enough memory" in chat.transcript())
+            assert "fault" not in chat.transcript()
+        assert app.engine.join(10)
+
+    run(body)
+
+
 def test_quitting_while_loading_cancels_the_load() -> None:
     async def body() -> None:
         seen = []
@@ -447,6 +462,7 @@ def test_slash_commands() -> None:
                 ("/gamma 5", "gamma 5"),
                 ("/gamma auto", "gamma auto"),
                 ("/gamma 99", "At most 63"),
+                ("/gamma " + "9" * 5000, "0 to 63"),
                 ("/system Be brief.", "system prompt set"),
                 ("/system", "Be brief."),
                 ("/speculation maybe", "cannot be “maybe”"),

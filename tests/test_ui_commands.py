@@ -113,6 +113,44 @@ def test_files_that_no_prompt_can_hold_are_refused(tmp_path: Path) -> None:
         attach.attached(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_what_may_never_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UsageError, match="it is no file"):
+            attach.attached(path)
+
+
+def test_a_file_that_is_in_a_message_is_not_put_in_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "b.txt").write_text("second")
+    once = attach.expand("What is @a.txt?")
+    assert attach.expand(once) == once
+    assert attach.expand(f"@b.txt {once}") == f"@b.txt {once}\n\nb.txt:\n```txt\nsecond\n```"
+
+
+def test_nothing_that_a_file_holds_reaches_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.txt").write_text("\x1b[31mred\x1b]0;title\x07\n")
+
+    async def body() -> None:
+        async with chatting() as chat:
+            await chat.send("/read log.txt")
+            await chat.until(lambda: "␛[31mred␛]0;title␇" in chat.screen())
+            chat.app.prompt.clear()
+            await chat.ask("Look at @log.txt")
+            await chat.pilot.press("f8")
+            await chat.until(lambda: "␛[31mred␛]0;title␇" in chat.app.prompt.text)
+            assert "\x1b" not in chat.screen()
+
+    run(body)
+
+
 def test_answers_and_blocks_of_code_are_copied() -> None:
     async def body() -> None:
         code = "Look:\n\n```python\nx = 1\n\ny = 2\n```\n\nor\n\n~~~\nz\n~~~\n"
@@ -127,7 +165,7 @@ def test_answers_and_blocks_of_code_are_copied() -> None:
                 await chat.until(lambda text=text: chat.app.clipboard == text, command)
             for command, told in [
                 ("/copy 3", "there are fewer"), ("/copy code 3", "has 2 blocks"),
-                ("/copy all", "is no number"),
+                ("/copy all", "is no number"), ("/copy " + "9" * 5000, "“999"),
             ]:  # fmt: skip
                 await chat.send(command)
                 await chat.until(lambda told=told: told in chat.status(), command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from localspec.cli.loading import load_session
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import GenerationStats
-from localspec.errors import UsageError
+from localspec.errors import PromptTooLong, UsageError
 from localspec.ui.compare_screen import (
     CompareScreen,
     Side,
@@ -55,6 +56,42 @@ def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> None:
             assert chat.app.dashboard.state.rounds == rounds
             assert chat.app.dashboard.state.figures.generated == 1
             assert chat.app.prompt.text == "What is the sky?"
+
+    run(body)
+
+
+def test_what_cannot_be_answered_is_said_where_it_is_seen() -> None:
+    async def body() -> None:
+        error = PromptTooLong("the prompt has 9,000 tokens", "Shorten it.")
+        async with chatting(answers=[error, "Fine."]) as chat:
+            chat.app.prompt.insert("Too long.")
+            await chat.pilot.press("ctrl+b")
+            await chat.until(lambda: "✗ the prompt has 9,000 tokens" in chat.screen())
+            await chat.until(chat.ready)
+            assert not isinstance(chat.app.screen, CompareScreen)
+            assert chat.app.prompt.text == "Too long."
+
+    run(body)
+
+
+def test_files_that_are_mentioned_are_answered_too(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("inside")
+
+    async def body() -> None:
+        async with chatting() as chat:
+            asked: list[str] = []
+            turn = chat.session.turn
+
+            def heard(text: str, cancel: Cancel) -> Any:
+                asked.append(text)
+                return turn(text, cancel)
+
+            chat.session.turn = heard  # type: ignore[method-assign]
+            chat.app.prompt.insert(f"What is @{tmp_path / 'a.txt'}?")
+            await chat.pilot.press("ctrl+b")
+            await chat.until(lambda: "the texts are the same" in chat.screen())
+            assert len(asked) == 2
+            assert all("inside" in text for text in asked)
 
     run(body)
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.events import TurnEnd, TurnEvent
 from localspec.chat.history import exchange
 from localspec.chat.history.record import Record
 from localspec.chat.history.store import Store
 from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError, EngineError
+from localspec.ui.app import ChatApp
 from localspec.ui.history_screen import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting
-from tests.support.scripted_session import Gate
+from tests.support.scripted_session import Gate, ScriptedSession
 
 
 def run(body: Callable[[], Any]) -> None:
@@ -230,6 +235,62 @@ def test_an_edited_message_is_another_version_of_it() -> None:
     run(body)
 
 
+class Reusing(ScriptedSession):
+    """Has its answers where messages were that are gone, as Python may put them."""
+
+    def open(self, messages: Sequence[Message]) -> None:
+        self.gone = [one for one in self.messages if all(one is not other for other in messages)]
+        super().open(messages)
+
+    def _generate(self, text: str, answer: str, cancel: Cancel) -> Iterator[TurnEvent]:
+        for event in super()._generate(text, answer, cancel):
+            if isinstance(event, TurnEnd) and self.gone:
+                places, others = {id(one) for one in self.gone}, [self.messages.pop()]
+                del self.gone[:]
+                while len(others) < 100 and id(others[-1]) not in places:
+                    others.append(replace(others[0]))
+                self.messages.append(others[-1])
+            yield event
+
+
+def test_an_answer_is_new_wherever_python_puts_it(archive: Path) -> None:
+    async def body() -> None:
+        session = Reusing(answers=["A1.", "A2.", "B1."])
+        session.open(())
+        app = ChatApp(lambda progress, cancel: session, archive=archive)
+        async with app.run_test() as pilot:
+            chat = Chat(app, pilot, session)
+            await chat.until(chat.ready)
+            await chat.ask("first")
+            await chat.ask("second")
+            await pilot.press("f8", "f8", "!", "enter")
+            await chat.until(lambda: "B1." in chat.transcript() and chat.ready())
+            assert "‹ 2/2 ›" in chat.transcript()
+            assert [one.message.content for one in app.shelf.record.nodes()] == ["first!", "B1."]
+        assert app.engine.join(10)
+        assert app.shelf.shut_down()
+
+    run(body)
+
+
+def test_what_was_typed_comes_back_after_an_edit() -> None:
+    async def body() -> None:
+        async with chatting(answers=["A1.", "A2.", "B2."]) as chat:
+            await chat.ask("first")
+            await chat.ask("second")
+            chat.app.prompt.insert("half a thought")
+            await chat.pilot.press("f8", "f8")
+            assert chat.app.prompt.text == "first"
+            await chat.pilot.press("escape")
+            assert chat.app.prompt.text == "half a thought"
+            await chat.pilot.press("f8", "!", "enter")
+            await chat.until(lambda: "B2." in chat.transcript() and chat.ready())
+            await chat.pilot.press("up", "up")
+            assert chat.app.prompt.text == "half a thought"
+
+    run(body)
+
+
 def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
     async def body() -> None:
         async with chatting(answers=["A1.", "A2.", EngineError("it broke")]) as chat:
@@ -289,6 +350,72 @@ def test_a_summary_that_is_stopped_changes_nothing() -> None:
             await chat.until(lambda: "there is no summary" in chat.transcript() and chat.ready())
             assert [m.content for m in chat.session.messages] == ["one", "A1."]
             assert "word" not in chat.transcript()
+
+    run(body)
+
+
+def test_what_is_chosen_while_a_pair_is_loaded_says_why_it_does_not_open(archive: Path) -> None:
+    long_conversation(archive, 2)
+
+    async def body() -> None:
+        session, loaded = ScriptedSession(), threading.Event()
+
+        def load(progress: object, cancel: object) -> ScriptedSession:
+            assert loaded.wait(30)
+            return session
+
+        app = ChatApp(load, archive=archive)
+        async with app.run_test() as pilot:
+            chat = Chat(app, pilot, session)
+            await history(chat)
+            await chat.until(lambda: "2 messages" in chat.screen())
+            await pilot.press("enter")
+            await chat.until(lambda: "still being loaded" in chat.status())
+            loaded.set()
+            await chat.until(chat.ready)
+        assert app.engine.join(10)
+        assert app.shelf.shut_down()
+
+    run(body)
+
+
+def test_what_is_deleted_stays_so_when_the_list_is_closed_at_once(archive: Path) -> None:
+    long_conversation(archive, 2)
+
+    async def body() -> None:
+        async with chatting(archive=archive) as chat:
+            await history(chat)
+            await chat.until(lambda: "2 messages" in chat.screen())
+            busy, free = threading.Event(), threading.Event()
+            chat.app.shelf.ask(lambda _: busy.set() or free.wait(30))
+            await chat.until(busy.is_set)
+            await chat.pilot.press("ctrl+d")
+            await chat.until(lambda: "deleted “" in chat.screen())
+            await chat.pilot.press("escape")
+            await chat.until(lambda: not isinstance(chat.app.screen, HistoryScreen))
+            free.set()
+        assert titles(archive) == []
+
+    run(body)
+
+
+def test_what_nobody_foresaw_is_said_in_place(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(exchange, "read_file", broken)
+    monkeypatch.setattr(Store, "listed", broken)
+
+    async def body() -> None:
+        async with chatting(archive=archive) as chat:
+            await chat.send("/import x.json")
+            await chat.until(lambda: "(RecursionError:" in chat.transcript())
+            await history(chat)
+            await chat.until(lambda: "(RecursionError:" in chat.screen())
+            await chat.pilot.press("escape")
+            await chat.ask("still there?")
 
     run(body)
 

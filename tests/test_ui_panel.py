@@ -138,6 +138,14 @@ def test_the_least_important_is_left_out_first() -> None:
     assert "Speculation" in forms[-12]
 
 
+def test_a_plain_answer_has_drafted_for_no_time() -> None:
+    figures = replace(DRAFTED, drafted=0, accepted=0, draft_s=0.1, verify_s=0.9)
+    plain, read = (text(full_lines(PanelState(figures=one), 36, 60))
+                   for one in (figures, replace(figures, draft_read=20)))  # fmt: skip
+    assert "drafting 0 %" in plain
+    assert "drafting 10 %" in read  # it looked, and was not sure enough to guess
+
+
 def test_a_low_column_still_tells_all_of_the_memory() -> None:
     memory = ScriptedSession().memory()
     figures = replace(DRAFTED, gamma_note="two lines " * 6, prompt_tokens=9, draft_read=9)

@@ -40,7 +40,8 @@ def command(options: Options, latest: bool, resume: str | None) -> None:
     the chat used last answers, at first the one that ships with localspec. A conversation that
     is resumed brings its pair and its settings along.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # The screen is drawn on standard error. One that is closed (>&-) is None.
+    if not all(one and one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)):
         raise UsageError(
             "the chat needs a terminal",
             "Without one, use: localspec run -p TEXT, or localspec run < FILE.",
@@ -95,7 +96,7 @@ def _wanted(archive: Path, search: str) -> Header:
             found = store.listed(search)
         finally:
             store.close()
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, ValueError) as error:
         raise in_words(error, archive) from None
     if not found:
         raise ConversationError(

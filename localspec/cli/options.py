@@ -96,7 +96,7 @@ class _Gamma(click.ParamType["int | str"]):
         text = str(value)
         if text == "auto":
             return text
-        if not (text.isascii() and text.isdecimal()) or int(text) > MAX_GAMMA:
+        if not (text.isascii() and text.isdecimal() and len(text) < 9) or int(text) > MAX_GAMMA:
             self.fail(f"{text!r} is neither auto nor a number from 0 to {MAX_GAMMA}.", param, ctx)
         return int(text)
 

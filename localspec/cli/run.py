@@ -68,7 +68,12 @@ def read_prompt() -> str:
         raise LocalspecError("there is no prompt", "Say what to answer: -p TEXT.")
     if sys.stdin.isatty():
         click.echo("Type the prompt, then end it with Ctrl+D (Ctrl+Z, Enter on Windows).", err=True)
-    raw = sys.stdin.buffer.read()
+    try:
+        raw = sys.stdin.buffer.read()
+    except OSError as error:
+        raise LocalspecError(
+            f"standard input cannot be read: {error.strerror}", "Say what to answer: -p TEXT."
+        ) from None
     try:
         return raw.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:

@@ -21,7 +21,7 @@ class _Bias(click.ParamType[tuple[int, float]]):
     ) -> tuple[int, float]:
         if isinstance(value, tuple):
             return value
-        match = re.fullmatch(r"([0-9]+)([+-])([0-9.eE]+|inf)", str(value))
+        match = re.fullmatch(r"([0-9]{1,18})([+-])([0-9.eE]+|inf)", str(value))
         try:
             if match is None:
                 raise ValueError

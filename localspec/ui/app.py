@@ -125,6 +125,7 @@ class ChatApp(App[None]):
         self.prompt = Prompt(self._accepts, self._completion.next, id="prompt")
         self._status = StatusLine(id="status")
         self.title_line = TitleLine(id="title")
+        self._question = ""
         self._interrupted_at = float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -224,6 +225,8 @@ class ChatApp(App[None]):
     def _change_done(self, message: ChangeDone) -> None:
         self.turns.changed()
         if message.error is not None:
+            if isinstance(self.screen, CompareScreen):
+                self.pop_screen()  # it would wait for ever, and hides what is said
             self.transcript.say(*in_words(message.error), error=True)
         elif self.session is not None and message.label != COMPARE:
             if message.label == "clear":
@@ -244,11 +247,12 @@ class ChatApp(App[None]):
         if (slash := commands.parse(text)) is not None:
             return self._may_run(*slash)
         try:
-            attach.expand(text)
+            question = attach.expand(commands.message_text(text))
         except LocalspecError as error:
             self.transcript.say(*in_words(error), error=True)
             return False
         if self.turns.reserve():
+            self._question = question  # a file that is read twice may be another, or gone
             return True
         self.say_briefly(REASONS[self.turns.phase])
         return False
@@ -268,7 +272,7 @@ class ChatApp(App[None]):
         if (slash := commands.parse(message.text)) is not None:
             self._run_command(*slash)
         else:
-            self.turns.ask(attach.expand(commands.message_text(message.text)))
+            self.turns.ask(self._question)
 
     @on(Prompt.Changed)
     def _typed(self) -> None:
@@ -297,7 +301,7 @@ class ChatApp(App[None]):
         self.turns.stop()
         if self.turns.editing is not None:
             self.turns.edit(None)
-            self.prompt.clear()
+            self.prompt.show(self.turns.unsent)
 
     def action_version(self, node: str, way: str) -> None:
         """Show the earlier or the later version of a message (its arrows were clicked)."""
@@ -355,7 +359,8 @@ class ChatApp(App[None]):
         """Answer the current prompt twice, without and with speculation, side by side."""
         if self.session is None or not self.turns.free():
             return
-        text, before = question(self.session, commands.message_text(self.prompt.text))
+        typed = attach.expand(commands.message_text(self.prompt.text))
+        text, before = question(self.session, typed)
         sides = Side(speculation=False), Side(speculation=True)
         if self.turns.change_long(
             COMPARE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 
 from localspec.errors import UsageError
@@ -19,9 +20,11 @@ def attached(path: Path) -> str:
         UsageError: it cannot be read, is no text, or is too long for any prompt.
     """
     try:
-        size = path.stat().st_size
-        if size > 4 * LONGEST:
-            raise UsageError(f"{path} is too long: {size:,} bytes", _SHORTER)
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
+            raise UsageError(f"cannot read {path}: it is no file", "Check the path.")
+        if found.st_size > 4 * LONGEST:
+            raise UsageError(f"{path} is too long: {found.st_size:,} bytes", _SHORTER)
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path.") from None
@@ -44,13 +47,16 @@ _SHORTER = "Attach a part of it that fits into the context."
 def expand(text: str) -> str:
     """`text` with the files behind it that it mentions as ``@path``.
 
-    What names no file stays a word.
+    What names no file stays a word. A file that is in `text` already, as it is where a message is
+    changed, is not put in again.
 
     Raises:
         UsageError: as `attached`.
     """
     found = (_named(match[1].strip('"')) for match in _MENTION.finditer(text))
-    paths = dict.fromkeys(path for path in found if path is not None)
+    paths = dict.fromkeys(
+        path for path in found if path is not None and f"\n\n{path}:\n```" not in text
+    )
     return "\n\n".join([text, *map(attached, paths)])
 
 

@@ -15,7 +15,7 @@ from localspec.ui import attach, copying, parameters
 from localspec.ui.contract import ChatSession
 from localspec.ui.history_screen import HistoryScreen
 from localspec.ui.panel import PanelForm
-from localspec.ui.safe_text import one_line
+from localspec.ui.safe_text import one_line, safe
 from localspec.ui.turns import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _copy(app: ChatApp, argument: str) -> None:
 def _read(app: ChatApp, argument: str) -> None:
     if not argument:
         raise UsageError("/read needs a file", "Name a text file, or write @FILE in a message.")
-    app.prompt.insert(attach.attached(user_path(argument)) + "\n\n")
+    app.prompt.insert(safe(attach.attached(user_path(argument))) + "\n\n")
 
 
 def _set(app: ChatApp, argument: str) -> None:
@@ -178,7 +178,7 @@ def _gamma(app: ChatApp, argument: str) -> None:
     if not argument:
         app.transcript.say(f"gamma: {session.settings.gamma}")
         return
-    if argument != "auto" and not (argument.isascii() and argument.isdigit()):
+    if argument != "auto" and not (argument.isascii() and argument.isdigit() and len(argument) < 9):
         raise UsageError(
             f"gamma cannot be “{argument}”",
             f"Say /gamma auto, or how many tokens to draft: 0 to {MAX_GAMMA}.",

@@ -54,6 +54,6 @@ def _code(answers: Sequence[Answer], number: str) -> tuple[str, str]:
 
 
 def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+    if not (text.isascii() and text.isdecimal() and len(text) < 9) or int(text) < 1:
         raise UsageError(f"“{text}” is no number from 1 on", "Say /copy, /copy 2 or /copy code 1.")
     return int(text)

@@ -16,14 +16,13 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.history import exchange
-from localspec.errors import LocalspecError
 from localspec.ui import numbers
 from localspec.ui.marked_list import MarkedList
 from localspec.ui.safe_text import one_line
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -134,7 +133,7 @@ class HistoryScreen(ModalScreen[str | None]):
     async def _fetch(self, search: str, keep: int) -> None:
         try:
             self._found = await self._shelf.ask(lambda store: store.listed(search))
-        except LocalspecError as error:
+        except Exception as error:
             self._say(". ".join(in_words(error)))
             return
         now = time.time()
@@ -149,12 +148,13 @@ class HistoryScreen(ModalScreen[str | None]):
             self._say("nothing found" if search.strip() else "no conversation is stored yet")
 
     def _change(self, job: Callable[[Store], None]) -> None:
-        self.run_worker(self._changed(job), group="change")
+        # Asked for here: by the time a worker begins, the list may have been closed.
+        self.run_worker(self._changed(self._shelf.ask(job, changes=True)), group="change")
 
-    async def _changed(self, job: Callable[[Store], None]) -> None:
+    async def _changed(self, done: Awaitable[None]) -> None:
         try:
-            await self._shelf.ask(job)
-        except LocalspecError as error:
+            await done
+        except Exception as error:
             self._say(". ".join(in_words(error)))
 
     def _chosen(self) -> Listed | None:
@@ -201,7 +201,7 @@ class HistoryScreen(ModalScreen[str | None]):
         chosen = self._chosen()
         if chosen is not None and self._renaming is None:
             self._renaming = chosen.header.id
-            self._search.value = chosen.header.title
+            self._search.value = one_line(chosen.header.title, 100)
             self._say("Enter gives the new title, Esc leaves the old one")
 
     def _finish_renaming(self) -> None:
@@ -240,8 +240,8 @@ class HistoryScreen(ModalScreen[str | None]):
 
     async def _undo(self) -> None:
         try:
-            title = await self._shelf.ask(lambda store: store.undelete())
-        except LocalspecError as error:
+            title = await self._shelf.ask(lambda store: store.undelete(), changes=True)
+        except Exception as error:
             self._say(". ".join(in_words(error)))
             return
         if title is None:
@@ -262,7 +262,7 @@ class HistoryScreen(ModalScreen[str | None]):
                 await self._shelf.write_file(form, conversation=conversation)
                 for form in exchange.FORMS
             ]
-        except LocalspecError as error:
+        except Exception as error:
             self._say(". ".join(in_words(error)))
         else:
             self._say(f"written to {' and '.join(map(str, written))} in {Path.cwd()}")

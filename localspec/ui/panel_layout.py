@@ -283,10 +283,12 @@ def _round_lines(state: PanelState, width: int, height: int) -> list[Content]:
 
 def _time_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
-    whole = now.draft_s + now.verify_s
+    # To find that nothing is to be drafted takes time too, but is no drafting.
+    draft_s = now.draft_s if now.drafted or now.draft_read else 0.0
+    whole = draft_s + now.verify_s
     if whole <= 0:
         return []
-    share = now.draft_s / whole
+    share = draft_s / whole
     left = drawing.styled(
         ("█", "$success"), (" drafting ", _LABEL), (numbers.percent(share), "bold")
     )
@@ -295,7 +297,7 @@ def _time_lines(state: PanelState, width: int) -> list[Content]:
     )
     return [
         _head("Time"),
-        drawing.split_bar(now.draft_s, now.verify_s, width, ("$success", "$primary")),
+        drawing.split_bar(draft_s, now.verify_s, width, ("$success", "$primary")),
         drawing.two_sides(left, right, width),
     ]
 

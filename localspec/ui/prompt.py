@@ -164,6 +164,6 @@ class Prompt(TextArea):
         self.post_message(self.ScrollWanted(pages))
 
     def show(self, text: str) -> None:
-        """Put `text` into the input, the cursor behind it."""
-        self.text = text
+        """Put `text` into the input, the cursor behind it; it may come from a file."""
+        self.text = safe(text)
         self.move_cursor(self.document.end)

@@ -18,10 +18,11 @@ from localspec.errors import ConversationError, LocalspecError
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from textual.timer import Timer
 
+    from localspec.chat.conversation import Message as ChatMessage
     from localspec.chat.events import TurnEvent
     from localspec.chat.history.store import Store
     from localspec.chat.history.tree import Node
@@ -132,23 +133,23 @@ class Shelf:
         nodes = self.record.begin(question, session.settings, instead_of=instead_of)
         return [self.record.place(node) for node in nodes]
 
-    def end(self, known: set[int], figures: Figures) -> bool:
+    def end(self, known: Sequence[ChatMessage], figures: Figures) -> bool:
         """The turn is over; whether an answer joined the conversation.
 
         Args:
-            known: `id` of every message that was there before.
+            known: every message that was there before.
             figures: how the answer was made.
         """
         session = self._app.session
         last = session.messages[-1] if session is not None and session.messages else None
-        kept = last is not None and last.role is Role.ASSISTANT and id(last) not in known
+        kept = last is not None and last.role is Role.ASSISTANT and not _among(last, known)
         self.record.end(last if kept else None, {**figures, "pair": self.record.pair.name})
         return kept
 
-    def graft(self, known: set[int]) -> bool:
+    def graft(self, known: Sequence[ChatMessage]) -> bool:
         """Take over the session's conversation as a new beginning; whether there is one."""
         session = self._app.session
-        if session is None or all(id(message) in known for message in session.messages):
+        if session is None or all(_among(message, known) for message in session.messages):
             return False
         self.record.graft(list(session.messages), session.settings)
         return True
@@ -197,15 +198,21 @@ class Shelf:
 
     # Other conversations
 
-    def ask(self, job: Callable[[Store], Result]) -> asyncio.Future[Result]:
+    def ask(
+        self, job: Callable[[Store], Result], *, changes: bool = False
+    ) -> asyncio.Future[Result]:
         """What the store says.
+
+        Args:
+            job: asked of the store.
+            changes: it is done whether or not somebody waits for it.
 
         Raises:
             ConversationError: conversations are not kept, or cannot be read.
         """
         if self._keeper is None:
             raise ConversationError("conversations are not kept")
-        return asyncio.wrap_future(self._keeper.ask(job))
+        return asyncio.wrap_future(self._keeper.ask(job, changes=changes))
 
     def open(self, conversation: str) -> None:
         """Go on with a stored conversation."""
@@ -225,7 +232,7 @@ class Shelf:
     async def _told(self, job: Coroutine[Any, Any, None]) -> None:
         try:
             await job
-        except LocalspecError as error:
+        except Exception as error:  # whatever it is, the conversation goes on
             self._app.transcript.say(*in_words(error), error=True)
 
     async def _open(self, conversation: str) -> None:
@@ -258,12 +265,14 @@ class Shelf:
         stored = await asyncio.to_thread(exchange.read_file, path)
         if self._keeper is not None:
             nodes = list(stored.tree.nodes.values())
-            await self.ask(lambda store: store.save(stored.header, nodes, stored.tree.leaf))
+            await self.ask(
+                lambda store: store.save(stored.header, nodes, stored.tree.leaf), changes=True
+            )
         self._show(stored)
 
     def _show(self, stored: Stored) -> None:
         session = self._app.session
-        if session is None or not self._app.turns.free():
+        if not self._app.turns.free() or session is None:
             return
         settings = parameters.from_document(stored.header.parameters, session.settings)
         self.record.open(stored)
@@ -277,3 +286,8 @@ class Shelf:
             opened.settings = settings
 
         self._app.turns.change("open", change)
+
+
+def _among(message: ChatMessage, known: Sequence[ChatMessage]) -> bool:
+    """Whether `message` itself is one of `known`: another may say the same."""
+    return any(message is one for one in known)

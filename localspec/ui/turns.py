@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from textual.timer import Timer
 
+    from localspec.chat.conversation import Message
     from localspec.chat.events import Span, TurnEvent
     from localspec.engine.cancel import Cancel
     from localspec.ui.app import ChatApp
@@ -48,6 +49,7 @@ class Turns:
         phase: what the engine is doing.
         pace: how often its answers are drawn.
         editing: the node of the question that is being edited, None for a new one.
+        unsent: what stood in the input before that.
         notice: to be shown once the change that is being made is done.
     """
 
@@ -60,11 +62,12 @@ class Turns:
         self._asked = ""
         self._replaced: Answer | None = None
         self._end: TurnEnd | None = None
-        self._known: set[int] = set()
+        self._known: list[Message] = []
         self._instead_of: str | None = None
         self._summing = False
         self._tokens = 0
         self.editing: str | None = None
+        self.unsent = ""
         self.notice = ""
 
     @property
@@ -145,8 +148,13 @@ class Turns:
         if node is None:
             self._app.say_briefly("there is no earlier message")
             return
+        prompt = self._app.prompt
+        if self.editing is None:
+            self.unsent = prompt.text
+            if self.unsent.strip():
+                prompt.sent.add(self.unsent)  # whatever becomes of the edit, Up finds it
         self.edit(node.id)
-        self._app.prompt.show(node.message.content)
+        prompt.show(node.message.content)
         self._app.transcript.show(node.id)
 
     def edit(self, node: str | None) -> None:
@@ -198,7 +206,7 @@ class Turns:
 
     def _know(self) -> None:
         session = self._app.session
-        self._known = {id(message) for message in session.messages} if session else set()
+        self._known = list(session.messages) if session else []
 
     def _begin(self, answer: Answer, asked: str) -> None:
         self._answer, self._asked, self._end = answer, asked, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from localspec.chat.history.records import (
     PairReference,
     Stored,
     pack,
+    sound_figures,
     title_of,
     unpack,
 )
@@ -28,6 +30,7 @@ from localspec.errors import ConversationError
 FORMAT = "localspec conversation"
 FORMS = ("md", "json")
 LARGEST = 256 << 20
+_LAST_MOMENT = 1e11  # thousands of years from now
 
 
 def to_json(stored: Stored) -> str:
@@ -78,7 +81,10 @@ def read_file(path: Path) -> Stored:
         ConversationError: it cannot be read, or is none.
     """
     try:
-        if path.stat().st_size > LARGEST:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
+            raise ConversationError(f"cannot read {path}: it is no file", _REMEDY)
+        if found.st_size > LARGEST:
             raise ConversationError(f"{path} is too large for a conversation", _REMEDY)
         return from_text(path.read_bytes().decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
@@ -160,10 +166,16 @@ def _read(document: Mapping[str, Any]) -> Stored:
             draft if isinstance(draft, str) else None,
         ),
         parameters if isinstance(parameters, dict) else {},
-        float(document.get("created") or time.time()),
+        _moment(document.get("created")),
         time.time(),
     )
     return Stored(header, tree)
+
+
+def _moment(value: Any) -> float:
+    """A time in seconds since 1970; now where there is none that a clock could show."""
+    sound = isinstance(value, int | float) and 0 < value < _LAST_MOMENT
+    return float(value) if sound else time.time()
 
 
 def _read_node(message: Mapping[str, Any], ids: Mapping[str, str]) -> Node:
@@ -171,7 +183,6 @@ def _read_node(message: Mapping[str, Any], ids: Mapping[str, str]) -> Node:
     if not isinstance(content, str):
         raise TypeError("a message without text")
     finish = message.get("finish")
-    figures = message.get("figures")
     said = Message(
         Role(message["role"]),
         content,
@@ -183,5 +194,5 @@ def _read_node(message: Mapping[str, Any], ids: Mapping[str, str]) -> Node:
         ids[str(message["id"])],
         ids.get(str(parent)) if parent else None,
         said,
-        figures if isinstance(figures, dict) else {},
+        sound_figures(message.get("figures")),
     )

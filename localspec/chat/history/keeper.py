@@ -22,8 +22,8 @@ Job: TypeAlias = "Callable[[Store], Any]"
 class Keeper:
     """Runs jobs on a `Store` one after the other.
 
-    Writing jobs that fail are kept and tried again before the next one, so that nothing is lost
-    while a disk is full or a file is locked. Trouble is told once for each reason.
+    Writing jobs that fail are kept and tried again before the next one and at the end, so that
+    nothing is lost while a disk is full or a file is locked. Trouble is told once for each reason.
 
     Args:
         path: the store's file.
@@ -40,6 +40,7 @@ class Keeper:
         self._announced = False
         self._running: dict[str, bool] = {}  # messages that stream, or have streamed
         self._refusal: LocalspecError | None = None
+        self._locked = False  # the store could not be opened, but may be later
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def start(self) -> None:
@@ -66,12 +67,15 @@ class Keeper:
             self._announced = True
             self._jobs.put(_wake)
 
-    def ask(self, job: Callable[[Store], Result]) -> Future[Result]:
+    def ask(self, job: Callable[[Store], Result], *, changes: bool = False) -> Future[Result]:
         """What `job` finds in the store; raises a `LocalspecError` where that is not possible.
 
-        A future that is cancelled in time asks for nothing.
+        A future that is cancelled in time asks for nothing, unless the job `changes` the store:
+        that is done, also where nobody waits to hear of it.
         """
         future: Future[Result] = Future()
+        if changes:
+            future.set_running_or_notify_cancel()
         self._jobs.put(lambda store: self._answer(store, job, future))
         return future
 
@@ -87,8 +91,11 @@ class Keeper:
         store = self._open()
         try:
             while (job := self._jobs.get()) is not None:
+                store = store or self._open_again()
                 job(store)
                 self._write_pieces(store)
+            store = store or self._open_again()
+            self._catch_up(store)
             self._write_pieces(store)
         finally:
             if store is not None:
@@ -97,29 +104,44 @@ class Keeper:
     def _open(self) -> Store | None:
         try:
             return Store(self._path)
-        except (OSError, sqlite3.Error, LocalspecError) as error:
+        except Exception as error:
+            self._locked = _is_lock(error)
             self._refusal = in_words(error, self._path)
             self._trouble(self._refusal)
             return None
 
+    def _open_again(self) -> Store | None:
+        store = self._open() if self._locked else None
+        self._catch_up(store)
+        return store
+
     def _write(self, store: Store | None, job: Job, begins: str | None, ends: str | None) -> None:
-        if store is None:
+        if store is None and not self._locked:
             return
         if begins is not None:
             self._running[begins] = True
         if ends is not None:
             self._running[ends] = False
         self._unwritten.append(job)
-        try:
-            while self._unwritten:
+        self._catch_up(store)
+
+    def _catch_up(self, store: Store | None) -> None:
+        """Do what is to be written, in order, as far as the file takes it."""
+        while store is not None and self._unwritten:
+            try:
                 self._unwritten[0](store)
-                self._unwritten.popleft()
-        except sqlite3.Error as error:
-            self._trouble(in_words(error, self._path))
+            except sqlite3.Error as error:
+                self._trouble(in_words(error, self._path))
+                return
+            except Exception as error:  # it would never work: nothing else is to wait for it
+                self._trouble(_fault(error))
+            self._unwritten.popleft()
 
     def _write_pieces(self, store: Store | None) -> None:
         # In this order: a round that comes from here on is announced again, at worst in vain.
         self._announced = False
+        if store is None and self._locked:
+            return
         taken: dict[str, list[Span]] = {}
         for _ in range(len(self._pieces)):
             message, spans = self._pieces.popleft()
@@ -136,13 +158,15 @@ class Keeper:
             except sqlite3.Error as error:
                 self._pieces.appendleft((message, spans))  # the next round tries again
                 self._trouble(in_words(error, self._path))
+            except Exception as error:
+                self._trouble(_fault(error))
 
     def _answer(
         self, store: Store | None, job: Callable[[Store], Result], future: Future[Result]
     ) -> None:
         # From here on nobody can cancel it: a result that is refused would end the thread, and
         # with it everything that is still to be written.
-        if not future.set_running_or_notify_cancel():
+        if not future.running() and not future.set_running_or_notify_cancel():
             return
         try:
             if store is None:
@@ -163,13 +187,25 @@ def _wake(store: Store | None) -> None:
     """Nothing: after every job the thread writes the rounds that have come."""
 
 
+def _fault(error: Exception) -> LocalspecError:
+    """That something could not be written for a reason that lies with us."""
+    return ConversationError(
+        f"something that was said is not kept ({type(error).__name__}: {error})",
+        "This is a fault of localspec; the chat goes on.",
+    )
+
+
+def _is_lock(error: Exception) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+
+
 def in_words(error: Exception, path: Path) -> LocalspecError:
     """What is wrong with the store in one line, and what to do."""
     if isinstance(error, LocalspecError):
         return error
     reason = error.strerror if isinstance(error, OSError) else str(error)
     reason = reason or type(error).__name__
-    if isinstance(error, sqlite3.OperationalError) and "locked" in reason:
+    if _is_lock(error):
         return ConversationError(
             f"another program holds the conversations in {path}",
             "The chat goes on; what is unsaved is written later.",

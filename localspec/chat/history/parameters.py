@@ -45,7 +45,7 @@ def from_document(document: Mapping[str, Any], base: ChatSettings) -> ChatSettin
     }
     found["sampling"] = _sampling(document.get("sampling"), base.sampling)
     gamma = document.get("gamma")
-    if gamma == "auto" or gamma in range(MAX_GAMMA + 1):
+    if gamma == "auto" or (_is_whole(gamma) and gamma in range(MAX_GAMMA + 1)):
         found["gamma"] = gamma
     if _is_whole(document.get("n_predict")):
         found["n_predict"] = max(-1, document["n_predict"])

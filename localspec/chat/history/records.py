@@ -15,6 +15,7 @@ VERSION = 1
 """Of exported files."""
 
 _TITLE_LENGTH = 60
+_IMPOSSIBLE = 1e12
 _RUN = re.compile(r"([dt])([0-9]+)")
 _LETTERS = {Origin.DRAFT: "d", Origin.TARGET: "t"}
 _ORIGINS = {letter: origin for origin, letter in _LETTERS.items()}
@@ -87,6 +88,15 @@ def title_of(message: Message) -> str:
 def storable(text: str) -> str:
     """`text` without lone surrogates, which no file can hold; of the same length."""
     return text.encode("utf-8", "replace").decode()
+
+
+def sound_figures(figures: Any) -> dict[str, Any]:
+    """Figures out of a file, without what no answer ever had: nan, infinity, absurd sizes."""
+    return {
+        name: value
+        for name, value in (figures.items() if isinstance(figures, Mapping) else ())
+        if isinstance(value, str) or (isinstance(value, int | float) and 0 <= value < _IMPOSSIBLE)
+    }
 
 
 def pack(spans: Iterable[Span]) -> str:

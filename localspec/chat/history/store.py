@@ -20,6 +20,7 @@ from localspec.chat.history.records import (
     PairReference,
     Stored,
     pack,
+    sound_figures,
     storable,
     unpack,
 )
@@ -323,7 +324,7 @@ def _node(row: Sequence[Any]) -> Node:
     node_id, parent, role, content, finish, origins, figures = row
     reason = FinishReason(finish) if finish in set(FinishReason) else None
     message = Message(Role(role), content, reason, unpack(content, origins))
-    return Node(node_id, parent, message, _mapping(figures))
+    return Node(node_id, parent, message, sound_figures(_mapping(figures)))
 
 
 def _mapping(text: str) -> dict[str, Any]:

@@ -39,9 +39,10 @@ def add_servers(endpoints: Sequence[str]) -> None:
 
 def _place(endpoint: str) -> tuple[str, int]:
     host, _, port = endpoint.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 1 << 16:
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 9 else 0
+    if not host or not 0 < number < 1 << 16:
         raise UsageError(f"{endpoint!r} is no RPC server", "Write --rpc HOST:PORT,HOST:PORT.")
-    return host, int(port)
+    return host, number
 
 
 def _registration() -> Any:
