@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import TurnEnd, TurnEvent
@@ -22,6 +25,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError, EngineError
+from localspec.ui import launch
 from localspec.ui.app import ChatApp
 from localspec.ui.history_screen import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting
@@ -469,6 +473,28 @@ def long_conversation(archive: Path, messages: int) -> str:
     store.save(record.header, record.nodes(), record.tree.leaf)
     store.close()
     return record.header.id
+
+
+def test_what_could_not_be_kept_is_said_when_the_app_is_left(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert titles(archive) == []
+    with closing(sqlite3.connect(archive, isolation_level=None)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON messages BEGIN"
+                      " SELECT raise(ABORT, 'database or disk is full'); END")  # fmt: skip
+    session = ScriptedSession()
+
+    async def talk(pilot: Pilot[None]) -> None:
+        assert isinstance(pilot.app, ChatApp)
+        chat = Chat(pilot.app, pilot, session)
+        await chat.until(chat.ready)
+        await chat.ask("Is this kept?")
+        pilot.app.leave()
+
+    start = ChatApp.run
+    monkeypatch.setattr(ChatApp, "run", lambda app: start(app, headless=True, auto_pilot=talk))
+    with pytest.raises(ConversationError, match=r"said last could not be written to .*\.db"):
+        launch.run_app(lambda *_: session, lambda _: None, archive=archive)  # type: ignore[arg-type,return-value]
 
 
 def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -> None:

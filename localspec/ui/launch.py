@@ -6,6 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from localspec.errors import ConversationError
 from localspec.ui.app import ChatApp
 from localspec.ui.keyboard import reading_anything
 
@@ -66,6 +67,7 @@ def run_app(
 
     Raises:
         LocalspecError: what kept the models from being loaded, if that is how it ended.
+        ConversationError: the conversation is not kept to its end.
         Exception: an unforeseen one that ended the app; the terminal is what it was.
     """
     app = _App(load, opener, archive=archive, resume=resume, looks=looks)
@@ -76,8 +78,13 @@ def run_app(
         app.pairs.shut_down()
         app.engine.shut_down()
         app.engine.join(_PATIENCE_S)
-        app.shelf.shut_down()
+        kept = app.shelf.shut_down()
     if app.fault is not None:
         raise app.fault
     if app.in_use.load_error is not None:
         raise app.in_use.load_error
+    if not kept:
+        raise ConversationError(
+            f"what was said last could not be written to {archive}",
+            "Look for another program that holds the file, and for room on the disk.",
+        )

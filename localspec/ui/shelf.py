@@ -70,7 +70,7 @@ class Shelf:
             self._keeper.start()
 
     def shut_down(self) -> bool:
-        """Write what is left; whether that came to an end in time."""
+        """Write what is left; whether all of it was written in time."""
         self._save_draft()
         return self._keeper is None or self._keeper.close(_PATIENCE_S)
 

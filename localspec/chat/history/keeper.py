@@ -80,12 +80,12 @@ class Keeper:
         return future
 
     def close(self, timeout: float | None = None) -> bool:
-        """Write what is left and end; whether it has ended in time."""
+        """Write what is left and end; whether all of it was written in time."""
         if self._thread.ident is None:
             return True
         self._jobs.put(None)
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return not self._thread.is_alive() and not self._unwritten
 
     def _run(self) -> None:
         store = self._open()
