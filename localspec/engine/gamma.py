@@ -6,6 +6,7 @@ a token. With a cost table that stands still its decisions repeat exactly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -67,11 +68,14 @@ _WILLING = 0.25
 # While plain decoding is best the draft is looked at now and then, after pauses of this many rounds
 # and then longer and longer ones. Since a look has to read all that was written meanwhile, pauses
 # alone do not bound what looks cost. An account does: so many seconds of plain rounds, less where
-# even a draft that is nearly always right would gain less than 100 %. Drafting fills it up again.
+# even a draft that is nearly always right would gain less than 100 %. Drafting fills it up again; a
+# plain round adds a little, and the next answer some more for every token of the last one: to begin
+# with a full account again would cost short answers up to a tenth of their time.
 _PAUSE = 4
 _LONGER = 1.3
 _CREDIT = 2.0
 _INTEREST = 0.005
+_RETURN = 0.01
 _NEARLY_ALWAYS = 0.98
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
@@ -98,9 +102,9 @@ class _Track:
         """Tokens per draft lately."""
         return max(1, round(self.drafted / self.rounds)) if self.rounds else 1
 
-    def rest(self) -> None:
-        """Forget the looks that came to nothing."""
-        self.pause, self.wait, self.spent = _PAUSE, 0, 0.0
+    def rest(self, returned: float = math.inf) -> None:
+        """Look again soon, with so many plain rounds more to spend on it."""
+        self.pause, self.wait, self.spent = _PAUSE, 0, max(0.0, self.spent - returned)
 
 
 class AutoGamma:
@@ -133,11 +137,11 @@ class AutoGamma:
         """Start a generation; one that must be repeatable starts from nothing but measurements."""
         self._follow_clock = follow_clock
         self._table = self.costs if follow_clock else self.costs.as_measured()
-        self._generated = 0
         if not follow_clock:
             self._reset()
         for track in self._tracks:
-            track.rest()
+            track.rest(_RETURN * self._generated)
+        self._generated = 0
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
