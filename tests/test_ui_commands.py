@@ -144,7 +144,7 @@ def test_nothing_that_a_file_holds_reaches_the_terminal(
             await chat.until(lambda: "␛[31mred␛]0;title␇" in chat.screen())
             chat.app.prompt.clear()
             await chat.ask("Look at @log.txt")
-            await chat.pilot.press("f8")
+            await chat.press("f8")
             await chat.until(lambda: "␛[31mred␛]0;title␇" in chat.app.prompt.text)
             assert "\x1b" not in chat.screen()
 

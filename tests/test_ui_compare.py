@@ -65,7 +65,7 @@ def test_what_cannot_be_answered_is_said_where_it_is_seen() -> None:
         error = PromptTooLong("the prompt has 9,000 tokens", "Shorten it.")
         async with chatting(answers=[error, "Fine."]) as chat:
             chat.app.prompt.insert("Too long.")
-            await chat.pilot.press("ctrl+b")
+            await chat.press("ctrl+b")
             await chat.until(lambda: "✗ the prompt has 9,000 tokens" in chat.screen())
             await chat.until(chat.ready)
             assert not isinstance(chat.app.screen, CompareScreen)
@@ -88,7 +88,7 @@ def test_files_that_are_mentioned_are_answered_too(tmp_path: Path) -> None:
 
             chat.session.turn = heard  # type: ignore[method-assign]
             chat.app.prompt.insert(f"What is @{tmp_path / 'a.txt'}?")
-            await chat.pilot.press("ctrl+b")
+            await chat.press("ctrl+b")
             await chat.until(lambda: "the texts are the same" in chat.screen())
             assert len(asked) == 2
             assert all("inside" in text for text in asked)

@@ -261,18 +261,15 @@ def test_an_answer_is_new_wherever_python_puts_it(archive: Path) -> None:
     async def body() -> None:
         session = Reusing(answers=["A1.", "A2.", "B1."])
         session.open(())
-        app = ChatApp(lambda progress, cancel: session, archive=archive)
-        async with app.run_test() as pilot:
-            chat = Chat(app, pilot, session)
+        async with chatting(session=session, archive=archive) as chat:
             await chat.until(chat.ready)
             await chat.ask("first")
             await chat.ask("second")
-            await pilot.press("f8", "f8", "!", "enter")
+            await chat.press("f8", "f8", "!", "enter")
             await chat.until(lambda: "B1." in chat.transcript() and chat.ready())
             assert "‹ 2/2 ›" in chat.transcript()
-            assert [one.message.content for one in app.shelf.record.nodes()] == ["first!", "B1."]
-        assert app.engine.join(10)
-        assert app.shelf.shut_down()
+            nodes = chat.app.shelf.record.nodes()
+            assert [one.message.content for one in nodes] == ["first!", "B1."]
 
     run(body)
 
@@ -283,13 +280,13 @@ def test_what_was_typed_comes_back_after_an_edit() -> None:
             await chat.ask("first")
             await chat.ask("second")
             chat.app.prompt.insert("half a thought")
-            await chat.pilot.press("f8", "f8")
+            await chat.press("f8", "f8")
             assert chat.app.prompt.text == "first"
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             assert chat.app.prompt.text == "half a thought"
-            await chat.pilot.press("f8", "!", "enter")
+            await chat.press("f8", "!", "enter")
             await chat.until(lambda: "B2." in chat.transcript() and chat.ready())
-            await chat.pilot.press("up", "up")
+            await chat.press("up", "up")
             assert chat.app.prompt.text == "half a thought"
 
     run(body)
@@ -373,7 +370,7 @@ def test_what_is_chosen_while_a_pair_is_loaded_says_why_it_does_not_open(archive
             chat = Chat(app, pilot, session)
             await history(chat)
             await chat.until(lambda: "2 messages" in chat.screen())
-            await pilot.press("enter")
+            await chat.press("enter")
             await chat.until(lambda: "still being loaded" in chat.status())
             loaded.set()
             await chat.until(chat.ready)
@@ -393,9 +390,9 @@ def test_what_is_deleted_stays_so_when_the_list_is_closed_at_once(archive: Path)
             busy, free = threading.Event(), threading.Event()
             chat.app.shelf.ask(lambda _: busy.set() or free.wait(30))
             await chat.until(busy.is_set)
-            await chat.pilot.press("ctrl+d")
+            await chat.press("ctrl+d")
             await chat.until(lambda: "deleted “" in chat.screen())
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.until(lambda: not isinstance(chat.app.screen, HistoryScreen))
             free.set()
         assert titles(archive) == []
@@ -418,7 +415,7 @@ def test_what_nobody_foresaw_is_said_in_place(
             await chat.until(lambda: "(RecursionError:" in chat.transcript())
             await history(chat)
             await chat.until(lambda: "(RecursionError:" in chat.screen())
-            await chat.pilot.press("escape")
+            await chat.press("escape")
             await chat.ask("still there?")
 
     run(body)

@@ -80,9 +80,10 @@ async def chatting(
     *,
     archive: Path | None = None,
     resume: str | None = None,
+    session: ScriptedSession | None = None,
     **script: Any,
 ) -> AsyncIterator[Chat]:
-    session = ScriptedSession(**script)
+    session = session or ScriptedSession(**script)
     app = ChatApp(lambda progress, cancel: session, archive=archive, resume=resume)
     async with app.run_test(size=size) as pilot:
         chat = Chat(app, pilot, session)
