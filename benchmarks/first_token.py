@@ -21,8 +21,8 @@ import numpy as np
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import SamplingParams
 

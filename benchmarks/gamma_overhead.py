@@ -19,10 +19,10 @@ from time import perf_counter
 import numpy as np
 
 from localspec.engine.acceptance import coupling, overlap
-from localspec.engine.cost import Costs
 from localspec.engine.draft import look_for_argmax
-from localspec.engine.gamma import AutoGamma
-from localspec.engine.plan import Situation
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.stopping import Situation
 from localspec.engine.sampling import Dist
 from localspec.engine.stats import Round
 

@@ -14,8 +14,8 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from localspec.engine.cost import Costs, Points
-from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.length.cost import Costs, Points
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.simulate import (
     CURVES,
     Position,

@@ -120,10 +120,10 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from gamma_compare import Lane
-from localspec.engine.cost import Costs, ModelCosts
-from localspec.engine.gamma import AutoGamma
+from localspec.engine.length.cost import Costs, ModelCosts
+from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.profile import Profile, ProfileStore, measure_by_context
+from localspec.engine.length.profile import Profile, ProfileStore, measure_by_context
 how = json.loads(sys.argv[2])
 options = ContextOptions(n_ctx=how["ctx_size"], threads=how["threads"])
 target, draft = (Model.load(Path(how[name])) for name in ("target", "draft"))

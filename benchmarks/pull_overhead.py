@@ -147,9 +147,9 @@ def curl(served: Served, out: Path) -> Cost:
 def fetch(served: Served, home: Path) -> Cost:
     """Fetch with localspec, into an empty cache."""
     # Loaded here: the library reads HF_ENDPOINT when it is loaded.
-    from localspec.pairs import download  # noqa: PLC0415
-    from localspec.pairs.hub import RemoteFile  # noqa: PLC0415
-    from localspec.pairs.patience import Patience  # noqa: PLC0415
+    from localspec.pairs.hub import download  # noqa: PLC0415
+    from localspec.pairs.hub.client import RemoteFile  # noqa: PLC0415
+    from localspec.pairs.hub.patience import Patience  # noqa: PLC0415
 
     file = RemoteFile(served.repo, served.commit, served.name, served.size, served.etag)
     os.sync()

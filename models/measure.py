@@ -23,8 +23,8 @@ from corpora import Message, conversations
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context, ContextOptions, Model
 from localspec.engine.sampling import SamplingParams
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import HubOffline, LocalspecError
-from localspec.pairs import curated, folders, sources, units, vocabulary
-from localspec.pairs.curated import CuratedFile, CuratedPair
+from localspec.pairs import catalogue, folders, sources, units, vocabulary
+from localspec.pairs.catalogue import CuratedFile, CuratedPair
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import write_atomically
 from localspec.pairs.memory import fit
-from localspec.pairs.patience import Patience
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import Source
 
@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", help="entries to check; all when left out")
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
-    path, entries = folders.shipped("catalogue.toml"), curated.pairs()
+    path, entries = folders.shipped("catalogue.toml"), catalogue.pairs()
     unknown = [name for name in options.names if name not in entries]
     if unknown:
         parser.error(f"not in the catalogue: {', '.join(unknown)}")

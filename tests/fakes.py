@@ -11,7 +11,7 @@ from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.plan import Situation
+from localspec.engine.length.stopping import Situation
 from localspec.engine.stats import FinishReason, Prefill, Round
 from localspec.errors import Cancelled
 

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "errors": set(),
     "machine": set(),
     "doctor": {"engine", "machine"},
-    "engine": set(),
+    "engine": {"machine"},
     "pairs": {"machine"},
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "pairs"},
@@ -27,23 +27,15 @@ MAY_IMPORT = {
     "__init__": set(),
 }
 
-# Inside the engine: leaves know only other leaves.
-LEAVES = {
-    *(
-        "stats",
-        "cancel",
-        "grammar",
-        "json_schema",
-        "json_text",
-        "schema_pattern",
-        "sampling",
-        "noise",
-        "verify",
-    ),
-    *("plan", "gamma", "cost", "calibration", "simulate"),
-}
+# Inside the engine: what decides knows neither llama.cpp nor what runs it.
+PURE = (
+    *("engine/stats", "engine/cancel", "engine/grammar", "engine/sampling", "engine/noise"),
+    *("engine/verify", "engine/simulate", "engine/schema"),
+    *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
+    "engine/length/calibration",
+)
 
-# Packages that only one room may import.
+# Packages that only some rooms may import.
 ONLY_IN = {
     "textual": ("ui",),
     "huggingface_hub": ("pairs/hub",),
@@ -52,15 +44,34 @@ ONLY_IN = {
 }
 
 
-def imports(path: Path) -> set[str]:
-    """The absolute names of all modules that the file imports, inside functions too."""
+def inside(path: Path, *rooms: str) -> bool:
+    """Whether a file of the package is one of `rooms`, or lies in one."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return any(parts[: len(Path(room).parts)] == Path(room).parts for room in rooms)
+
+
+def is_module(name: str) -> bool:
+    where = PACKAGE.parent.joinpath(*name.split("."))
+    return where.with_suffix(".py").is_file() or where.is_dir()
+
+
+def imports(path: Path, source: str | None = None) -> set[str]:
+    """The absolute names of all that the file imports, inside functions too.
+
+    ``from localspec import machine`` is an import of ``localspec.machine``; a name that is no
+    module of localspec counts as a part of its module: ``localspec.machine:free``.
+    """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8") if source is None else source
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
+            module = node.module or ""
+            for name in (alias.name for alias in node.names):
+                one = f"{module}.{name}"
+                found.add(one if is_module(one) else f"{module}:{name}")
     return found
 
 
@@ -72,37 +83,84 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def wrong_ways(path: Path, source: str | None = None) -> list[str]:
+    """What a file imports against the direction, or of another room's private names."""
+    here = room(path)
+    open_to_all = {"", here, "errors", *MAY_IMPORT[here]}
+    wrong = []
+    for name in imports(path, source):
+        module, _, attribute = name.partition(":")
+        top, *rest = module.split(".")
+        if top != "localspec":
+            continue
+        there = rest[0] if rest else ""
+        private = any(part.startswith("_") and not part.startswith("__") for part in rest)
+        if there not in open_to_all or private or _is_private(attribute):
+            wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+    return wrong
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def strays(package: str, path: Path, source: str | None = None) -> list[str]:
+    """The file, if it imports a package that is not for its room."""
+    used = any(name.replace(":", ".").split(".")[0] == package for name in imports(path, source))
+    return [str(path)] if used and not inside(path, *ONLY_IN[package]) else []
+
+
 def test_imports_between_rooms_go_one_way() -> None:
-    wrong = []
-    for path in files():
-        here = room(path)
-        for name in imports(path):
-            top, _, rest = name.partition(".")
-            there = rest.partition(".")[0]
-            if top == "localspec" and there not in {"", here, "errors", *MAY_IMPORT[here]}:
-                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
-    assert not wrong
+    assert [line for path in files() for line in wrong_ways(path)] == []
 
 
-def test_leaves_of_the_engine_import_no_engine_room_but_leaves() -> None:
-    wrong = []
-    for leaf in LEAVES:
-        for name in imports(PACKAGE / "engine" / f"{leaf}.py"):
-            top, _, there = name.rpartition(".")
-            if top == "localspec.engine" and there not in LEAVES:
-                wrong.append(f"engine/{leaf}.py imports {name}")
-    assert not wrong
+def test_what_decides_imports_nothing_of_the_engine_that_runs() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in files()
+        if inside(path, *PURE)
+        for name in imports(path)
+        if name.startswith("localspec.engine.")
+        and not inside(PACKAGE.parent.joinpath(*name.partition(":")[0].split(".")), *PURE)
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("package", list(ONLY_IN))
 def test_each_library_stays_in_its_room(package: str) -> None:
-    outside = [
-        str(path.relative_to(PACKAGE))
-        for path in files()
-        if any(name.partition(".")[0] == package for name in imports(path))
-        and not path.relative_to(PACKAGE).as_posix().startswith(ONLY_IN[package])
-    ]
-    assert not outside
+    assert [line for path in files() for line in strays(package, path)] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("engine/llama/cores.py", "from localspec import pairs as p"),
+        ("engine/verify.py", "import localspec.chat.session as s"),
+        ("pairs/pull.py", "from localspec.engine import sampling"),
+        ("chat/session.py", "from localspec.engine.verify import _split"),
+        ("ui/app.py", "from localspec.cli.app import main"),
+    ],
+)
+def test_control_a_wrong_import_is_seen(file: str, line: str) -> None:
+    assert wrong_ways(PACKAGE / file, line)
+    assert wrong_ways(PACKAGE / file, f"def later():\n    {line}")
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("engine/llama_grammar.py", "import ctypes"),
+        ("engine/llama_grammar.py", "from ctypes import byref"),
+        ("chat/session.py", "import llama_cpp.llama_cpp as c"),
+        ("chat/figures.py", "from textual import on"),
+        ("uikit/app.py", "from textual.app import App"),
+        ("pairs/hubs.py", "from huggingface_hub import HfApi"),
+    ],
+)
+def test_control_a_library_outside_its_room_is_seen(file: str, line: str) -> None:
+    package = line.split()[1].split(".", maxsplit=1)[0]
+    assert strays(package, PACKAGE / file, line)
+    assert not strays(package, PACKAGE / ONLY_IN[package][0] / "some.py", line)
 
 
 def test_help_imports_neither_llama_cpp_nor_textual_and_is_quick() -> None:

@@ -25,7 +25,7 @@ from localspec.chat.session import Session
 from localspec.cli.loading import load_beside, load_session
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
-from localspec.engine.profile import Timing
+from localspec.engine.length.profile import Timing
 from localspec.errors import Cancelled
 from tests.support.gguf_models import write_random_llama
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from localspec.bench.predict import Costs, Overhead, outcomes, overhead, predictions
 from localspec.bench.statistics import Interval, geometric_mean, interval
-from localspec.engine.cost import Curve
-from localspec.engine.gamma import FixedGamma
+from localspec.engine.length.cost import Curve
+from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.simulate import Position, World, replay
 from localspec.engine.stats import Round
 from tests.support.bench_reports import CHEAP, done

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import BadReference, LocalspecError, ModelFileError, NotOnHub, UsageError
-from localspec.pairs import catalogue, curated, folders, installed, quants, references, request
+from localspec.pairs import catalogue, folders, installed, quants, references, request, resolver
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.references import Reference
 from localspec.pairs.request import PullRequest
@@ -122,14 +122,14 @@ def test_a_repositorys_file_in_the_form_of_a_path(
     monkeypatch.chdir(tmp_path)
     text = "ann/Big-GGUF/big-Q4_K_M.gguf"
     with pytest.raises(NotOnHub, match="is not on this disk"):
-        catalogue.resolve(text)
+        resolver.resolve(text)
     assert hub_world.run("pull", text, "--draft", "none").code == 0
-    assert hub_world.cache in catalogue.resolve(text).target.parents
+    assert hub_world.cache in resolver.resolve(text).target.parents
     (tmp_path / "ann" / "Big-GGUF").mkdir(parents=True)
     with pytest.raises(ModelFileError, match="does not exist"):  # a file of one's own is meant
-        catalogue.resolve(text)
+        resolver.resolve(text)
     (tmp_path / text).write_bytes(ggufs.model())
-    assert catalogue.resolve(text).target == Path(text)
+    assert resolver.resolve(text).target == Path(text)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_quants_that_are_not_there_list_those_that_are() -> None:
 
 
 def test_every_curated_pair_is_well_formed() -> None:
-    pairs = curated.pairs()
+    pairs = catalogue.pairs()
     assert len(pairs) >= 16
     for name, entry in pairs.items():
         assert installed.check_name(name) == name
@@ -258,10 +258,10 @@ def test_a_damaged_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for text in ("[[pair]]\nname = 'x'", "pair = 3", "not toml"):
         path.write_text(text)
         with pytest.raises(LocalspecError, match="cannot be read"):
-            curated.pairs()
+            catalogue.pairs()
     path.unlink()
     with pytest.raises(LocalspecError, match="cannot be read"):
-        curated.pairs()
+        catalogue.pairs()
 
 
 # --- resolving --------------------------------------------------------------------------------
@@ -269,31 +269,31 @@ def test_a_damaged_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_demo_pair_is_there_without_a_network(demo_target: Path, demo_draft: Path) -> None:
     for text in (None, "demo", "DEMO"):
-        found = catalogue.resolve(text)
+        found = resolver.resolve(text)
         assert (found.name, found.target, found.draft) == ("demo", demo_target, demo_draft)
-    assert catalogue.resolve("demo", "none").draft is None
-    assert catalogue.resolve(str(demo_target), "demo").draft == demo_draft
+    assert resolver.resolve("demo", "none").draft is None
+    assert resolver.resolve(str(demo_target), "demo").draft == demo_draft
 
 
 def test_files_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     path = tmp_path / "m.gguf"
     path.write_bytes(ggufs.model())
-    found = catalogue.resolve(str(path), str(path))
+    found = resolver.resolve(str(path), str(path))
     assert (found.target, found.draft, found.draft_reason) == (path, path, "named")
-    alone = catalogue.resolve(str(path))
+    alone = resolver.resolve(str(path))
     assert alone.draft is None
     assert "none is known" in alone.draft_reason
     with pytest.raises(ModelFileError, match="does not exist"):
-        catalogue.resolve(str(tmp_path / "none.gguf"))
+        resolver.resolve(str(tmp_path / "none.gguf"))
     with pytest.raises(ModelFileError, match="is a folder"):
-        catalogue.resolve(str(tmp_path))
+        resolver.resolve(str(tmp_path))
     for odd in ("/" + "x" * 300, "~nobody-at-all/x", "./a\0b"):
         with pytest.raises(ModelFileError):
-            catalogue.resolve(odd)
+            resolver.resolve(odd)
     for odd in ("x" * 300, "y" * 300 + "/z", "a\0b", "a/b\0c"):
         with pytest.raises((NotOnHub, BadReference)):
-            catalogue.resolve(odd)
+            resolver.resolve(odd)
 
 
 def test_what_is_not_here_comes_with_the_command_that_fetches_it(hub_world: World) -> None:
@@ -303,10 +303,10 @@ def test_what_is_not_here_comes_with_the_command_that_fetches_it(hub_world: Worl
         ("u/r", "u/d", "Run `localspec pull u/r --draft u/d`."),
     ):
         with pytest.raises(NotOnHub) as caught:
-            catalogue.resolve(text, draft)
+            resolver.resolve(text, draft)
         assert caught.value.remedy == remedy
     with pytest.raises(UsageError):
-        catalogue.resolve(" ")
+        resolver.resolve(" ")
     assert hub_world.server.seen == []
 
 
@@ -317,13 +317,13 @@ def test_cached_references_resolve_without_a_network(
     hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
     hub_world.server.seen.clear()
     for text in ("ann/Big-GGUF", "ann/Big-GGUF:Q4_K_M", "hf.co/ann/Big-GGUF", "ann/Big-GGUF@main"):
-        found = catalogue.resolve(text)
+        found = resolver.resolve(text)
         assert found.target.name == "big-Q4_K_M.gguf"
         assert found.draft is not None  # of the pair that was pulled
         assert found.draft_reason == "as in the pair big"
-    assert catalogue.resolve(f"ann/Big-GGUF@{target.commit[:8]}").target.exists()
+    assert resolver.resolve(f"ann/Big-GGUF@{target.commit[:8]}").target.exists()
     with pytest.raises(NotOnHub):
-        catalogue.resolve("ann/Big-GGUF:Q8_0")
+        resolver.resolve("ann/Big-GGUF:Q8_0")
     assert hub_world.server.seen == []
 
 
@@ -332,12 +332,12 @@ def test_a_dangling_link_is_no_model(hub_world: World, pair: tuple[Repo, Repo]) 
     hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
     hub_world.snapshot("ann/Big-GGUF", target.commit, "big-Q4_K_M.gguf").resolve().unlink()
     with pytest.raises(NotOnHub):
-        catalogue.resolve("ann/Big-GGUF")
+        resolver.resolve("ann/Big-GGUF")
     with pytest.raises(ModelFileError) as caught:
-        catalogue.resolve("big")
+        resolver.resolve("big")
     assert f"@{target.commit} --draft none --name big" in caught.value.remedy
     assert hub_world.run("pull", "big").code == 0
-    assert catalogue.resolve("big").target.exists()
+    assert resolver.resolve("big").target.exists()
 
 
 # --- records ----------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_list_shows_everything(hub_world: World, pair: tuple[Repo, Repo]) -> Non
     assert rows["mine"]["verified"] is True
     assert rows["mine"]["bytes"] == data["used_bytes"]
     assert rows["llama-3.3-70b"]["memory"]["needed_bytes"] > 43e9
-    assert set(rows) >= {"demo", "mine", *curated.pairs()}
+    assert set(rows) >= {"demo", "mine", *catalogue.pairs()}
     hub_world.snapshot("ann/Big-GGUF", pair[0].commit, "big-Q4_K_M.gguf").unlink()
     data = json.loads(hub_world.run("list", "--json").out)
     assert {row["name"]: row for row in data["pairs"]}["mine"]["state"] == "incomplete"
@@ -447,7 +447,7 @@ def test_rm_removes_what_no_other_pair_uses(hub_world: World, pair: tuple[Repo, 
     assert "the pair two uses it" in done.out
     assert f"removed one: {target.size('big-Q4_K_M.gguf') / 1000:.3g} kB freed" in done.out
     assert not (hub_world.cache / "models--ann--Big-GGUF").exists()
-    assert catalogue.resolve("two").target.exists()
+    assert resolver.resolve("two").target.exists()
     assert hub_world.run("rm", "two").code == 0
     assert not (hub_world.cache / "models--ann--Small-GGUF").exists()
     again = hub_world.run("rm", "two")
@@ -477,8 +477,8 @@ def test_rm_leaves_the_other_files_of_a_repository(hub_world: World) -> None:
     hub_world.run("pull", "ann/Two:Q8_0", "--draft", "none", "--name", "b")
     hub_world.run("rm", "a")
     assert list(hub_world.blobs("ann/Two")) == [repo.etag("m-Q8_0.gguf")]
-    assert catalogue.resolve("b").target.exists()
-    assert catalogue.resolve("ann/Two").target.name == "m-Q8_0.gguf"
+    assert resolver.resolve("b").target.exists()
+    assert resolver.resolve("ann/Two").target.name == "m-Q8_0.gguf"
 
 
 def test_rm_of_all_pairs_leaves_nothing_of_bytes_with_two_names(hub_world: World) -> None:
@@ -487,7 +487,7 @@ def test_rm_of_all_pairs_leaves_nothing_of_bytes_with_two_names(hub_world: World
     hub_world.run("pull", "ann/Two:Q4_K_M", "--draft", "none", "--name", "a")
     hub_world.run("pull", "ann/Two:Q8_0", "--draft", "none", "--name", "b")
     assert "removed a: 0 bytes freed" in hub_world.run("rm", "a").out
-    assert catalogue.resolve("b").target.exists()
+    assert resolver.resolve("b").target.exists()
     freed = f"removed b: {repo.size('m-Q8_0.gguf') / 1000:.3g} kB freed"
     assert freed in hub_world.run("rm", "b").out
     assert not (hub_world.cache / "models--ann--Two").exists()
@@ -498,7 +498,7 @@ def test_rm_keeps_what_another_pair_reaches_through_a_link(
 ) -> None:
     hub_world.run("pull", "ann/Big-GGUF", "--draft", "none", "--name", "one")
     link = tmp_path / "link.gguf"
-    link.symlink_to(catalogue.resolve("one").target)
+    link.symlink_to(resolver.resolve("one").target)
     assert hub_world.run("pull", str(link), "--draft", "none", "--name", "two").code == 0
     assert "the pair two uses it" in hub_world.run("rm", "one").out
     assert link.exists()
@@ -518,7 +518,7 @@ def test_rm_leaves_bytes_that_another_snapshot_uses(
 
 
 def test_rm_clears_an_unfinished_pull_of_a_curated_pair(hub_world: World) -> None:
-    entry = curated.pairs()["qwen3-8b"].target
+    entry = catalogue.pairs()["qwen3-8b"].target
     blobs = hub_world.cache / f"models--{entry.repo.replace('/', '--')}" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{'a' * 64}.part.incomplete").write_bytes(bytes(5000))

@@ -11,8 +11,8 @@ from localspec import machine
 from localspec.chat.drafting import Drafting
 from localspec.chat.meter import Meter
 from localspec.chat.settings import ChatSettings
-from localspec.engine.cost import Costs
-from localspec.engine.gamma import AutoGamma
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.stats import Prefill
 from tests.fakes import round_of, rounds_of
 

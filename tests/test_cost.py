@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.engine.cost import Costs, Curve, Growth, ModelCosts, bucket, middle
-from localspec.engine.gamma import AutoGamma
-from localspec.engine.plan import Plan, Situation
-from localspec.engine.profile import Profile, ProfileStore, measure, measure_by_context
+from localspec.engine.length.cost import Costs, Curve, Growth, ModelCosts, bucket, middle
+from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.profile import Profile, ProfileStore, measure, measure_by_context
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.errors import Cancelled
 
 from .support.stub_context import StubContext, StubModel

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine import gamma
 from localspec.engine.acceptance import Accept, coupling, lenient, overlap
-from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
-from localspec.engine.cost import Costs
 from localspec.engine.draft import look_for_argmax
-from localspec.engine.gamma import AutoGamma, FixedGamma, gamma_for
 from localspec.engine.generate import GenerateSettings
+from localspec.engine.length import gamma
+from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, gamma_for
+from localspec.engine.length.stopping import PLAIN, FixedPlan, Situation, StoppingPlan
 from localspec.engine.noise import CounterNoise, StreamNoise
-from localspec.engine.plan import PLAIN, FixedPlan, Situation, StoppingPlan
 from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.verify import Draft, LossyRule
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.errors import Cancelled, PromptTooLong

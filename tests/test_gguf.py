@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import ModelFileError
-from localspec.pairs import gguf, units
-from localspec.pairs.cursor import MAX_HEADER_BYTES
-from localspec.pairs.ggml_types import GGML_TYPES
-from localspec.pairs.gguf import GgufHeader
+from localspec.pairs import units
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf.cursor import MAX_HEADER_BYTES
+from localspec.pairs.gguf.header import GgufHeader
+from localspec.pairs.gguf.types import GGML_TYPES
 from tests.support import ggufs
 
 SMALL = ggufs.model(ggufs.words(12), n_bytes=64)
@@ -330,7 +331,7 @@ def test_random_bytes_do_no_harm(data: bytes) -> None:
 GROWTH = """
 import resource, sys
 from localspec.errors import ModelFileError
-from localspec.pairs import gguf
+from localspec.pairs.gguf import header as gguf
 
 data = sys.stdin.buffer.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -18,14 +18,14 @@ from llama_cpp import llama_cpp as lib
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.grammar import Course
-from localspec.engine.json_schema import schema_to_gbnf
+from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, Model
-from localspec.engine.llama_grammar import LlamaGrammar, check_grammar
+from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
 from localspec.engine.replay import Recorder
 from localspec.engine.sampling import Sampler, SamplingParams
+from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import FinishReason, Round
 from localspec.errors import EngineError, SamplingError, UsageError
 

@@ -9,9 +9,11 @@ import pytest
 from huggingface_hub import constants
 
 from localspec.errors import AccessDenied, HubOffline, HubUnavailable, NotOnHub
-from localspec.pairs import gguf, hub, references, sources
-from localspec.pairs.hub import RemoteFile
-from localspec.pairs.patience import Patience
+from localspec.pairs import references, sources
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.hub import client as hub
+from localspec.pairs.hub.client import RemoteFile
+from localspec.pairs.hub.patience import Patience
 from tests.support import ggufs
 from tests.support.hub_world import World, world
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from localspec.engine.json_schema import schema_to_gbnf
 from localspec.engine.llama import Model
-from localspec.engine.llama_grammar import LlamaGrammar, check_grammar
+from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
+from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.errors import UsageError
 
 from .support.json_validity import valid

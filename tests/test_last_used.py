@@ -11,9 +11,9 @@ from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.errors import ModelFileError, UsageError
 from localspec.pairs import last_used, remove
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel, InstalledPair, save
 from localspec.pairs.last_used import LastUsed
-from localspec.pairs.patience import Patience
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,10 @@ import pytest
 from localspec.engine import verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.cost import Costs
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import Dist, SamplingParams
 

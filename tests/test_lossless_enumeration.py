@@ -18,14 +18,14 @@ import pytest
 
 from localspec.engine import acceptance, generate, verify
 from localspec.engine.acceptance import Accept
-from localspec.engine.calibration import Calibration
 from localspec.engine.cancel import Cancel
-from localspec.engine.cost import Costs
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
 from localspec.engine.noise import CounterNoise, Noise
-from localspec.engine.plan import Plan, Situation, StoppingPlan
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
 from localspec.engine.stats import FinishReason, Round
 from localspec.engine.verify import (

@@ -15,7 +15,7 @@ import pytest
 
 from localspec.cli.planning import facts_of
 from localspec.errors import OutOfMemory, UsageError
-from localspec.pairs import gguf
+from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.facts import Facts, facts
 from localspec.pairs.memory.free import Device, Free
 from localspec.pairs.memory.need import Setup, need

@@ -21,7 +21,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
-from localspec.pairs import gguf
+from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory import fit
 from localspec.pairs.memory.facts import Facts, facts
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free

@@ -23,19 +23,13 @@ from localspec.errors import (
     NotEnoughDisk,
     NotOnHub,
 )
-from localspec.pairs import (
-    catalogue,
-    curated,
-    download,
-    hub_body,
-    hub_cache,
-    installed,
-    pull,
-    references,
-)
-from localspec.pairs.download import FileProgress
-from localspec.pairs.hub import RemoteFile
-from localspec.pairs.patience import Patience
+from localspec.pairs import catalogue, installed, pull, references, resolver
+from localspec.pairs.hub import body as hub_body
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import download
+from localspec.pairs.hub.client import RemoteFile
+from localspec.pairs.hub.download import FileProgress
+from localspec.pairs.hub.patience import Patience
 from tests.support import ggufs
 from tests.support.hub_server import CERTIFICATE, Repo, wait_for
 from tests.support.hub_world import World, world
@@ -79,7 +73,7 @@ def test_a_pair_is_pulled_recorded_and_found(hub_world: World, pair: tuple[Repo,
     done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF", "--name", "mine")
     assert done.code == 0, done.err
     assert "installed as mine" in done.out
-    found = catalogue.resolve("mine")
+    found = resolver.resolve("mine")
     assert sha256(found.target) == target.sha256("big-Q4_K_M.gguf")
     assert found.draft is not None
     assert sha256(found.draft) == draft.sha256("small-Q8_0.gguf")
@@ -94,7 +88,7 @@ def test_the_demo_pair_makes_the_journey(
     done = hub_world.run("pull", "ann/Demo-GGUF", "--draft", "ann/Demo-Draft-GGUF")
     assert done.code == 0, done.err
     assert "installed as pair-demo:" in done.out
-    found = catalogue.resolve("pair-demo")
+    found = resolver.resolve("pair-demo")
     assert found.draft is not None
     assert sha256(found.target) == target.sha256(demo_target.name)
     assert sha256(found.draft) == draft.sha256(demo_draft.name)
@@ -152,7 +146,7 @@ def test_a_split_model_is_fetched_whole(hub_world: World) -> None:
     repo = hub_world.server.add("ann/Deep-GGUF", dict(files))
     done = hub_world.run("pull", "ann/Deep-GGUF:Q8_0", "--draft", "none")
     assert done.code == 0, done.err
-    found = catalogue.resolve("deep")
+    found = resolver.resolve("deep")
     assert found.target.name == "deep-Q8_0-00001-of-00003.gguf"
     for name in files:
         assert sha256(hub_world.snapshot(repo.name, repo.commit, name)) == repo.sha256(name)
@@ -165,7 +159,7 @@ def test_a_local_target_takes_a_draft_from_the_hub(
     path.write_bytes(ggufs.model(seed=7))
     done = hub_world.run("pull", str(path), "--draft", "ann/Small-GGUF", "--name", "half")
     assert done.code == 0, done.err
-    assert catalogue.resolve("half").target == path
+    assert resolver.resolve("half").target == path
     removed = hub_world.run("rm", "half")
     assert removed.code == 0
     assert path.exists()
@@ -178,7 +172,7 @@ def test_a_revision_is_pinned_and_recorded(hub_world: World, pair: tuple[Repo, R
     for revision in ("v1", "refs/pr/3", target.commit):
         done = hub_world.run("pull", f"ann/Big-GGUF@{revision}", "--draft", "none")
         assert done.code == 0, done.err
-        assert catalogue.resolve(f"ann/Big-GGUF@{revision}").target.exists()
+        assert resolver.resolve(f"ann/Big-GGUF@{revision}").target.exists()
     record = installed.find("big")
     assert record is not None
     assert record.target.reference == f"ann/Big-GGUF:big-Q4_K_M.gguf@{target.commit}"
@@ -215,7 +209,7 @@ def test_files_in_the_cache_of_another_home_are_not_fetched_again(
     done = hub_world.run("pull", "big", "--draft", "ann/Small-GGUF", "--name", "mixed")
     assert done.code == 0, done.err
     assert hub_world.server.sent("Big-GGUF") == sent
-    found = catalogue.resolve("mixed")
+    found = resolver.resolve("mixed")
     assert hub_world.cache in found.target.parents
     assert found.draft is not None
     assert tmp_path / "other" in found.draft.parents
@@ -274,14 +268,14 @@ def test_a_killed_pull_continues_where_it_was(
     asked = [seen.range for seen in hub_world.server.bodies("Big-GGUF")]
     assert asked == [f"bytes={kept}-"]
     assert hub_world.server.sent("Big-GGUF") == target.size(name) - kept
-    found = catalogue.resolve("big")
+    found = resolver.resolve("big")
     assert sha256(found.target) == target.sha256(name)
 
 
 def catalogue_error(text: str) -> bool:
     """Whether `text` is not taken for something on this disk."""
     try:
-        catalogue.resolve(text)
+        resolver.resolve(text)
     except NotOnHub:
         return True
     return False
@@ -302,7 +296,7 @@ def test_two_pulls_at_once_fetch_once(hub_world: World, pair: tuple[Repo, Repo])
         assert process.exitcode == 0
     whole = [seen for seen in hub_world.server.bodies("Big-GGUF") if not seen.range]
     assert len(whole) == 1
-    assert sha256(catalogue.resolve("big").target) == target.sha256(name)
+    assert sha256(resolver.resolve("big").target) == target.sha256(name)
 
 
 def test_a_cut_connection_is_tried_again_with_growing_pauses(
@@ -449,7 +443,7 @@ def test_a_cache_without_links_works(
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS_WARNING", True)
     arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
     assert hub_world.run(*arguments).code == 0
-    path = catalogue.resolve("big").target
+    path = resolver.resolve("big").target
     assert not path.is_symlink()
     assert sha256(path) == pair[0].sha256("big-Q4_K_M.gguf")
     sent = hub_world.server.sent()
@@ -482,7 +476,7 @@ def test_over_tls_it_is_read_in_pauses_and_certificates_count(
     arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
     done = hub_world.run_outside(*arguments, SSL_CERT_FILE=str(CERTIFICATE))
     assert done.code == 0, done.err
-    assert sha256(catalogue.resolve("big").target) == target.sha256("big-Q4_K_M.gguf")
+    assert sha256(resolver.resolve("big").target) == target.sha256("big-Q4_K_M.gguf")
     assert [seen.range for seen in hub_world.server.bodies() if seen.sent > 500_000] == [""]
     refused = hub_world.run_outside("pull", "ann/Small-GGUF", "--draft", "none")
     assert refused.code == 1
@@ -507,7 +501,7 @@ def test_through_a_proxy_certificates_count_and_the_token_goes_to_the_hub_alone(
         assert not server.seen
         done = hub_world.run_outside(*arguments, **settings, SSL_CERT_FILE=str(CERTIFICATE))
     assert done.code == 0, done.err
-    assert sha256(catalogue.resolve("big").target) == target.sha256("big-Q4_K_M.gguf")
+    assert sha256(resolver.resolve("big").target) == target.sha256("big-Q4_K_M.gguf")
     places = {url.removeprefix("https://") for url in (server.url, server.storage_url)}
     assert set(between.asked) == places
     assert server.token not in "".join(between.heads)
@@ -564,11 +558,11 @@ def test_a_disk_that_fills_up_keeps_the_part(hub_world: World, pair: tuple[Repo,
     assert "Traceback" not in log
     part = f"{target.etag('big-Q4_K_M.gguf')}{download.PART_ENDING}"
     assert hub_world.blobs(target.name) == {part: 1_000_000}
-    assert sha256(catalogue.resolve("other").target) == draft.sha256("small-Q8_0.gguf")
+    assert sha256(resolver.resolve("other").target) == draft.sha256("small-Q8_0.gguf")
     hub_world.server.seen.clear()
     assert hub_world.run(*arguments).code == 0
     assert [seen.range for seen in hub_world.server.bodies()] == ["bytes=1000000-"]
-    assert sha256(catalogue.resolve("big").target) == target.sha256("big-Q4_K_M.gguf")
+    assert sha256(resolver.resolve("big").target) == target.sha256("big-Q4_K_M.gguf")
 
 
 def test_too_little_room_is_said_before_anything_moves(
@@ -679,13 +673,13 @@ def test_names_are_derived_told_and_kept_apart(hub_world: World, pair: tuple[Rep
 
 
 def test_a_curated_pair_is_pulled_by_name(hub_world: World) -> None:
-    entry = curated.pairs()["qwen3-8b"]
+    entry = catalogue.pairs()["qwen3-8b"]
     hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=64_000)})
     hub_world.server.add(entry.draft.repo, {entry.draft.file: ggufs.model(seed=1)})
     done = hub_world.run("pull", "QWEN3-8b")
     assert done.code == 0, done.err
     assert "installed as qwen3-8b:" in done.out
-    assert catalogue.resolve("qwen3-8b").draft is not None
+    assert resolver.resolve("qwen3-8b").draft is not None
     # A target that a curated pair has gets that pair's draft.
     assert hub_world.run("rm", "qwen3-8b").code == 0
     again = hub_world.run("pull", str(references.parse(f"{entry.target.repo}:Q4_K_M")))
@@ -700,7 +694,7 @@ def test_a_target_without_a_draft_is_told_which_would_fit(
     hub_world.server.add("ann/Odd-GGUF", {"odd.gguf": other})
     assert hub_world.run("pull", "ann/Odd-GGUF", "--draft", "none").code == 0
     assert hub_world.run("pull", "ann/Small-GGUF", "--draft", "none").code == 0
-    entry = curated.pairs()["qwen3-8b"].draft
+    entry = catalogue.pairs()["qwen3-8b"].draft
     hub_world.server.add(entry.repo, {entry.file: ggufs.model(seed=3)})
     big = ggufs.model(n_bytes=4_000_000_000 // 1000 // 32 * 32)
     hub_world.server.add("ann/Lone-GGUF", {"lone-Q4_K_M.gguf": big})

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from huggingface_hub import constants
 
-from localspec.pairs import curated, folders
+from localspec.pairs import catalogue, folders
 from tests.support import ggufs
 from tests.support.hub_world import World, world
 
@@ -27,7 +27,7 @@ def hub_world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the catalogue that may be written."""
     path = Path(shutil.copy(folders.shipped("catalogue.toml"), tmp_path / "catalogue.toml"))
     monkeypatch.setattr(folders, "shipped", lambda name: tmp_path / name)
@@ -47,7 +47,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def serve_everything(world_: World) -> None:
     repos: dict[str, dict[str, bytes]] = {}
-    for seed, entry in enumerate(curated.pairs().values()):
+    for seed, entry in enumerate(catalogue.pairs().values()):
         for side in (entry.target, entry.draft):
             repos.setdefault(side.repo, {})[side.file] = ggufs.model(seed=seed)
     for name, files in repos.items():
@@ -55,14 +55,14 @@ def serve_everything(world_: World) -> None:
 
 
 def test_every_entry_is_checked_and_pinned(
-    hub_world: World, catalogue: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]
+    hub_world: World, writable: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve_everything(hub_world)
-    before = curated.pairs()
+    before = catalogue.pairs()
     assert script.main(["--check"]) == 0
-    assert curated.pairs() == before
+    assert catalogue.pairs() == before
     assert script.main([]) == 0
-    after = curated.pairs()
+    after = catalogue.pairs()
     assert list(after) == list(before)
     for name, entry in after.items():
         assert entry.verified
@@ -71,22 +71,22 @@ def test_every_entry_is_checked_and_pinned(
         assert entry.target.sha256 == repo.sha256(entry.target.file)
         assert entry.target.n_bytes == repo.size(entry.target.file)
         assert entry.notes == before[name].notes
-    text = catalogue.read_text()
+    text = writable.read_text()
     assert script.main([]) == 0  # pinning again changes nothing
-    assert catalogue.read_text() == text
+    assert writable.read_text() == text
     assert "ok" in capsys.readouterr().out
     assert all(seen.range for seen in hub_world.server.bodies())
 
 
 def test_entries_that_do_not_hold_are_named_and_left(
-    hub_world: World, catalogue: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]
+    hub_world: World, writable: Path, script: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     serve_everything(hub_world)
-    entry = curated.pairs()["qwen3-8b"]
+    entry = catalogue.pairs()["qwen3-8b"]
     hub_world.server.repos[entry.target.repo].files[entry.target.file] = ggufs.model(["x"] * 300)
     del hub_world.server.repos["bartowski/SmolLM2-135M-Instruct-GGUF"]
     hub_world.server.repos["unsloth/gemma-3-12b-it-qat-GGUF"].gated = "manual"
-    loud = curated.pairs()["qwen3-14b"].target
+    loud = catalogue.pairs()["qwen3-14b"].target
     files = hub_world.server.repos[loud.repo].files
     files[loud.file.upper()] = files.pop(loud.file)
     hub_world.server.repos["bartowski/Llama-3.3-70B-Instruct-GGUF"].lfs = False
@@ -101,12 +101,12 @@ def test_entries_that_do_not_hold_are_named_and_left(
     assert "llama-3.3-70b: FAILED" in out
     assert "cannot be pinned" in out
     assert "qwen2.5-7b: ok" in out
-    assert {name for name, one in curated.pairs().items() if one.verified} == {"qwen2.5-7b"}
+    assert {name for name, one in catalogue.pairs().items() if one.verified} == {"qwen2.5-7b"}
 
 
 def test_without_a_network_it_stops(
     hub_world: World,
-    catalogue: Path,
+    writable: Path,
     script: ModuleType,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -117,11 +117,11 @@ def test_without_a_network_it_stops(
 
 
 def test_a_pinned_pair_is_pulled_at_its_revision(
-    hub_world: World, catalogue: Path, script: ModuleType
+    hub_world: World, writable: Path, script: ModuleType
 ) -> None:
     serve_everything(hub_world)
     assert script.main(["qwen3-8b"]) == 0
-    pinned = curated.pairs()["qwen3-8b"]
+    pinned = catalogue.pairs()["qwen3-8b"]
     done = hub_world.run("pull", "qwen3-8b")
     assert done.code == 0, done.err
     for side in (pinned.target, pinned.draft):
@@ -132,11 +132,11 @@ def test_a_pinned_pair_is_pulled_at_its_revision(
 
 
 def test_a_pinned_revision_that_is_gone_is_told_with_what_to_pull_instead(
-    hub_world: World, catalogue: Path, script: ModuleType
+    hub_world: World, writable: Path, script: ModuleType
 ) -> None:
     serve_everything(hub_world)
     assert script.main(["qwen3-8b"]) == 0
-    entry = curated.pairs()["qwen3-8b"]
+    entry = catalogue.pairs()["qwen3-8b"]
     for side in (entry.target, entry.draft):
         hub_world.server.repos[side.repo].commit = "f" * 40
     done = hub_world.run("pull", "qwen3-8b")
@@ -148,11 +148,11 @@ def test_a_pinned_revision_that_is_gone_is_told_with_what_to_pull_instead(
 
 @pytest.mark.parametrize("lie", ["no sha256", "right sha256"])
 def test_a_hub_that_serves_other_bytes_under_a_pinned_revision_is_found_out(
-    hub_world: World, catalogue: Path, script: ModuleType, lie: str
+    hub_world: World, writable: Path, script: ModuleType, lie: str
 ) -> None:
     serve_everything(hub_world)
     assert script.main(["qwen3-8b"]) == 0
-    entry = curated.pairs()["qwen3-8b"]
+    entry = catalogue.pairs()["qwen3-8b"]
     repo = hub_world.server.repos[entry.target.repo]
     if lie == "no sha256":
         repo.lfs = False  # another file, named by git's hash
@@ -167,7 +167,7 @@ def test_a_hub_that_serves_other_bytes_under_a_pinned_revision_is_found_out(
 
 
 def test_a_pair_whose_file_is_gone_gets_the_same_bytes_again(
-    hub_world: World, catalogue: Path
+    hub_world: World, writable: Path
 ) -> None:
     repo = hub_world.server.add("ann/Big-GGUF", {"big.gguf": ggufs.model()})
     assert hub_world.run("pull", "ann/Big-GGUF", "--draft", "none").code == 0
@@ -181,12 +181,12 @@ def test_a_pair_whose_file_is_gone_gets_the_same_bytes_again(
 
 
 def test_a_pinned_pair_that_was_replaced_is_refused(
-    hub_world: World, catalogue: Path, script: ModuleType
+    hub_world: World, writable: Path, script: ModuleType
 ) -> None:
     serve_everything(hub_world)
     assert script.main(["qwen3-8b"]) == 0
     assert hub_world.run("pull", "qwen3-8b", "--dry-run").code == 0
-    entry = curated.pairs()["qwen3-8b"]
+    entry = catalogue.pairs()["qwen3-8b"]
     hub_world.server.repos[entry.draft.repo].files[entry.draft.file] = ggufs.model(seed=99)
     done = hub_world.run("pull", "qwen3-8b")
     assert done.code == 1

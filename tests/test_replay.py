@@ -12,10 +12,10 @@ import pytest
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context
-from localspec.engine.llama_grammar import LlamaGrammar
+from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.replay import Recorder, read_trace, redecode, rederive
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import LocalspecError

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.cost import Costs
 from localspec.engine.draft import NOTHING_READ, Look, ModelDrafter
-from localspec.engine.gamma import AutoGamma, FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.llama.checkpoint import Checkpoint, Rollback
-from localspec.engine.plan import Plan
-from localspec.engine.profile import (
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma, FixedGamma
+from localspec.engine.length.profile import (
     DRAFT_SIZES,
     TARGET_SIZES,
     measure,
     measure_by_context,
 )
+from localspec.engine.length.stopping import Plan
+from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import Round
 from localspec.engine.verify import Draft

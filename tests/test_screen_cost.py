@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.events import RoundText
-from localspec.ui.dashboard import Dashboard
+from localspec.ui.panel.dashboard import Dashboard
 from tests.fakes import rounds_of
 from tests.support.scripted_session import Gate, ScriptedSession
 
@@ -50,7 +50,7 @@ def test_while_answers_are_measured_figures_are_drawn_with_the_text_alone(
 ) -> None:
     alone = []
     monkeypatch.setattr(Dashboard, "_tick", lambda _: alone.append(1))
-    monkeypatch.setattr("localspec.ui.dashboard._FIGURES_S", 0.01)
+    monkeypatch.setattr("localspec.ui.panel.dashboard._FIGURES_S", 0.01)
 
     async def body() -> None:
         session = ScriptedSession(answers=["A few words."], gate=Gate(is_open=False))

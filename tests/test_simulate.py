@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine.cost import Costs, Points
-from localspec.engine.gamma import AutoGamma, FixedGamma
-from localspec.engine.plan import Plan, Situation
+from localspec.engine.length.cost import Costs, Points
+from localspec.engine.length.gamma import AutoGamma, FixedGamma
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.simulate import (
     CURVES,
     Position,

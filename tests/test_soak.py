@@ -15,8 +15,8 @@ from localspec.cli.loading import load_session
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
-from localspec.engine.gamma import FixedGamma
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import FinishReason

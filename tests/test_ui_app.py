@@ -16,15 +16,15 @@ from textual import events
 from localspec.chat.events import Origin, Span
 from localspec.engine.stats import DeviceMemory, FinishReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
-from localspec.ui import panel_layout
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
-from localspec.ui.dashboard import Dashboard
-from localspec.ui.help_screen import HelpScreen, help_lines
-from localspec.ui.panel import PanelForm, natural_form, next_form
-from localspec.ui.prompt import LONGEST_PASTE
-from localspec.ui.transcript import Transcript
-from localspec.ui.turns import Phase
+from localspec.ui.conversation.prompt import LONGEST_PASTE
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.conversation.turns import Phase
+from localspec.ui.panel import layout as panel_layout
+from localspec.ui.panel.dashboard import Dashboard
+from localspec.ui.panel.panel import PanelForm, natural_form, next_form
+from localspec.ui.screens.help import HelpScreen, help_lines
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate, ScriptedSession
 

@@ -16,7 +16,8 @@ from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import GenerationStats
 from localspec.errors import PromptTooLong, UsageError
-from localspec.ui.compare_screen import (
+from localspec.ui.conversation.turns import Phase
+from localspec.ui.screens.compare import (
     CompareScreen,
     Side,
     answer_twice,
@@ -25,7 +26,6 @@ from localspec.ui.compare_screen import (
     question,
     verdict,
 )
-from localspec.ui.turns import Phase
 from tests.support.chat_pilot import chatting
 from tests.support.scripted_session import Gate, ScriptedSession
 

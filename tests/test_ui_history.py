@@ -27,7 +27,7 @@ from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError, EngineError
 from localspec.ui import launch
 from localspec.ui.app import ChatApp
-from localspec.ui.history_screen import HistoryScreen
+from localspec.ui.screens.history import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate, ScriptedSession
 

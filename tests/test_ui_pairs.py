@@ -15,14 +15,17 @@ from textual.widgets import Input, OptionList
 
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory
-from localspec.pairs import curated, download, hub, hub_cache, installed
-from localspec.pairs.curated import CuratedPair
+from localspec.pairs import catalogue, installed
+from localspec.pairs.catalogue import CuratedPair
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import client as hub
+from localspec.pairs.hub import download
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.ui.app import ChatApp
-from localspec.ui.help_screen import HelpScreen
-from localspec.ui.pairs_layout import Work
-from localspec.ui.pairs_screen import PairsScreen
-from localspec.ui.turns import Phase
+from localspec.ui.conversation.turns import Phase
+from localspec.ui.screens.help import HelpScreen
+from localspec.ui.screens.pairs_layout import Work
+from localspec.ui.screens.pairs_screen import PairsScreen
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
 from tests.support.hub_server import Repo, wait_for
@@ -42,7 +45,7 @@ def hub_world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def target(hub_world: World) -> Repo:
     """A pair of the catalogue on the Hub: 2 MB and a draft that fits."""
-    entry = curated.pairs()[NAME]
+    entry = catalogue.pairs()[NAME]
     hub_world.server.add(entry.draft.repo, {entry.draft.file: ggufs.model(seed=1)})
     return hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=BIG)})
 
@@ -163,7 +166,7 @@ def test_a_pair_is_looked_at_pulled_used_and_the_conversation_stays(
 def test_cancelling_keeps_what_came_and_pulling_again_continues(
     hub_world: World, target: Repo
 ) -> None:
-    entry = curated.pairs()[NAME]
+    entry = catalogue.pairs()[NAME]
     name = entry.target.file
     file = hub.RemoteFile(target.name, target.commit, name, target.size(name), target.etag(name))
 
@@ -215,7 +218,7 @@ def test_quitting_in_the_middle_of_a_pull_ends_its_thread(hub_world: World, targ
 
 
 def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: World) -> None:
-    entry = curated.pairs()[NAME]
+    entry = catalogue.pairs()[NAME]
     hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=BIG)})
     odd = ggufs.model(ggufs.words(300, ["odd"] * 7))
     hub_world.server.add(entry.draft.repo, {entry.draft.file: odd})
@@ -279,11 +282,11 @@ def test_removing_asks_twice_and_spares_the_pair_in_use(hub_world: World, target
 def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[int, int]) -> None:
     async def body() -> None:
         async with chatting(Rooms(), size=size) as chat:
-            await browse(chat, list(curated.pairs())[-1])
+            await browse(chat, list(catalogue.pairs())[-1])
             await chat.until(lambda: not chat.timers(), "rest")
             lines = chat.screen().splitlines()
             assert len(lines) == size[1]
-            assert any(list(curated.pairs())[-1] in line for line in lines)
+            assert any(list(catalogue.pairs())[-1] in line for line in lines)
             assert any("Esc close" in line for line in lines)
             assert any("available" in line for line in lines)
             await chat.press("f12")
@@ -349,7 +352,7 @@ def test_a_damaged_catalogue_is_said(hub_world: World, monkeypatch: pytest.Monke
     def broken() -> dict[str, CuratedPair]:
         raise LocalspecError("the catalogue cannot be read")
 
-    monkeypatch.setattr(curated, "pairs", broken)
+    monkeypatch.setattr(catalogue, "pairs", broken)
 
     async def body() -> None:
         async with chatting(Rooms()) as chat:

@@ -11,9 +11,9 @@ from localspec.chat.figures import Figures
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import DeviceMemory, GenerationStats, Round
-from localspec.ui.items import figures_of, footnote
-from localspec.ui.panel_layout import PanelState, big_speed, compact_lines, full_lines, head_lines
-from localspec.ui.panel_memory import machine_lines
+from localspec.ui.conversation.items import figures_of, footnote
+from localspec.ui.panel.layout import PanelState, big_speed, compact_lines, full_lines, head_lines
+from localspec.ui.panel.memory import machine_lines
 from tests.fakes import ended, fake_session, rounds_of
 from tests.support.scripted_session import ScriptedSession
 

@@ -14,13 +14,14 @@ from textual.theme import BUILTIN_THEMES
 
 from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
-from localspec.ui import commands, drawing, launch, numbers
-from localspec.ui.blocks import lay_out
-from localspec.ui.drawing import Outcome
-from localspec.ui.growing import GrowingMarkdown, GrowingOrigins
-from localspec.ui.items import Answer, Question
+from localspec.ui import commands, launch, numbers
+from localspec.ui.conversation.blocks import lay_out
+from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins
+from localspec.ui.conversation.items import Answer, Question
+from localspec.ui.conversation.prompt import History
 from localspec.ui.launch import sharing_the_lock
-from localspec.ui.prompt import History
+from localspec.ui.panel import drawing
+from localspec.ui.panel.drawing import Outcome
 from localspec.ui.safe_text import one_line, safe
 
 UI = Path(launch.__file__).parent

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from localspec.errors import VocabularyMismatch
-from localspec.pairs import gguf, vocabulary
-from localspec.pairs.gguf import GgufHeader
+from localspec.pairs import vocabulary
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf.header import GgufHeader
 from tests.support import ggufs
 
 BOS, EOS = "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"

@@ -19,8 +19,8 @@ from localspec.bench.verdict import verdict
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
-from localspec.engine.cost import Curve
-from localspec.engine.profile import DRAFT_SIZES, TARGET_SIZES, measure
+from localspec.engine.length.cost import Curve
+from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import Round
 from localspec.errors import Cancelled

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from localspec.engine.cost import Curve
-from localspec.engine.gamma import FixedGamma
+from localspec.engine.length.cost import Curve
+from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.simulate import Position, World, replay
 from localspec.engine.stats import Round
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.chat.meter import PlainSpeed
-from localspec.engine.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 
 if TYPE_CHECKING:
     from localspec.chat.settings import ChatSettings

@@ -22,9 +22,9 @@ from localspec.chat.template import ChatTemplate
 from localspec.chat.transcript import Transcript
 from localspec.chat.window import Window
 from localspec.engine.cancel import Cancel
-from localspec.engine.gamma import AutoGamma
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.llama_grammar import LlamaGrammar
+from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
 from localspec.errors import Cancelled, LocalspecError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from localspec.engine.gamma import GammaPolicy
-from localspec.engine.plan import Plan, Situation
+from localspec.engine.length.gamma import GammaPolicy
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.stats import Round
 
 

@@ -18,16 +18,16 @@ from localspec.engine.acceptance import Accept, check_lenience
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
 from localspec.engine.generate import Engine
-from localspec.engine.json_schema import schema_to_gbnf
 from localspec.engine.llama import Context, ContextOptions, Model, devices
-from localspec.engine.llama_grammar import check_grammar
+from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.sampling import SamplingParams
+from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.errors import SamplingError, UsageError
-from localspec.pairs.catalogue import ResolvedPair
 from localspec.pairs.installed import DEMO
 from localspec.pairs.last_used import lasting
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.plan import MemoryPlan
+from localspec.pairs.resolver import ResolvedPair
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""

@@ -10,10 +10,9 @@ from typing import Any
 import platformdirs
 
 from localspec.chat.pair import LoadedPair
-from localspec.engine.cost import Costs, ModelCosts
-from localspec.engine.gamma import AutoGamma
-from localspec.engine.llama import Context, default_threads, devices
-from localspec.engine.profile import (
+from localspec.engine.length.cost import Costs, ModelCosts
+from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.profile import (
     Profile,
     ProfileStore,
     disturbed,
@@ -22,6 +21,7 @@ from localspec.engine.profile import (
     profile,
     step,
 )
+from localspec.engine.llama import Context, default_threads, devices
 from localspec.pairs.folders import user_path
 
 # The demo pair is there to show speculation, even where its tiny target would be faster alone.

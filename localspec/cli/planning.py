@@ -9,14 +9,15 @@ from localspec.cli.options import Options
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import UnsupportedModel, UsageError
-from localspec.pairs import catalogue, gguf, units, vocabulary
-from localspec.pairs.catalogue import ResolvedPair
-from localspec.pairs.gguf import ModelFiles
+from localspec.pairs import resolver, units, vocabulary
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory import disk
 from localspec.pairs.memory.facts import Facts, facts
 from localspec.pairs.memory.free import Device, Free
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.plan import DEFAULT_CTX, MemoryPlan, Wishes, plan
+from localspec.pairs.resolver import ResolvedPair
 
 LEAST_CTX = 16
 # Rejected tokens that a target with recurrent layers takes back without reading again what stays;
@@ -87,7 +88,7 @@ def check_files(options: Options) -> None:
 
 def _find(options: Options) -> tuple[ResolvedPair, ModelFiles, ModelFiles | None]:
     """Find the files, and check by their headers that they can chat and belong together."""
-    resolved = catalogue.resolve(options.pair, options.draft)
+    resolved = resolver.resolve(options.pair, options.draft)
     target = gguf.read_model(resolved.target)
     _require_chat_model(target)
     draft = gguf.read_model(resolved.draft) if resolved.draft else None

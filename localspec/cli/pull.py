@@ -11,7 +11,7 @@ import click
 from localspec.cli.interrupt import raising
 from localspec.errors import Cancelled
 from localspec.pairs import report, units
-from localspec.pairs.patience import Patience
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.pull import PullPlan, PullProgress, execute, plan, require_room
 
 

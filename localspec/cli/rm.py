@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from localspec.pairs import units
-from localspec.pairs.patience import Patience
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.remove import remove
 
 

@@ -10,7 +10,7 @@ import click
 
 from localspec.pairs import report
 from localspec.pairs.examine import examine
-from localspec.pairs.patience import Patience
+from localspec.pairs.hub.patience import Patience
 
 if TYPE_CHECKING:
     from localspec.pairs.examine import PairReport

@@ -16,9 +16,9 @@ from localspec.cli.loading import load_session
 from localspec.cli.measuring import ANY_THREADS, chosen, profile_store
 from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
-from localspec.engine.cost import Curve
+from localspec.engine.length.cost import Curve
+from localspec.engine.length.profile import Profile, identity, measure, measure_by_context
 from localspec.engine.llama import Context, build, default_threads, machine
-from localspec.engine.profile import Profile, identity, measure, measure_by_context
 from localspec.errors import Cancelled, LocalspecError
 
 BUDGET = 12.0  # seconds for a model's curve

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
 from localspec.engine.noise import Noise
-from localspec.engine.plan import Plan
 from localspec.engine.sampling import Dist, Sampler
 from localspec.engine.verify import Draft
 from localspec.errors import NothingLeft

@@ -13,9 +13,9 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from localspec.engine.cost import Curve, Points
-from localspec.engine.gamma import LONGEST, GammaPolicy
-from localspec.engine.plan import PLAIN, FixedPlan, Plan, Situation
+from localspec.engine.length.cost import Curve, Points
+from localspec.engine.length.gamma import LONGEST, GammaPolicy
+from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
 from localspec.engine.stats import Round
 
 CURVES: Mapping[str, Points] = {

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Final
 
 from localspec.errors import HubOffline, LocalspecError
-from localspec.pairs import catalogue, curated, gguf, hub_cache, installed, sources, vocabulary
-from localspec.pairs.gguf import GgufHeader
-from localspec.pairs.patience import Patience
+from localspec.pairs import catalogue, installed, resolver, sources, vocabulary
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf.header import GgufHeader
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import Source
 
@@ -55,7 +57,7 @@ def paired_before(target: Source) -> str:
     for pair in installed.all_pairs():
         if pair.draft is not None and pair.draft.complete and pair.target.path.resolve() == real:
             return pair.name
-    for entry in curated.pairs().values():
+    for entry in catalogue.pairs().values():
         same = target.repo.lower() == entry.target.repo.lower()
         if same and any(file.name == entry.target.file for file in target.files):
             return entry.name
@@ -93,7 +95,7 @@ def _on_disk(target: Source) -> Iterator[_Trial]:
             if model.complete and model.path.resolve() != own:
                 name = pair.name if model is pair.draft else model.reference or model.paths[0]
                 yield _Trial(name, model.n_bytes, here=True, header=_reader(model.paths[0]))
-    demo = catalogue.demo_files()[1]
+    demo = resolver.demo_files()[1]
     if demo.resolve() != own:
         yield _Trial("demo", demo.stat().st_size, here=True, header=_reader(str(demo)))
 
@@ -103,7 +105,7 @@ def _reader(path: str) -> Callable[[], GgufHeader]:
 
 
 def _in_catalogue(target: Source, patience: Patience) -> Iterator[_Trial]:
-    for entry in curated.pairs().values():
+    for entry in catalogue.pairs().values():
         reference, n_bytes = entry.draft.reference, entry.draft.n_bytes
         cached = hub_cache.find(reference)
         if cached:

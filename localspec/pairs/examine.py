@@ -10,24 +10,24 @@ from typing import Final
 from localspec.errors import DownloadCorrupt, NotOnHub, UsageError
 from localspec.pairs import (
     catalogue,
-    curated,
     drafts,
     folders,
     installed,
     references,
+    resolver,
     sources,
     vocabulary,
 )
-from localspec.pairs.catalogue import NO_DRAFT
-from localspec.pairs.curated import CuratedFile, CuratedPair
+from localspec.pairs.catalogue import CuratedFile, CuratedPair
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
 from localspec.pairs.memory import disk, fit, outlook
 from localspec.pairs.memory.facts import facts
 from localspec.pairs.memory.fit import Fit
 from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.outlook import Outlook
-from localspec.pairs.patience import Patience
 from localspec.pairs.references import Reference
+from localspec.pairs.resolver import NO_DRAFT
 from localspec.pairs.sources import Source
 from localspec.pairs.vocabulary import VocabularyReport
 
@@ -140,7 +140,7 @@ def _find(pair: str, patience: Patience, note: Note | None) -> tuple[str, Source
             "the name of a model is empty", "Name a pair, a GGUF file or a Hub reference."
         )
     if text.lower() == DEMO:
-        files = catalogue.demo_files()
+        files = resolver.demo_files()
         target = replace(sources.local(files[0]), licence=OWN_LICENCE)
         return DEMO, target, lambda: replace(sources.local(files[1]), licence=OWN_LICENCE)
     if references.means_local(text):
@@ -160,11 +160,11 @@ def _find_name(name: str, patience: Patience, note: Note | None) -> tuple[str, S
             _from_record(record.target, patience, note),
             _own_draft(record, patience, note),
         )
-    entry = curated.pairs().get(name.lower())
+    entry = catalogue.pairs().get(name.lower())
     if entry is not None:
         target = replace(_curated(entry, entry.target, patience, note), licence=entry.licence)
         return entry.name, target, lambda: _curated(entry, entry.draft, patience, note)
-    raise NotOnHub(f"there is no pair named {name}", catalogue.suggestion(name))
+    raise NotOnHub(f"there is no pair named {name}", resolver.suggestion(name))
 
 
 def _curated(

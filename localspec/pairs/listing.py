@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
-from localspec.pairs import catalogue, curated, gguf, installed
-from localspec.pairs.curated import CuratedPair
+from localspec.pairs import catalogue, installed, resolver
+from localspec.pairs.catalogue import CuratedPair
+from localspec.pairs.gguf import header as gguf
 from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import fit
 from localspec.pairs.memory.fit import Fit
@@ -48,7 +49,7 @@ def rows() -> list[Row]:
     Raises:
         LocalspecError: the demo pair or the catalogue is missing.
     """
-    known = curated.pairs()
+    known = catalogue.pairs()
     mine = installed.all_pairs()
     names = {pair.name for pair in mine}
     return [
@@ -59,7 +60,7 @@ def rows() -> list[Row]:
 
 
 def _demo() -> Row:
-    target, draft = (gguf.read_model(path) for path in catalogue.demo_files())
+    target, draft = (gguf.read_model(path) for path in resolver.demo_files())
     return Row(
         name=DEMO,
         kind=DEMO,

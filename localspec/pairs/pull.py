@@ -10,20 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
-from localspec.pairs import (
-    curated,
-    download,
-    hub_cache,
-    hub_settings,
-    installed,
-    units,
-    vocabulary,
-)
-from localspec.pairs.download import FileProgress
+from localspec.pairs import catalogue, installed, units, vocabulary
 from localspec.pairs.examine import Note, PairReport, examine
-from localspec.pairs.hub import RemoteFile
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import download
+from localspec.pairs.hub import settings as hub_settings
+from localspec.pairs.hub.client import RemoteFile
+from localspec.pairs.hub.download import FileProgress
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
-from localspec.pairs.patience import Patience
 from localspec.pairs.sources import Source
 
 # Room that a download leaves on the disk, in bytes.
@@ -234,7 +229,7 @@ def _free_for(name: str, report: PairReport) -> bool:
         return True  # a damaged record is replaced
     if existing is not None:
         return _same(existing.target, report.target) and _same(existing.draft, report.draft)
-    entry = curated.pairs().get(name)
+    entry = catalogue.pairs().get(name)
     return entry is None or _is_curated(entry, report)
 
 
@@ -248,7 +243,7 @@ def _same(model: InstalledModel | None, source: Source | None) -> bool:
     return model.paths == ours.paths
 
 
-def _is_curated(entry: curated.CuratedPair, report: PairReport) -> bool:
+def _is_curated(entry: catalogue.CuratedPair, report: PairReport) -> bool:
     sides = ((entry.target, report.target), (entry.draft, report.draft))
     return all(
         ours is not None and ours.repo == theirs.repo and ours.files[0].name == theirs.file

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from localspec.errors import NotOnHub
+from localspec.pairs.gguf.split import SPLIT_NAME, split_names
 from localspec.pairs.references import Reference
-from localspec.pairs.split import SPLIT_NAME, split_names
 
 # What llama.cpp's -hf falls back to, in this order, before it takes the first file.
 DEFAULTS: Final = ("Q4_K_M", "Q8_0")

@@ -8,19 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import (
-    catalogue,
-    curated,
-    download,
-    hub,
-    hub_cache,
-    hub_settings,
-    installed,
-    last_used,
-)
-from localspec.pairs.hub import RemoteFile
+from localspec.pairs import catalogue, installed, last_used, resolver
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import client as hub
+from localspec.pairs.hub import download
+from localspec.pairs.hub import settings as hub_settings
+from localspec.pairs.hub.client import RemoteFile
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
-from localspec.pairs.patience import Patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,7 @@ def _tidy(file: RemoteFile) -> None:
 
 def _remove_partial(name: str, patience: Patience) -> Removal:
     """Remove what an unfinished pull of a catalogue entry has left."""
-    entry = curated.pairs().get(name.lower())
+    entry = catalogue.pairs().get(name.lower())
     freed = 0
     if entry is not None:
         for side in (entry.target, entry.draft):
@@ -175,5 +170,5 @@ def _remove_partial(name: str, patience: Patience) -> Removal:
     if not freed:
         known = entry is not None
         remedy = "The catalogue knows it; there is nothing to remove." if known else ""
-        raise NotOnHub(f"no pair named {name} is installed", remedy or catalogue.suggestion(name))
+        raise NotOnHub(f"no pair named {name} is installed", remedy or resolver.suggestion(name))
     return Removal(name, freed, ())

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Final
 
 from localspec.errors import HubOffline, ModelFileError, UnsupportedModel, VocabularyMismatch
-from localspec.pairs import download, folders, gguf, hub, hub_cache, quants, vocabulary
-from localspec.pairs.cursor import ReadRange
-from localspec.pairs.gguf import GgufHeader
-from localspec.pairs.hub import RemoteFile, RemoteRepo
+from localspec.pairs import folders, quants, vocabulary
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf.cursor import ReadRange
+from localspec.pairs.gguf.header import GgufHeader
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import client as hub
+from localspec.pairs.hub import download
+from localspec.pairs.hub.client import RemoteFile, RemoteRepo
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel
-from localspec.pairs.patience import Patience
 from localspec.pairs.references import Reference
 
 # Files that no text can be generated from: projectors, and heads that read the target's

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from localspec.errors import VocabularyMismatch
-from localspec.pairs.gguf import TOKENS_KEY, Accept, GgufHeader
+from localspec.pairs.gguf.header import TOKENS_KEY, Accept, GgufHeader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from localspec.pairs.gguf import StringArray, Value
+    from localspec.pairs.gguf.header import StringArray, Value
 
 MAX_SIZE_DIFFERENCE: Final = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 _MODEL_KEY: Final = "tokenizer.ggml.model"

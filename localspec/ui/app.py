@@ -14,13 +14,15 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.ui import attach, commands, numbers
-from localspec.ui.compare_screen import COMPARE, CompareScreen, Side, answer_twice, question
-from localspec.ui.completion import Completion
-from localspec.ui.dashboard import Dashboard
+from localspec.ui import commands, numbers
+from localspec.ui.conversation import attach
+from localspec.ui.conversation.completion import Completion
+from localspec.ui.conversation.growing import legend
+from localspec.ui.conversation.prompt import LONGEST_PASTE, Prompt
+from localspec.ui.conversation.shelf import Shelf, StoreTrouble
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.conversation.turns import REASONS, Phase, Turns
 from localspec.ui.engine_thread import EngineThread
-from localspec.ui.growing import legend
-from localspec.ui.help_screen import HelpScreen
 from localspec.ui.in_use import InUse
 from localspec.ui.key_line import KeyLine
 from localspec.ui.looks import Looks
@@ -33,13 +35,12 @@ from localspec.ui.messages import (
     TurnNews,
     TurnOver,
 )
-from localspec.ui.pairs import PairNews, Pairs
-from localspec.ui.prompt import LONGEST_PASTE, Prompt
-from localspec.ui.shelf import Shelf, StoreTrouble
-from localspec.ui.status import StatusLine
-from localspec.ui.title import TitleLine
-from localspec.ui.transcript import Transcript
-from localspec.ui.turns import REASONS, Phase, Turns
+from localspec.ui.panel.dashboard import Dashboard
+from localspec.ui.panel.status import StatusLine
+from localspec.ui.panel.title import TitleLine
+from localspec.ui.screens.compare import COMPARE, CompareScreen, Side, answer_twice, question
+from localspec.ui.screens.help import HelpScreen
+from localspec.ui.screens.pairs import PairNews, Pairs
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ from localspec.chat.history import exchange
 from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import UsageError
 from localspec.pairs.folders import user_path
-from localspec.ui import attach, copying, parameters
 from localspec.ui.contract import ChatSession
-from localspec.ui.history_screen import HistoryScreen
-from localspec.ui.panel import PanelForm
+from localspec.ui.conversation import attach, copying
+from localspec.ui.conversation.turns import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
+from localspec.ui.panel.panel import PanelForm
 from localspec.ui.safe_text import one_line, safe
-from localspec.ui.turns import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
+from localspec.ui.screens import parameters
+from localspec.ui.screens.history import HistoryScreen
 
 if TYPE_CHECKING:
     from localspec.ui.app import ChatApp

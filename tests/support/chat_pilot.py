@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.timer import Timer
 
 from localspec.ui.app import ChatApp
-from localspec.ui.turns import Phase
+from localspec.ui.conversation.turns import Phase
 from tests.support.scripted_session import ScriptedSession
 
 # A message may go from the app to a widget, and what that posts through all its parents to the app.

@@ -1,4 +1,4 @@
-"""A small JSON schema validator: what `localspec.engine.json_schema` can enforce, and no more.
+"""A small JSON schema validator: what `engine.schema.json_schema` can enforce, and no more.
 
 It judges text, so that a property that comes twice is seen: both values count.
 """

@@ -11,7 +11,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from localspec.pairs.gguf import GgufHeader
+    from localspec.pairs.gguf.header import GgufHeader
 
 _RECURRENT: Final = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
 # Every so many layers one has attention, where the header does not say which.

@@ -11,7 +11,7 @@ from localspec.pairs.memory.need import Setup, need
 from localspec.pairs.memory.plan import PROGRAM
 
 if TYPE_CHECKING:
-    from localspec.pairs.gguf import GgufHeader
+    from localspec.pairs.gguf.header import GgufHeader
 
 DEFAULT_CONTEXT: Final = 4096
 

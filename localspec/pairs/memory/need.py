@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from localspec.pairs.ggml_types import GGML_TYPES
+from localspec.pairs.gguf.types import GGML_TYPES
 from localspec.pairs.memory.facts import Facts
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this

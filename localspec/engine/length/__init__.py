@@ -1,0 +1,1 @@
+"""How much to draft: optimal stopping on measured costs and learnt acceptance."""

@@ -1,0 +1,379 @@
+"""How many tokens to draft: fixed, or by optimal stopping on a measured cost curve.
+
+A leaf: it sees confidences, acceptance probabilities and the cost table, never a clock, a model or
+a token. With a cost table that stands still its decisions repeat exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.cost import Costs, Curve
+from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation, StoppingPlan
+from localspec.engine.stats import Round
+
+LONGEST = 24
+"""Tokens that the stopping rule drafts at most: a draft that is always right gains little more."""
+
+
+class GammaPolicy(Protocol):
+    """Plans every round, and sees what came of it."""
+
+    def begin(self, *, follow_clock: bool) -> None:
+        """A generation starts. Without `follow_clock` it must be repeatable: no timings."""
+        ...
+
+    def plan(self, situation: Situation) -> Plan:
+        """The decisions of the next round."""
+        ...
+
+    def observe(self, done: Round) -> None:
+        """Learn from a finished round."""
+        ...
+
+
+class FixedGamma:
+    """Always the same draft length.
+
+    `gamma` may be set from another thread between rounds: 0 switches speculation off.
+    """
+
+    def __init__(self, gamma: int, *, learns: bool = False) -> None:
+        self.gamma = gamma
+        self._learns = learns
+
+    def begin(self, *, follow_clock: bool) -> None:
+        """Nothing to prepare."""
+
+    def plan(self, situation: Situation) -> Plan:
+        """The fixed draft length, as far as there is room."""
+        return FixedPlan(max(0, min(self.gamma, situation.room)), learns=self._learns)
+
+    def observe(self, done: Round) -> None:
+        """A fixed length learns nothing."""
+
+
+# Lambda, and what is shown to people, forget a round after about this many more.
+_FADE = 1 - 1 / 40
+
+# Drafting counts as what is done, in words, if it was in a quarter of about the last 12 rounds: the
+# last ones of an answer have no room for drafts, and every text has places where none pays.
+_LATELY = 1 / 12
+_WILLING = 0.25
+
+# While plain decoding is best the draft is looked at now and then, after pauses of this many rounds
+# and then longer and longer ones. Since a look has to read all that was written meanwhile, pauses
+# alone do not bound what looks cost. An account does: so many seconds of plain rounds, less where
+# even a draft that is nearly always right would gain less than 100 %. Drafting fills it up again; a
+# plain round adds a little, and the next answer some more for every token of the last one: to begin
+# with a full account again would cost short answers up to a tenth of their time.
+_PAUSE = 4
+_LONGER = 1.3
+_CREDIT = 2.0
+_INTEREST = 0.005
+_RETURN = 0.01
+_NEARLY_ALWAYS = 0.98
+
+# Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
+# as many again as were generated so far.
+_HORIZON = 128
+_USUAL_LAG = 2
+_TOKENS_A_ROUND = 3
+
+
+@dataclass(slots=True)
+class _Track:
+    """What one drafter has shown so far; the three sums fade."""
+
+    calibration: Calibration
+    pause: float = _PAUSE  # plain rounds after the next look
+    wait: int = 0  # plain rounds until then
+    spent: float = 0.0  # on looks since it last was worth drafting, in plain rounds
+    rounds: float = 0.0
+    drafted: float = 0.0
+    accepted: float = 0.0
+
+    @property
+    def length(self) -> int:
+        """Tokens per draft lately."""
+        return max(1, round(self.drafted / self.rounds)) if self.rounds else 1
+
+    def rest(self, returned: float = math.inf) -> None:
+        """Look again soon, with so many plain rounds more to spend on it."""
+        self.pause, self.wait, self.spent = _PAUSE, 0, max(0.0, self.spent - returned)
+
+
+class AutoGamma:
+    """Chooses by the stopping rule, drafter by drafter; plain decoding is one of the choices.
+
+    Attributes:
+        costs: the cost table; it follows the rounds' own timings.
+        learnt: whether it knows more than it was given.
+        demonstration: draft this many where plain decoding would win; 0 for never.
+    """
+
+    def __init__(self, costs: Costs, *, demonstration: int = 0) -> None:
+        self.costs = costs
+        self.learnt = False
+        self._table = costs  # in force: in a generation that must be repeatable it stands still
+        self.demonstration = demonstration
+        self._follow_clock = True
+        self._reset()
+
+    def _reset(self) -> None:
+        self._tracks = [_Track(Calibration()) for _ in self.costs.drafts]
+        # Sums over recent rounds: tokens, and what they took, in plain rounds of that moment: what
+        # a throttled machine can do, or a longer context lets it do, is not what it did.
+        self._tokens = self._spent = 0.0
+        self._generated = 0
+        self._looking = False  # whether the round is one that plain decoding would have won
+        self._willing: float | None = None  # share of the last rounds where drafts promised to pay
+
+    def begin(self, *, follow_clock: bool) -> None:
+        """Start a generation; one that must be repeatable starts from nothing but measurements."""
+        self._follow_clock = follow_clock
+        self._table = self.costs if follow_clock else self.costs.as_measured()
+        if not follow_clock:
+            self._reset()
+        for track in self._tracks:
+            track.rest(_RETURN * self._generated)
+        self._generated = 0
+
+    def plan(self, situation: Situation) -> Plan:
+        """The round's best drafter, or none: plain decoding."""
+        self._looking = False
+        longest = self._table.longest(min(situation.room, LONGEST))
+        if longest < 1 or not self._tracks:
+            return PLAIN
+        target = self._table.target.at(situation.context)
+        rate = max(1.0, self._gain) / target.shape(1)[1]
+        times = target.shape(longest + 1)
+        choices = [
+            self._choice(index, situation, target, times, rate)
+            for index in range(len(situation.lags))
+        ]
+        plan, cost = choices[0]
+        if len(choices) > 1:
+            plan, cost = max(choices, key=lambda choice: choice[0].promise() - choice[1])
+        pays = plan.pays(cost)
+        before = float(pays) if self._willing is None else self._willing
+        self._willing = before + _LATELY * (pays - before)
+        if pays:
+            self._tracks[plan.drafter].rest()
+            return plan
+        if self.demonstration:
+            return FixedPlan(min(self.demonstration, longest), plan.drafter, learns=True)
+        if not self._looks(plan.drafter, situation, target, longest):
+            return PLAIN
+        if not self._tries:
+            return plan
+        self._looking = True
+        times = target.hoped(longest + 1)
+        return self._choice(plan.drafter, situation, target, times, rate)[0]
+
+    def observe(self, done: Round) -> None:
+        """Learn what the round tells about the drafter, the costs and the rate."""
+        if not done.tokens:
+            return
+        context, lag = done.context, done.draft_prefill
+        if self._follow_clock:
+            self.follow(done)
+        lag = _USUAL_LAG if lag > _HORIZON else lag  # a prompt is not read again every round
+        seconds = self._table.drafting(done.drafter, context, lag, done.draft_passes)
+        target = self._table.target.at(context)
+        self._tokens = _FADE * self._tokens + done.emitted
+        seconds += target.seconds(done.drafted + 1)
+        seconds += self._table.going_back(context, done.drafted, done.accepted)
+        rounds = seconds / (target.unit * target.shape(1)[1])
+        self._spent = _FADE * self._spent + rounds
+        self._generated += done.emitted
+        if self._tracks:
+            self._judge(self._tracks[done.drafter], done)
+        if self._looking and done.drafted:  # what verifying it cost, over what it brought
+            self._tracks[done.drafter].spent += max(0.0, rounds - done.emitted)
+
+    def follow(self, done: Round) -> None:
+        """Let the round's own timing correct the cost table, whoever planned it."""
+        if not done.tokens:
+            return
+        self.learnt = True
+        seconds = done.undrafted_s
+        if self.costs.rereads:  # it depends on how many were accepted: no part of T(n)
+            seconds -= done.rollback_s
+            if done.accepted < done.drafted:
+                self.costs.observe_going_back(done.context, done.accepted, done.rollback_s)
+        self.costs.observe_target(done.context, done.drafted + 1, seconds)
+        self.costs.observe_draft(
+            done.drafter, done.context, done.draft_prefill, done.draft_passes, done.draft_s
+        )
+
+    @property
+    def _gain(self) -> float:
+        """Tokens lately for the time of a plain round."""
+        return self._tokens / self._spent if self._spent else 0.0
+
+    @property
+    def _drafting(self) -> bool:
+        """Whether drafts are made lately: for people, whom a single round would mislead."""
+        return self._willing is not None and self._willing >= _WILLING
+
+    @property
+    def length(self) -> int:
+        """Tokens drafted per round lately; 0 while plain decoding is best."""
+        track = max(self._tracks, key=lambda each: each.rounds, default=None)
+        if track is None or not (self._drafting or self.demonstration):
+            return 0
+        return track.length
+
+    def explain(self, kind: str = "") -> str:
+        """What was decided lately, and why, in a sentence for people.
+
+        Args:
+            kind: of the text being written, if somebody knows.
+        """
+        if not self._tracks:
+            return "not drafting: there is no draft"
+        if not self._tokens or self._willing is None:
+            return "automatic: decided while the answer is written"
+        track = max(self._tracks, key=lambda each: each.rounds)
+        if not self._drafting and not (self.demonstration and track.rounds):
+            return "not drafting: this draft costs more than it saves here"
+        if track.drafted < 1:
+            return "drafting: nothing is known about this draft yet"
+        gain = self._gain
+        accepted = f"{track.accepted / track.drafted:.0%}".replace("%", " %")
+        accepted = f"{kind}, {accepted}" if kind else accepted
+        if self._drafting or gain >= 1:
+            return f"drafting {self.length}: {accepted} accepted, {gain:.1f}x expected"
+        return (
+            f"demonstration: drafting {self.length}, {accepted} accepted;"
+            f" plain decoding would be {1 / gain:.1f}x as fast"
+        )
+
+    def _choice(
+        self,
+        index: int,
+        situation: Situation,
+        target: Curve,
+        times: Sequence[float],
+        rate: float,
+    ) -> tuple[StoppingPlan, float]:
+        """A drafter's plan, and what its first pass costs, in tokens."""
+        lag, curve = situation.lags[index], self._table.drafts[index].at(situation.context)
+        cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
+        unit = target.unit
+        plan = StoppingPlan(
+            self._tracks[index].calibration,
+            times,
+            curve.seconds(1) / unit,
+            rate,
+            cuttable=situation.cuttable,
+            least=() if self._looking else target.least,
+            drafter=index,
+            rereads=self._table.rereads,
+        )
+        return plan, rate * cost / unit
+
+    def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
+        """This round's share of what reading `lag` tokens costs more than the usual."""
+        if lag <= _USUAL_LAG:
+            return 0.0
+        extra = curve.seconds(lag) - curve.seconds(_USUAL_LAG)
+        tokens = min(situation.remaining, max(_HORIZON, self._generated))
+        return extra / max(1.0, tokens / _TOKENS_A_ROUND)
+
+    @property
+    def _tries(self) -> bool:
+        """Whether a look may verify tokens in hope, to see what that takes.
+
+        A table that stands still learns nothing from it, and it is dear where the target has to
+        read again what was accepted.
+        """
+        return self._follow_clock and not self._table.rereads
+
+    def _looks(self, index: int, situation: Situation, target: Curve, longest: int) -> bool:
+        """Whether to let the draft show its confidence although plain decoding is best."""
+        track, curve = self._tracks[index], self._table.drafts[index].at(situation.context)
+        track.spent = max(0.0, track.spent - _INTEREST)
+        if track.wait > 0:
+            track.wait -= 1
+            return False
+        unit = target.unit
+        cost = curve.seconds(situation.lags[index]) / (unit * target.shape(1)[1])
+        if track.spent + cost > _CREDIT:  # mostly so, and what could be gained takes long to tell
+            return False
+        times = (target.hoped if self._tries else target.shape)(longest + 1)
+        step = curve.seconds(1) / unit
+        _, gain = gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)
+        if track.spent + cost > _CREDIT * min(1.0, gain - 1):
+            return False
+        track.spent += cost
+        track.wait, track.pause = int(track.pause), _LONGER * track.pause
+        return True
+
+    def _judge(self, track: _Track, done: Round) -> None:
+        """Learn about the drafter from a round."""
+        if not done.draft_passes:
+            return
+        track.calibration.learn(done.confidences, done.chances)
+        track.rounds = _FADE * track.rounds + 1
+        track.drafted = _FADE * track.drafted + done.drafted
+        track.accepted = _FADE * track.accepted + done.accepted
+
+
+def _best_length(
+    chance: float,
+    times: Sequence[float],
+    step: float,
+    rate: float,
+    rereads: float,
+) -> tuple[float, int]:
+    """The best draft length if every token is accepted with `chance`, and its worth.
+
+    Returns:
+        (tokens gained over plain decoding, at `rate` tokens a second, and the length)
+    """
+    chain, gain = 1.0, 0.0
+    best, aim = -1e9, 0
+    for m in range(1, len(times) - 1):
+        gain -= chain * (1 - chance) * rereads * rate * times[m]
+        chain *= chance
+        gain += chain
+        value = gain - rate * (m * step + times[m + 1] - times[1])
+        if value > best:
+            best, aim = value, m
+    return best, aim
+
+
+def gamma_for(
+    acceptance: float,
+    times: Sequence[float],
+    step: float,
+    *,
+    rereads: float = 0.0,
+    rounds: int = 20,
+) -> tuple[int, float]:
+    """The draft length that is best for a steady acceptance, and its speed-up over plain decoding.
+
+    Solved by Dinkelbach's iteration for the largest ratio of tokens to seconds.
+
+    Args:
+        acceptance: of every drafted token, given that those before it were accepted.
+        times: T(n) at index n, in seconds.
+        step: seconds of one draft pass.
+        rereads: seconds of going back over those of a decode of what is then read again.
+        rounds: iterations at most; three or four are enough.
+    """
+    rate, length = 1 / times[1], 0
+    for _ in range(rounds):
+        value, aim = _best_length(acceptance, times, step, rate, rereads)
+        if value + 1 - rate * times[1] <= 1e-9:
+            break
+        tokens = sum(acceptance**k for k in range(aim + 1))
+        back = sum(acceptance**k * (1 - acceptance) * times[k + 1] for k in range(aim))
+        rate, length = tokens / (aim * step + times[aim + 1] + rereads * back), aim
+    return length, rate * times[1]

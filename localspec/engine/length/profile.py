@@ -1,0 +1,360 @@
+"""Measures what decodes cost here, once, and keeps it: per machine, build, threads and model file.
+
+Times are in seconds. The stored file of a model holds two tables: `measured`, which never changes
+until it is measured again, and `learned`, the same corrected by the rounds that were run since. A
+generation that must be repeatable uses the former.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from localspec.engine.length.cost import ByContext, Points
+from localspec.engine.llama import Context, build, machine
+
+FORMAT = 2
+
+# What tells most about the curve first: a slow machine measures no further than its time allows.
+# What matters most is timed again, and the least time counts, since whatever disturbs a decode
+# makes it longer. Some decodes lie between: a disturbance lasts.
+TARGET_SIZES = (
+    *(1, 2, 4, 8, 3, 5, 6, 1, 2, 4, 16, 3, 8, 5, 6),
+    *(1, 12, 7, 16, 2, 10, 4, 12, 14, 9, 7, 10, 11, 17, 13, 15),
+)
+DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
+PASSES = 30
+TARGET_BUDGET = 3.0
+DRAFT_BUDGET = 0.5
+
+# Attention takes longer the more is in the cache: a few sizes are timed again behind scratch
+# tokens, as many as can be read in a moment. Few would show nothing but noise: for a model so slow
+# that it reads no more, `growth` estimates what the context adds.
+TARGET_DEEP = (1, 4, 16, 1, 4, 16, 8)
+DRAFT_DEEP = (1, 16, 1, 4, 64, 16, 4, 64)
+_DEPTH = 1024
+_LEAST_DEPTH = 256
+_FILLING = 1.0  # seconds
+_LEAST = 2  # sizes measured however long it takes: a curve is more than a point
+_STEPS = (1, 1, 1, 1)
+_SLOWER = 1.5  # so many times a step's time: it was disturbed
+_STEADY = 0.5  # a spread above this is noise from elsewhere
+_HEADER = 1 << 20  # bytes of a model file that are hashed
+
+_MOST = 1 << 30  # tokens in a stored file
+_MOST_THREADS = 512  # ggml's own limit
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a file that is not what it should be can end in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was measured.
+
+    Attributes:
+        points: size to seconds, for the sizes that there was time for.
+        spread: how far timings of one size lay apart, in shares of the lesser: the median over
+            the sizes that were timed more than once.
+    """
+
+    points: dict[int, float]
+    spread: float = 0.0
+
+    @property
+    def steady(self) -> bool:
+        """Whether it is worth keeping: something else may have been running."""
+        return self.spread < _STEADY
+
+
+def measure(
+    context: Context,
+    sizes: Sequence[int],
+    *,
+    budget: float,
+    passes: int = PASSES,
+    one_row: bool = False,
+    clock: Callable[[], float] = perf_counter,
+) -> Timing:
+    """Time decodes of several sizes on scratch positions behind what the cache holds.
+
+    What a round does before it drafts counts as well: a recurrent state is copied, except where one
+    token is decoded. Going back is no part of it.
+
+    The cache is left as it was. Where a size is named more than once the least time counts.
+
+    Args:
+        context: of the model to measure; it must be able to take back tokens.
+        sizes: tokens per decode, what tells most first.
+        budget: seconds in which a new pass may be begun.
+        passes: decodes at most, the first of which only warms up.
+        one_row: ask for the logits of the last token alone, as a draft does.
+        clock: counts seconds.
+
+    Raises:
+        Cancelled: the context's watched flag was set; the cache is as before.
+    """
+    kept = len(context.tokens)
+    fitting = [n for n in sizes if n <= min(context.free, context.n_batch)]
+    found: dict[int, list[float]] = {}
+    begun = clock()
+
+    def once(n: int) -> float:
+        tokens = _scratch(context, n)
+        started = clock()
+        if n > 1:  # a plain round copies no recurrent state, one that drafts does
+            context.mark(0 if one_row else n, anew=True)
+        context.decode(tokens, 1 if one_row else n)
+        seconds = clock() - started
+        context.truncate(kept)
+        return seconds
+
+    context.mark()
+    try:
+        if fitting:
+            once(1)
+        for n in fitting[: max(0, passes - 1)]:
+            if clock() - begun > budget and len(found) >= min(_LEAST, len(set(fitting))):
+                break
+            found.setdefault(n, []).append(once(n))
+    finally:
+        context.truncate(kept)
+    spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
+    points = {n: min(each) for n, each in sorted(found.items())}
+    return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0)
+
+
+def measure_by_context(
+    context: Context,
+    *,
+    draft: bool,
+    budget: float,
+    passes: int = PASSES,
+    repeats: int = 1,
+    clock: Callable[[], float] = perf_counter,
+) -> tuple[dict[int, dict[int, float]], Timing]:
+    """Time a model as `measure` does, in an empty cache and again deep in a context.
+
+    Args:
+        context: of the model; measured only where it stands if its cache is not empty.
+        draft: whether it drafts: other sizes tell most, and only one row of logits is needed.
+        budget: seconds for the first, half as many for the second.
+        passes: decodes at most, without those that fill the cache.
+        repeats: how often to go through the sizes.
+        clock: counts seconds.
+
+    Returns:
+        (points by tokens of context, the timing that varied more)
+
+    Raises:
+        Cancelled: the context's watched flag was set; the cache is as before.
+    """
+    sizes = repeats * (DRAFT_SIZES if draft else TARGET_SIZES)
+    deep = repeats * (DRAFT_DEEP if draft else TARGET_DEEP)
+    held, later = len(context.tokens), len(deep) + 1
+    timed = partial(measure, context, one_row=draft, clock=clock)
+    first = timed(sizes, budget=budget, passes=passes - later)
+    depth = 0 if held else _affordable_depth(context, first.points)
+    if not depth:
+        return {held: first.points}, first
+    try:
+        _fill(context, depth)
+        second = timed(deep, budget=budget / 2, passes=later)
+    finally:
+        context.truncate(held)
+    found = {held: first.points, depth: second.points}
+    return found, max(first, second, key=lambda timing: timing.spread)
+
+
+def _affordable_depth(context: Context, points: Points) -> int:
+    """How much context to measure behind, 0 where too little can be read in time."""
+    if not points:
+        return 0
+    token = min(seconds / n for n, seconds in points.items())
+    depth = min(_DEPTH, context.n_ctx // 2, int(_FILLING / token))
+    return depth if depth >= _LEAST_DEPTH else 0
+
+
+def growth(context: Context, *, on_device: bool) -> dict[int, float]:
+    """What a token of context adds to a decode at least, by its size, in shares of T(1).
+
+    For where it is not measured: a token's part of the cache is read as fast as weights. A device
+    reads it once for all rows; the processor more often, though not for every row anew (see the
+    table in docs/gamma.md).
+    """
+    share = context.cache_bytes / context.n_ctx / max(1, context.model.weights_bytes)
+    many = max(TARGET_DEEP)
+    return {1: share, many: share if on_device else (many + 1) / 2 * share}
+
+
+def _fill(context: Context, tokens: int) -> None:
+    """Read so many scratch tokens into an empty cache."""
+    for start in range(0, tokens, context.n_batch):
+        context.mark()  # an interrupted decode goes back to here
+        context.decode(_scratch(context, min(context.n_batch, tokens - start)), 0)
+
+
+def _scratch(context: Context, n: int) -> list[int]:
+    """Tokens of all sorts, so that a mixture of experts uses many of its experts."""
+    return [(7919 * (i + 1)) % context.model.n_vocab for i in range(n)]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One model's costs on this machine.
+
+    Attributes:
+        identity: what they hold for.
+        measured: by tokens of context, as measured: one or two lengths.
+        learned: the same, corrected by use; empty until then, one length for each bucket since.
+        threads: the fastest number of CPU threads that was found; None if nobody looked.
+    """
+
+    identity: Mapping[str, Any]
+    measured: ByContext = field(default_factory=dict)
+    learned: ByContext = field(default_factory=dict)
+    threads: int | None = None
+
+    @property
+    def best(self) -> ByContext:
+        """What is known best."""
+        return self.learned or self.measured
+
+
+def identity(context: Context, *, threads: int, n_gpu_layers: int, draft: bool) -> dict[str, Any]:
+    """What a timing of this model holds for."""
+    known = {
+        **of_file(context.model.path, draft=draft),
+        "threads": threads,
+        "n_gpu_layers": n_gpu_layers,
+        "weights_bytes": context.model.weights_bytes,
+    }
+    # What a round costs that copies a recurrent state, and how many snapshots there are.
+    return known if context.takes_back is None else {**known, "takes_back": context.takes_back}
+
+
+def of_file(path: Path, *, draft: bool) -> dict[str, Any]:
+    """The part of `identity` that is known before the model is loaded.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        header = hashlib.sha256(file.read(_HEADER)).hexdigest()
+    return {
+        "machine": machine(),
+        "build": build(),
+        "use": "draft" if draft else "target",
+        "file_bytes": path.stat().st_size,
+        "header_sha256": header,
+    }
+
+
+def profile(context: Context, known: Mapping[str, Any]) -> tuple[Profile, bool]:
+    """Measure a model in a few seconds: T(n) of a target, steps and reading of a draft.
+
+    Returns:
+        (its profile, whether the timings agree well enough to be kept)
+    """
+    draft = known["use"] == "draft"
+    budget = DRAFT_BUDGET if draft else TARGET_BUDGET
+    points, timing = measure_by_context(context, draft=draft, budget=budget)
+    return Profile(known, points), timing.steady
+
+
+def step(draft: Context) -> float | None:
+    """Seconds of one token; None where nothing fits."""
+    return measure(draft, _STEPS, budget=DRAFT_BUDGET, one_row=True).points.get(1)
+
+
+def disturbed(found: Profile, once: float) -> bool:
+    """Whether a draft was measured much slower than its step was `once` before.
+
+    That takes half a second, so that all of it may have been disturbed together: a draft that seems
+    dear is never asked, and no round would ever correct it.
+    """
+    return found.measured[min(found.measured)].get(1, 0.0) > _SLOWER * once
+
+
+class ProfileStore:
+    """Profiles as JSON files in a folder. What cannot be read or written is as good as absent."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self, known: Mapping[str, Any]) -> Profile | None:
+        """The profile for this identity, if it was measured before."""
+        found = _load(self._path(known))
+        return found if found is not None and found.identity == known else None
+
+    def matching(self, known: Mapping[str, Any]) -> list[Profile]:
+        """All profiles whose identity has the items of `known` among its own."""
+        every = (_load(path) for path in sorted(self.folder.glob("*.json")))
+        return [one for one in every if one is not None and known.items() <= one.identity.items()]
+
+    def save(self, profile: Profile) -> bool:
+        """Store atomically; whether that was possible."""
+        document = {
+            "format": FORMAT,
+            "identity": dict(profile.identity),
+            "measured": profile.measured,
+            "learned": profile.learned,
+            "threads": profile.threads,
+        }
+        path = self._path(profile.identity)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    json.dump(document, file, indent=1)
+                Path(name).replace(path)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError:
+            return False
+        return True
+
+    def learn(self, profile: Profile, learned: ByContext) -> bool:
+        """Store what use has taught about a profile; whether that was possible."""
+        return self.save(replace(profile, learned=learned))
+
+    def _path(self, known: Mapping[str, Any]) -> Path:
+        text = json.dumps(dict(known), sort_keys=True)
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def _load(path: Path) -> Profile | None:
+    """The profile in a file; None where there is none that can be read."""
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        if document["format"] != FORMAT:
+            return None
+        measured, learned = _read(document["measured"]), _read(document["learned"])
+        threads = document["threads"]
+        if threads is not None and not 1 <= int(threads) <= _MOST_THREADS:
+            raise ValueError("a profile with impossible threads")
+        return Profile(dict(document["identity"]), measured, learned, threads and int(threads))
+    except _DAMAGE:
+        return None
+
+
+def _read(table: Mapping[str, Mapping[str, float]]) -> dict[int, dict[int, float]]:
+    """A table by context from JSON, whose keys are text; what makes no sense is an error."""
+    read = {
+        int(at): {int(n): float(seconds) for n, seconds in points.items()}
+        for at, points in table.items()
+    }
+    for at, points in read.items():
+        fit = points and all(1 <= n <= _MOST and 0 < s < 1e5 for n, s in points.items())
+        if not fit or not 0 <= at <= _MOST:
+            raise ValueError("a profile with impossible times")
+    return read

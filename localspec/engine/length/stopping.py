@@ -1,0 +1,240 @@
+"""One round's decisions: how far to draft, taken as the draft grows.
+
+A leaf: a plan sees confidences and costs, never a clock, a model or a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.cost import least_after
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Where a round begins.
+
+    Attributes:
+        room: tokens that a draft may have at most.
+        context: tokens of the sequence so far.
+        remaining: tokens that may still be generated.
+        lags: for every drafter, the tokens it has to read in its first pass, at least 1.
+        cuttable: whether the rule allows a finished draft to be cut short: match and coupled do.
+            Under the token and block rules what was sampled must be submitted (or the output
+            would be biased): there a draft may only be stopped before a token is sampled.
+    """
+
+    room: int
+    context: int = 0
+    remaining: int = 1 << 30
+    lags: tuple[int, ...] = (1,)
+    cuttable: bool = False
+
+
+class Plan(Protocol):
+    """One round's decisions, asked for as the draft grows."""
+
+    @property
+    def drafter(self) -> int:
+        """Which of the drafters proposes."""
+        ...
+
+    @property
+    def aim(self) -> int:
+        """The draft length asked for, known for sure when the draft is done."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Tokens to draft at most; 0 leaves the drafter alone."""
+        ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether the round should report confidences and acceptance probabilities."""
+        ...
+
+    def wants_pass(self) -> bool:
+        """Whether to spend another draft pass; asked before each but the first."""
+        ...
+
+    def wants_token(self, confidence: float) -> bool:
+        """Whether to add a token; asked after a pass, before the token is picked.
+
+        Args:
+            confidence: the probability of the draft's best guess, if the plan learns.
+        """
+        ...
+
+    def keep(self) -> int:
+        """How many of the tokens added are worth verifying, where the rest may be cut off."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPlan:
+    """Draft `limit` tokens, whatever they look like.
+
+    Attributes:
+        learns: set to record what a replay of other policies needs (see `simulate`).
+    """
+
+    limit: int
+    drafter: int = 0
+    learns: bool = False
+
+    @property
+    def aim(self) -> int:
+        """All of them."""
+        return self.limit
+
+    def wants_pass(self) -> bool:
+        """Always."""
+        return True
+
+    def wants_token(self, confidence: float) -> bool:  # noqa: ARG002 - it does not look
+        """Always."""
+        return True
+
+    def keep(self) -> int:
+        """All of them."""
+        return self.limit
+
+
+PLAIN = FixedPlan(0)
+
+_SUREST, _LEAST_SURE = 0.99, 0.01  # no position is expected to be surer than that
+
+
+class StoppingPlan:
+    """Drafts while the best that can still come is worth more than what is there.
+
+    With n tokens drafted, S_k the chance that the first k are all accepted and lambda the tokens
+    per second that time is worth, verifying m of them is worth
+
+        V(m) = 1 + sum_{k<=m} S_k - lambda T(m+1),
+
+    and drafting goes on iff max_{m>n} (E[V(m)] - lambda c_d (m-n)) exceeds the best V there is:
+    that of the best prefix where a draft may be cut, V(n) where it may not. The maximum looks
+    ahead over the whole curve, since T is jagged: after a token that does not pay there may come
+    one that does. Positions not looked at yet are expected to do as the last ones did.
+
+    A target that goes back by reading again pays for a rejection: with r the cost of reading over
+    that of a decode, V(m) is less by lambda r sum_{k<m} (S_k - S_{k+1}) T(k+1).
+    """
+
+    learns = True
+
+    def __init__(
+        self,
+        calibration: Calibration,
+        times: Sequence[float],
+        step: float,
+        rate: float,
+        *,
+        cuttable: bool,
+        least: Sequence[float] = (),
+        drafter: int = 0,
+        rereads: float = 0.0,
+    ) -> None:
+        """Plan one round.
+
+        Args:
+            calibration: from confidence to acceptance, for this drafter.
+            times: T(n) at index n, up to the longest draft and one more, in any unit.
+            step: one draft pass, in the same unit.
+            rate: lambda, tokens per unit.
+            cuttable: whether the finished draft may be cut.
+            least: `least_after` of the times, if it is at hand.
+            drafter: which drafter this is for.
+            rereads: r, 0 where nothing is read again.
+        """
+        self.drafter = drafter
+        self.limit = len(times) - 2
+        self._calibration = calibration
+        self._times = times
+        self._least = least or least_after(times)
+        self._rate = rate
+        self._back = rate * rereads  # times T(n): what it costs that token n is rejected first
+        self._step = rate * step
+        self._cuttable = cuttable
+        self._drafted = 0
+        self._chain = 1.0  # S_n
+        self._gain = 1.0  # 1 + S_1 + ... + S_n, less the going back
+        self._next = calibration.mean  # acceptance expected at the next position
+        self._floor = 1.0 - rate * times[1]
+        self._kept = 0
+
+    @property
+    def aim(self) -> int:
+        """Tokens wanted so far."""
+        return self._drafted
+
+    def wants_pass(self) -> bool:
+        """The look-ahead, the next pass not yet paid and its confidence not yet known."""
+        return self.pays(self._step)
+
+    def pays(self, cost: float) -> bool:
+        """Whether another pass promises more than it costs, both in tokens."""
+        # What the mean confidence would be worth is a bound from below, and mostly decides.
+        sure = self._ahead(self._drafted, self._chain, self._gain, self._next)
+        return sure > self._floor + cost or self.promise() > cost
+
+    def promise(self) -> float:
+        """What another pass is expected to be worth, in tokens, before it is paid."""
+        floor, worth = self._floor, 0.0
+        for weight, offset in self._calibration.levels:
+            accepted = min(_SUREST, max(_LEAST_SURE, self._next + offset))
+            chain, gain, here = self._with(accepted)
+            follows = self._calibration.next_after(accepted)
+            ahead = self._ahead(self._drafted + 1, chain, gain, follows) - self._step
+            worth += weight * max(floor, here, ahead)
+        return worth - floor
+
+    def wants_token(self, confidence: float) -> bool:
+        """The look-ahead, with the confidence of the position known and its pass paid."""
+        accepted = self._calibration.acceptance(confidence)
+        follows = self._calibration.next_after(accepted)
+        n = self._drafted + 1
+        chain, gain, here = self._with(accepted)
+        if here <= self._floor:
+            ahead = self._ahead(n, chain, gain, follows) - self._step
+            if ahead <= self._floor:
+                return False
+        self._drafted, self._chain, self._gain, self._next = n, chain, gain, follows
+        if here > self._floor or not self._cuttable:
+            self._floor, self._kept = here, n
+        return True
+
+    def keep(self) -> int:
+        """The best prefix."""
+        return self._kept
+
+    def _with(self, accepted: float) -> tuple[float, float, float]:
+        """S, the sum of all S, and V if one more token is accepted with this chance."""
+        n, before = self._drafted + 1, self._chain
+        chain = before * accepted
+        gain = self._gain + chain - (before - chain) * self._back * self._times[n]
+        return chain, gain, gain - self._rate * self._times[n + 1]
+
+    def _ahead(self, n: int, chain: float, gain: float, chance: float) -> float:
+        """The best V(m) to expect for m > n, the passes after the next one paid."""
+        best = -1e9
+        times, least, rate = self._times, self._least, self._rate
+        step, back = self._step, self._back * (1.0 - chance)
+        rest = chance / max(1e-3, 1.0 - chance)
+        for m in range(n + 2, len(times)):
+            if back:
+                gain -= chain * back * times[m - 1]
+            chain *= chance
+            gain += chain
+            value = gain - rate * times[m]
+            best = max(best, value)
+            gain -= step
+            # Not even the cheapest verification and free passes could make up for what is missing.
+            if gain + chain * rest - rate * least[m] <= best:
+                break
+        return best

@@ -1,0 +1,1 @@
+"""From a JSON schema to a grammar that writes nothing else. Pure."""

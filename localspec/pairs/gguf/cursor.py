@@ -1,0 +1,105 @@
+"""A bounded reader over the bytes of a GGUF header."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from localspec.errors import ModelFileError
+from localspec.pairs import units
+from localspec.pairs.gguf import sniff
+
+# Gemma 4's header, the largest known, has 16 MB.
+MAX_HEADER_BYTES: Final = 32 * 1024 * 1024
+MAX_STRING_LENGTH: Final = 8 * 1024 * 1024
+FETCH_AGAIN: Final = "Fetch the file again; `localspec pull` continues and checks it."
+_FIRST_READ: Final = 256 * 1024
+_LARGEST_READ: Final = 4 * 1024 * 1024
+
+ReadRange = Callable[[int, int], bytes]
+"""`read(offset, size)`: up to `size` bytes from `offset`, fewer only at the end of the file."""
+
+
+class Cursor:
+    """Reads forward through a header, fetching in growing steps, never past the bounds."""
+
+    def __init__(self, read: ReadRange, total: int | None, label: str) -> None:
+        self.buffer = bytearray()
+        self.position = 0
+        self.total = total
+        self._read = read
+        self.label = label
+        self._step = _FIRST_READ
+
+    def damaged(self, reason: str) -> ModelFileError:
+        """Make the error for a header that makes no sense."""
+        return ModelFileError(f"{self.label} is damaged: {reason}", FETCH_AGAIN)
+
+    def not_gguf(self, head: bytes) -> ModelFileError:
+        """Make the error for a file of another kind."""
+        return ModelFileError(
+            f"{self.label} is not a GGUF file: it seems to be {sniff.what_is(head)}",
+            "Name a .gguf file.",
+        )
+
+    def peek(self, size: int) -> bytes:
+        """Read up to `size` bytes from the start of the file, whatever the bounds say."""
+        return self._read(0, size)
+
+    def fill(self, end: int) -> None:
+        """Have the bytes up to `end` in the buffer."""
+        if end > MAX_HEADER_BYTES:
+            limit = units.size(MAX_HEADER_BYTES)
+            raise self.damaged(f"its header claims to be larger than {limit}")
+        if self.total is not None and end > self.total:
+            raise self._cut_off(self.total, end)
+        while len(self.buffer) < end:
+            have = len(self.buffer)
+            wanted = min(max(end - have, self._step), MAX_HEADER_BYTES - have)
+            if self.total is not None:
+                wanted = min(wanted, self.total - have)
+            got = self._read(have, wanted)
+            if not got:
+                raise self._cut_off(have, end)
+            self.buffer += got[:wanted]
+            self._step = min(2 * self._step, _LARGEST_READ)
+
+    def _cut_off(self, actual: int, promised: int) -> ModelFileError:
+        return ModelFileError(
+            f"{self.label} is cut off: it has {actual:,} bytes and its header alone takes"
+            f" at least {promised:,}",
+            FETCH_AGAIN,
+        )
+
+    def skip(self, size: int) -> int:
+        """Pass over `size` bytes; return where they start."""
+        start = self.position
+        if start + size > len(self.buffer):
+            self.fill(start + size)
+        self.position = start + size
+        return start
+
+    def number(self, code: str) -> int:
+        """Read a whole number of struct format `code`."""
+        value: int = self.scalar(code)  # type: ignore[assignment]
+        return value
+
+    def scalar(self, code: str) -> int | float | bool:
+        """Read a number or truth value of struct format `code`."""
+        start = self.skip(struct.calcsize("<" + code))
+        value: int | float | bool = struct.unpack_from("<" + code, self.buffer, start)[0]
+        return value
+
+    def count(self, what: str, limit: int) -> int:
+        """Read a count of `what` that may be `limit` at most."""
+        n = self.number("Q")
+        if n > limit:
+            raise self.damaged(f"it claims to have {n:,} {what}; at most {limit:,} are allowed")
+        return n
+
+    def text(self, limit: int = MAX_STRING_LENGTH) -> str:
+        """Read a string of at most `limit` bytes; bytes that are no UTF-8 are replaced."""
+        length = self.count("bytes in one string", limit)
+        start = self.skip(length)
+        return self.buffer[start : start + length].decode("utf-8", "replace")

@@ -1,0 +1,482 @@
+"""GGUF headers: metadata, vocabulary and tensor shapes, from a file or from byte ranges.
+
+The layout is that of ggml's ``gguf.cpp``, and what it refuses is refused here, with a reason.
+A header comes from strangers, so everything in it is bounded: a hostile one costs at most
+`MAX_HEADER_BYTES` of reading and a small multiple of that in memory. Long arrays (a
+vocabulary has 150,000 strings) stay in the bytes that were read until somebody looks.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING, BinaryIO, Final, overload
+
+from localspec.errors import ModelFileError
+from localspec.pairs import units
+from localspec.pairs.gguf.cursor import (
+    FETCH_AGAIN,
+    MAX_STRING_LENGTH,
+    Cursor,
+    ReadRange,
+)
+from localspec.pairs.gguf.split import require_parts
+from localspec.pairs.gguf.types import GGML_TYPES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAGIC: Final = b"GGUF"
+MAX_KEYS: Final = 16_384
+MAX_STRINGS: Final = 1 << 21  # in one array; the largest known has 514,906 merges
+MAX_TENSORS: Final = 32_768
+MAX_KEY_LENGTH: Final = 4096
+MAX_NAME_LENGTH: Final = 63  # GGML_MAX_NAME - 1
+MAX_DIMS: Final = 4  # GGML_MAX_DIMS
+_INT64_MAX: Final = 2**63 - 1
+
+# GGUF value types: id -> struct format.
+_SCALARS: Final = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+_UINT32: Final = 4
+_STRING: Final = 8
+_ARRAY: Final = 9
+
+TOKENS_KEY: Final = "tokenizer.ggml.tokens"
+
+
+class StringArray(Sequence[bytes]):
+    """The strings of a GGUF array as raw bytes (UTF-8 is usual, not promised), read on demand."""
+
+    __slots__ = ("_buffer", "_starts")
+
+    def __init__(self, buffer: bytearray, starts: array[int]) -> None:
+        self._buffer = buffer
+        self._starts = starts
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self._at(start) for start in self._starts[index]]
+        return self._at(self._starts[index])
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self._at(start) for start in self._starts)
+
+    def same(self, other: StringArray, first: int, last: int) -> bool:
+        """Tell whether both arrays hold the same bytes from index `first` up to `last`."""
+        return self._raw(first, last) == other._raw(first, last)
+
+    def _raw(self, first: int, last: int) -> memoryview:
+        """Give the strings with their lengths before them, as they stand in the file."""
+        if first >= last:
+            return memoryview(b"")
+        (length,) = struct.unpack_from("<Q", self._buffer, self._starts[last - 1] - 8)
+        end = self._starts[last - 1] + length
+        return memoryview(self._buffer)[self._starts[first] - 8 : end]
+
+    def _at(self, start: int) -> bytes:
+        (length,) = struct.unpack_from("<Q", self._buffer, start - 8)
+        return bytes(self._buffer[start : start + length])
+
+
+class NumberArray(Sequence[float]):
+    """The numbers of a GGUF array, read on demand."""
+
+    __slots__ = ("_buffer", "_count", "_format", "_start")
+
+    def __init__(self, buffer: bytearray, start: int, count: int, code: str) -> None:
+        self._buffer = buffer
+        self._start = start
+        self._count = count
+        self._format = struct.Struct("<" + code)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[float]: ...
+    def __getitem__(self, index: int | slice) -> float | list[float]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(index)
+        place = self._start + (index % self._count) * self._format.size
+        value: float = self._format.unpack_from(self._buffer, place)[0]
+        return value
+
+
+Value = int | float | bool | str | StringArray | NumberArray
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor of the file.
+
+    Attributes:
+        shape: elements per dimension, the row length first, as ggml counts.
+        type: ggml's name of the element type, such as ``Q4_K``.
+        offset: bytes from the start of the data section.
+        n_bytes: size without the padding that follows.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    offset: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """Everything a GGUF file says before its weights.
+
+    Attributes:
+        metadata: key to number, text or lazy array.
+        data_offset: where the weights begin, in bytes.
+        expected_size: the least size in bytes of a complete file.
+    """
+
+    version: int
+    metadata: Mapping[str, Value]
+    tensors: tuple[TensorInfo, ...]
+    alignment: int
+    data_offset: int
+    expected_size: int
+
+    def text(self, key: str, default: str = "") -> str:
+        """Give the text under `key`, or `default` where it is missing or no text."""
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) else default
+
+    def integer(self, key: str, default: int = 0) -> int:
+        """Give the whole number under `key`, or `default` where it is missing or something else."""
+        value = self.metadata.get(key)
+        return value if isinstance(value, int) else default
+
+    def integers(self, key: str) -> list[int]:
+        """Give the whole numbers under `key`: one for a number, all for an array, none if missing.
+
+        Some architectures give one value per layer where others give one for all.
+        """
+        value = self.metadata.get(key)
+        if isinstance(value, int):
+            return [value]
+        if isinstance(value, NumberArray):
+            return [int(n) for n in value if isinstance(n, int)]
+        return []
+
+    def arch_key(self, name: str) -> str:
+        """Give the full key of the architecture's own setting `name`."""
+        return f"{self.architecture}.{name}"
+
+    @property
+    def architecture(self) -> str:
+        """llama.cpp's name of the architecture, such as ``qwen3``; empty when it is missing."""
+        return self.text("general.architecture")
+
+    @property
+    def name(self) -> str:
+        """The model's own name; empty when it has none."""
+        return self.text("general.name")
+
+    @property
+    def tokens(self) -> StringArray | None:
+        """The vocabulary in the order of its ids, or None for a file without one."""
+        value = self.metadata.get(TOKENS_KEY)
+        return value if isinstance(value, StringArray) else None
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all tensors in this file."""
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    @property
+    def split_count(self) -> int:
+        """Of how many files the model consists."""
+        return max(1, self.integer("split.count", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model on disk: one file, or all parts of a split one.
+
+    Attributes:
+        header: the first part's, which holds all metadata, with the tensors of all parts.
+        paths: every part in order; llama.cpp is given the first.
+        file_bytes: size of all parts on disk.
+        tensor_bytes: size of all weights.
+    """
+
+    header: GgufHeader
+    paths: tuple[Path, ...]
+    file_bytes: int
+    tensor_bytes: int
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read the header of the GGUF file at `path`.
+
+    Raises:
+        ModelFileError: missing, a folder, unreadable, no GGUF, of an unsupported version,
+            damaged, or shorter than its header promises.
+    """
+    require_file(path)
+    try:
+        with path.open("rb") as file:
+            total = file.seek(0, 2)
+            header = parse_header(_file_reader(file), total, str(path))
+    except PermissionError:
+        raise ModelFileError(f"{path} may not be read", "Check its permissions.") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelFileError(f"{path} cannot be read: {reason}", "Check the disk.") from None
+    check_size(header, total, str(path))
+    return header
+
+
+def require_file(path: Path) -> None:
+    """Insist that `path` is a file, neither a folder nor something that never ends.
+
+    Raises:
+        ModelFileError: it is not.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelFileError(f"{path} does not exist", "Check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelFileError(
+            f"{units.plain(str(path), 200)} cannot be read: {reason}", "Check the path."
+        ) from None
+    if stat.S_ISDIR(mode):
+        raise ModelFileError(f"{path} is a folder", "Name the .gguf file inside it.")
+    if not stat.S_ISREG(mode):
+        raise ModelFileError(f"{path} is no regular file", "Name a .gguf file.")
+
+
+def read_model(path: Path) -> ModelFiles:
+    """Read the model that begins at `path`, with all parts when it is split.
+
+    Raises:
+        ModelFileError: as `read_header`, for any part; a missing part; `path` is a later part.
+    """
+    header = read_header(path)
+    if header.split_count == 1:
+        return ModelFiles(header, (path,), path.stat().st_size, header.tensor_bytes)
+    paths = require_parts(path, header.split_count)
+    headers = [header, *(read_header(part) for part in paths[1:])]
+    return ModelFiles(
+        replace(header, tensors=tuple(chain.from_iterable(part.tensors for part in headers))),
+        paths,
+        sum(part.stat().st_size for part in paths),
+        sum(part.tensor_bytes for part in headers),
+    )
+
+
+def check_size(header: GgufHeader, actual: int, label: str) -> None:
+    """Check that a file of `actual` bytes can hold all the weights that `header` names.
+
+    Raises:
+        ModelFileError: it is too short.
+    """
+    if actual < header.expected_size:
+        raise ModelFileError(
+            f"{label} is cut off: it has {actual:,} bytes and its header promises"
+            f" {header.expected_size:,}",
+            FETCH_AGAIN,
+        )
+
+
+def _file_reader(file: BinaryIO) -> ReadRange:
+    def read(offset: int, size: int) -> bytes:
+        file.seek(offset)
+        return file.read(size)
+
+    return read
+
+
+Accept = Callable[[str, Mapping[str, Value]], None]
+"""Sees each new key with the metadata so far; raises to stop the reading there."""
+
+
+def parse_header(
+    read: ReadRange, total: int | None, label: str, accept: Accept | None = None
+) -> GgufHeader:
+    """Parse a header through `read`, asking for no more than it takes.
+
+    Args:
+        read: gives byte ranges; what it raises passes through.
+        total: the whole file's size in bytes, None when unknown.
+        label: how messages name the file.
+        accept: may look at the metadata as it comes, and raise to spare the rest.
+
+    Raises:
+        ModelFileError: no GGUF, an unsupported version, damaged, or cut off in the header.
+    """
+    cursor = Cursor(read, total, label)
+    version = _read_version(cursor)
+    n_tensors = cursor.count("tensors", MAX_TENSORS)
+    n_keys = cursor.count("metadata keys", MAX_KEYS)
+    metadata: dict[str, Value] = {}
+    alignment = 32
+    for _ in range(n_keys):
+        key = cursor.text(MAX_KEY_LENGTH)
+        kind = cursor.number("I")
+        if not key or key in metadata:
+            raise cursor.damaged(f"its metadata key {key[:60]!r} is empty or given twice")
+        metadata[key] = _read_value(cursor, kind)
+        if accept is not None:
+            accept(key, metadata)
+        if key == "general.alignment":
+            alignment = _checked_alignment(cursor, kind, metadata[key])
+    tensors, data_size = _read_tensors(cursor, n_tensors, alignment)
+    data_offset = _padded(cursor.position, alignment) if tensors else cursor.position
+    return GgufHeader(
+        version=version,
+        metadata=MappingProxyType(metadata),
+        tensors=tensors,
+        alignment=alignment,
+        data_offset=data_offset,
+        expected_size=data_offset + data_size,
+    )
+
+
+def _read_version(cursor: Cursor) -> int:
+    if cursor.total is not None and cursor.total < 24:
+        head = cursor.peek(24)
+        if not head.startswith(MAGIC):
+            raise cursor.not_gguf(head)
+    cursor.fill(24)
+    if cursor.buffer[:4] != MAGIC:
+        raise cursor.not_gguf(bytes(cursor.buffer[:512]))
+    cursor.skip(4)
+    version = cursor.number("I")
+    if version and version & 0xFFFF == 0:
+        raise ModelFileError(
+            f"{cursor.label} is a big-endian GGUF file",
+            "Get the little-endian file; big-endian ones are for other processors.",
+        )
+    if version not in (2, 3):
+        raise ModelFileError(
+            f"{cursor.label} is GGUF version {version}; versions 2 and 3 can be read",
+            "Get a newer conversion of the model." if version < 2 else "Update localspec.",
+        )
+    return version
+
+
+def _read_value(cursor: Cursor, kind: int) -> Value:
+    if kind == _STRING:
+        return cursor.text()
+    if kind == _ARRAY:
+        return _read_array(cursor)
+    if kind not in _SCALARS:
+        raise cursor.damaged(f"it has a metadata value of unknown type {kind}")
+    return cursor.scalar(_SCALARS[kind])
+
+
+def _read_array(cursor: Cursor) -> StringArray | NumberArray:
+    kind = cursor.number("I")
+    count = cursor.number("Q")
+    if kind == _STRING:
+        return _read_strings(cursor, count)
+    if kind not in _SCALARS:  # arrays of arrays among them: ggml refuses those as well
+        raise cursor.damaged(f"it has an array of unknown type {kind}")
+    code = _SCALARS[kind]
+    start = cursor.skip(count * struct.calcsize("<" + code))
+    return NumberArray(cursor.buffer, start, count, code)
+
+
+def _read_strings(cursor: Cursor, count: int) -> StringArray:
+    if count > MAX_STRINGS:
+        raise cursor.damaged(f"it claims to have an array of {count:,} strings")
+    starts = array("I")
+    length_of = struct.Struct("<Q").unpack_from
+    buffer, position = cursor.buffer, cursor.position
+    for _ in range(count):  # the hot loop: 150,000 turns for a usual vocabulary
+        position += 8
+        if position > len(buffer):
+            cursor.fill(position)
+        (length,) = length_of(buffer, position - 8)
+        if length > MAX_STRING_LENGTH:
+            raise cursor.damaged(f"it claims to have a string of {length:,} bytes")
+        starts.append(position)
+        position += length
+    cursor.skip(position - cursor.position)
+    return StringArray(buffer, starts)
+
+
+def _checked_alignment(cursor: Cursor, kind: int, value: Value) -> int:
+    if kind != _UINT32 or not isinstance(value, int) or value == 0 or value & (value - 1):
+        raise cursor.damaged("its alignment is no power of two")
+    return value
+
+
+def _padded(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment
+
+
+def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[tuple[TensorInfo, ...], int]:
+    """Read the tensor table, and how many bytes of weights must follow it."""
+    tensors: list[TensorInfo] = []
+    names: set[str] = set()
+    expected = end = 0
+    for _ in range(count):
+        tensor = _read_tensor(cursor)
+        if tensor.name in names:
+            raise cursor.damaged(f"tensor {tensor.name!r} is given twice")
+        if tensor.offset != expected:
+            raise cursor.damaged(
+                f"tensor {tensor.name!r} starts at {tensor.offset:,}, not at {expected:,}"
+            )
+        names.add(tensor.name)
+        tensors.append(tensor)
+        end = tensor.offset + tensor.n_bytes
+        expected = _padded(end, alignment)
+    return tuple(tensors), end
+
+
+def _read_tensor(cursor: Cursor) -> TensorInfo:
+    name = cursor.text(MAX_NAME_LENGTH)
+    n_dims = cursor.number("I")
+    if n_dims > MAX_DIMS:
+        raise cursor.damaged(f"tensor {name!r} has {n_dims:,} dimensions")
+    shape = tuple(cursor.number("Q") for _ in range(n_dims))
+    kind = cursor.number("i")
+    offset = cursor.number("Q")
+    if kind not in GGML_TYPES:
+        raise cursor.damaged(f"tensor {name!r} has the unknown type {kind}")
+    type_name, block, block_bytes = GGML_TYPES[kind]
+    elements = 1
+    for length in shape:
+        elements *= length
+    if elements > _INT64_MAX or max(shape, default=0) > _INT64_MAX:
+        raise cursor.damaged(f"tensor {name!r} has an impossible shape")
+    if (shape[0] if shape else 1) % block:
+        raise cursor.damaged(f"tensor {name!r} has rows that {type_name} cannot hold")
+    return TensorInfo(name, shape, type_name, offset, elements // block * block_bytes)

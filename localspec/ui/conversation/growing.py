@@ -1,0 +1,122 @@
+"""Texts that grow: what is finished is laid out once, only the end is parsed again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from textual.content import Content
+
+from localspec.chat.events import Origin
+from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph
+from localspec.ui.conversation.markdown_blocks import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from localspec.chat.events import Span
+
+# Underlined and coloured: the difference stays where there are no colours.
+DRAFT_STYLE = "$text-success underline"
+_PLAIN_FRAME = Frame(Content(""), Content(""))
+_GAP = Block(_PLAIN_FRAME, Gap())
+# A block that never ends (one line of a megabyte, a long listing) is cut here.
+_LONGEST_TAIL = 4000
+
+
+class Growing(Protocol):
+    """A text that grows: blocks that are final, and the blocks of its unfinished end."""
+
+    def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
+        """Append text: blocks that have become final, and the new unfinished end."""
+
+
+class GrowingMarkdown:
+    """Markdown: all top-level blocks but the last are final."""
+
+    def __init__(self) -> None:
+        self._tail = ""
+        self._any = False
+
+    def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
+        """Append text: blocks that have become final, and the new unfinished end."""
+        self._tail += "".join(span.text for span in spans)
+        final: list[Block] = []
+        groups = parse(self._tail)
+        if len(groups) > 1:
+            for _, blocks in groups[:-1]:
+                final += self._spaced(blocks)
+            lines = self._tail.split("\n")
+            self._tail = "\n".join(lines[groups[-1][0] :])
+            groups = groups[-1:]
+        while len(self._tail) > _LONGEST_TAIL:
+            head, self._tail = cut(self._tail)
+            for _, blocks in parse(head):
+                final += self._spaced(blocks)
+            groups = parse(self._tail)
+        live = [block for _, blocks in groups for block in self._spaced(blocks, peek=True)]
+        return final, live
+
+    def _spaced(self, blocks: list[Block], *, peek: bool = False) -> list[Block]:
+        """An empty line before every top-level block but the first."""
+        spaced = [_GAP, *blocks] if self._any and blocks else blocks
+        if not peek:
+            self._any = self._any or bool(blocks)
+        return spaced
+
+
+def cut(text: str) -> tuple[str, str]:
+    """Divide a block that grows without end; a fence is closed and opened again.
+
+    Cut at a line's end if there is one in the last half, else at a space, else anywhere.
+    """
+    limit = _LONGEST_TAIL
+    at = max(text.rfind("\n", limit // 2, limit), -1) + 1 or text.rfind(" ", limit // 2, limit) + 1
+    at = at or limit
+    head, tail = text[:at], text[at:]
+    opening = head.lstrip().partition("\n")[0]
+    if opening.startswith(("```", "~~~")):
+        mark = opening[: len(opening) - len(opening.lstrip(opening[0]))]
+        return f"{head.rstrip()}\n{mark}\n", f"{opening}\n{tail}"
+    return head, tail
+
+
+class GrowingOrigins:
+    """The plain text, by who proposed each piece first; all lines but the last are final."""
+
+    def __init__(self) -> None:
+        self._line: list[tuple[str, str]] = []
+        self._length = 0
+
+    def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
+        """Append text: lines that have become final, and the last line."""
+        final: list[Block] = []
+        for span in spans:
+            style = DRAFT_STYLE if span.origin is Origin.DRAFT else ""
+            first, *others = span.text.split("\n")
+            self._grow(first, style)
+            for text in others:
+                final.append(self._take_line())
+                self._grow(text, style)
+            if self._length > _LONGEST_TAIL:
+                final.append(self._take_line())
+        return final, [self._block()]
+
+    def _grow(self, text: str, style: str) -> None:
+        if text:
+            self._line.append((text, style))
+            self._length += len(text)
+
+    def _block(self) -> Block:
+        return Block(_PLAIN_FRAME, Paragraph(Content.assemble(*self._line)))
+
+    def _take_line(self) -> Block:
+        block = self._block()
+        self._line, self._length = [], 0
+        return block
+
+
+def legend() -> Content:
+    """What the two looks of a text by origin mean."""
+    return Content.assemble(
+        ("from the draft", DRAFT_STYLE), ("  ·  the target's own", "$foreground 65%")
+    )

@@ -1,0 +1,213 @@
+"""Markdown as models write it, as blocks: raw HTML stays visible, line breaks stay where they are.
+
+Textual's own Markdown makes a widget of every paragraph, list item and table cell, and styles each
+one as it is mounted: with a fast model that took half of a core (measured; see
+`benchmarks/screen_cost.py`). Here an answer is one widget, and only its unfinished end is parsed
+again.
+"""
+
+# ruff: noqa: ARG002 - one signature for all handlers of tokens
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from markdown_it import MarkdownIt
+from textual.content import Content
+from textual.highlight import highlight
+
+from localspec.ui.conversation.blocks import FAINT, Block, Code, Frame, Gap, Paragraph, Rule, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from markdown_it.token import Token
+
+    from localspec.ui.conversation.blocks import Body
+
+_HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
+_INLINE = {"strong_open": "bold", "em_open": "italic", "s_open": "strike"}
+_CODE_SPAN = "bold $text-accent on $foreground 7%"
+_BULLETS = "•◦▪"
+# Colouring code costs time in every frame; past this it stays plain.
+_LONGEST_COLOURED = 6000
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """One parser for all: it keeps nothing between two texts, and making it takes a millisecond.
+
+    HTML is off: what a model wrote must not vanish. Bare addresses are not searched for.
+    """
+    return MarkdownIt("gfm-like", {"html": False, "linkify": False})
+
+
+def parse(source: str) -> list[tuple[int, list[Block]]]:
+    """The top-level blocks of `source`, each with the number of its first line."""
+    tokens = _parser().parse(source)
+    found: list[tuple[int, list[Block]]] = []
+    start = 0
+    for index, token in enumerate(tokens):
+        if token.level == 0 and token.nesting <= 0:
+            group = tokens[start : index + 1]
+            first_line = group[0].map[0] if group[0].map else 0
+            found.append((first_line, _Builder().build(group)))
+            start = index + 1
+    return found
+
+
+class _Level:
+    """One list item or quote that the present block stands in."""
+
+    def __init__(self, first: Content, rest: Content) -> None:
+        self.first = first
+        self.rest = rest
+        self.used = False
+
+    def prefix(self) -> Content:
+        """The marker the first time, blanks of the same width afterwards."""
+        if self.used:
+            return self.rest
+        self.used = True
+        return self.first
+
+
+class _Builder:
+    """Turns the tokens of one top-level block into blocks."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._levels: list[_Level] = []
+        self._lists: list[int | None] = []  # the next number, None in a list with bullets
+        self._gap = False
+        self._style = ""
+        self._tight = False
+        self._rows: list[list[Content]] = []
+        self._in_table = False
+
+    def build(self, tokens: Sequence[Token]) -> list[Block]:
+        """All blocks of these tokens."""
+        for token in tokens:
+            handle = getattr(self, f"_on_{token.type}", None)
+            if handle is not None:
+                handle(token)
+        return self._blocks
+
+    def _emit(self, body: Body, *, gap_after: bool = True) -> None:
+        rest = Content("").join(level.rest for level in self._levels)
+        if self._gap and self._blocks:
+            self._blocks.append(Block(Frame(rest, rest), Gap()))
+        first = Content("").join(level.prefix() for level in self._levels)
+        self._blocks.append(Block(Frame(first, rest), body))
+        self._gap = gap_after
+
+    def _on_heading_open(self, token: Token) -> None:
+        self._style = _HEADINGS.get(token.tag, "bold")
+
+    def _on_paragraph_open(self, token: Token) -> None:
+        self._style, self._tight = "", token.hidden
+
+    def _on_inline(self, token: Token) -> None:
+        text = inline(token.children or [])
+        if self._in_table:
+            self._rows[-1].append(text if len(self._rows) > 1 else text.stylize_before("bold"))
+            return
+        self._emit(
+            Paragraph(text.stylize_before(self._style) if self._style else text),
+            gap_after=not self._tight,
+        )
+        self._style, self._tight = "", False
+
+    def _on_bullet_list_open(self, token: Token) -> None:
+        self._lists.append(None)
+
+    def _on_ordered_list_open(self, token: Token) -> None:
+        self._lists.append(int(token.attrs.get("start", 1)))
+
+    def _on_bullet_list_close(self, token: Token) -> None:
+        self._lists.pop()
+        self._gap = self._gap or not self._lists
+
+    _on_ordered_list_close = _on_bullet_list_close
+
+    def _on_list_item_open(self, token: Token) -> None:
+        number = self._lists[-1]
+        if number is None:
+            marker = f"{_BULLETS[(len(self._lists) - 1) % len(_BULLETS)]} "
+        else:
+            marker = f"{number}. "
+            self._lists[-1] = number + 1
+        first = Content.styled(marker, "$text-primary")
+        self._levels.append(_Level(first, Content(" " * first.cell_length)))
+
+    def _on_list_item_close(self, token: Token) -> None:
+        if not self._levels[-1].used:  # an item without text
+            self._emit(Paragraph(Content("")), gap_after=False)
+        self._levels.pop()
+
+    def _on_blockquote_open(self, token: Token) -> None:
+        bar = Content.styled("▌ ", "$primary 60%")
+        level = _Level(bar, bar)
+        self._levels.append(level)
+
+    def _on_blockquote_close(self, token: Token) -> None:
+        self._levels.pop()
+
+    def _on_fence(self, token: Token) -> None:
+        self._emit(Code(code_lines(token.content, token.info.strip().partition(" ")[0])))
+
+    def _on_code_block(self, token: Token) -> None:
+        self._emit(Code(code_lines(token.content, "")))
+
+    def _on_hr(self, token: Token) -> None:
+        self._emit(Rule())
+
+    def _on_table_open(self, token: Token) -> None:
+        self._in_table, self._rows = True, []
+
+    def _on_tr_open(self, token: Token) -> None:
+        self._rows.append([])
+
+    def _on_table_close(self, token: Token) -> None:
+        self._in_table = False
+        self._emit(Table(tuple(tuple(row) for row in self._rows)))
+
+
+def code_lines(code: str, language: str) -> tuple[Content, ...]:
+    """Source code, coloured where the language is known, one content a line."""
+    code = code.removesuffix("\n")
+    if not language or len(code) > _LONGEST_COLOURED:
+        return tuple(Content(line) for line in code.split("\n"))
+    return tuple(highlight(code, language=language).split("\n", allow_blank=True))
+
+
+def inline(tokens: Sequence[Token]) -> Content:
+    """Words with their styles; a link shows where it leads."""
+    pieces: list[tuple[str, str]] = []
+    styles: list[str] = []
+    hrefs: list[str] = []
+    for token in tokens:
+        kind = token.type
+        if kind == "text":
+            pieces.append((token.content, " ".join(styles)))
+        elif kind in ("softbreak", "hardbreak"):
+            pieces.append(("\n", ""))
+        elif kind == "code_inline":
+            pieces.append((token.content, _CODE_SPAN))
+        elif kind == "image":
+            pieces += [
+                (f"🖼 {token.content}", "italic"),
+                (f" ‹{token.attrs.get('src', '')}›", FAINT),
+            ]
+        elif kind == "link_open":
+            styles.append("underline $text-accent")
+            hrefs.append(str(token.attrs.get("href", "")))
+        elif kind == "link_close":
+            styles.pop()
+            pieces.append((f" ‹{hrefs.pop()}›", FAINT))
+        elif kind in _INLINE:
+            styles.append(_INLINE[kind])
+        elif kind.endswith("_close"):
+            styles.pop()
+    return Content.assemble(*pieces)

@@ -1,0 +1,1 @@
+"""Everything that covers the conversation for a while."""

@@ -1,0 +1,91 @@
+"""The help: all keys and all commands, from the same table that makes them work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from localspec.ui.commands import COMMANDS, OTHER_KEYS
+from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph, lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from localspec.ui.commands import Command
+
+
+_KEY_WIDTH = 18
+_MUTED = "$foreground 65%"
+_FRAME = Frame(Content(""), Content(""))
+_GAP = Block(_FRAME, Gap())
+
+
+def help_lines(width: int, commands: Sequence[Command] = COMMANDS) -> list[Content]:
+    """Keys first, commands below, in two columns; the right one wraps in its own."""
+    keys = [*OTHER_KEYS, *((one.shown, one.meaning) for one in commands if one.shown)]
+    slashes = [(f"/{one.name} {one.argument}".rstrip(), one.meaning) for one in commands]
+    blocks = [_head("Keys"), *_rows(keys), _GAP, _head("Commands"), *_rows(slashes), _GAP]
+    blocks.append(
+        Block(_FRAME, Paragraph(Content.styled(
+            "The beginning of a command is enough. //text sends a message that begins with a "
+            "slash.", _MUTED,
+        )))
+    )  # fmt: skip
+    return lay_out(blocks, width)
+
+
+def _head(text: str) -> Block:
+    return Block(_FRAME, Paragraph(Content.styled(text, "bold $text-primary")))
+
+
+def _rows(rows: list[tuple[str, str]]) -> list[Block]:
+    blocks = []
+    for left, right in rows:
+        first = Content.styled(left.ljust(_KEY_WIDTH), "bold")
+        rest = Content(" " * _KEY_WIDTH)
+        meaning = Content.styled(right, _MUTED)
+        if first.cell_length > _KEY_WIDTH:
+            blocks.append(Block(_FRAME, Paragraph(Content.styled(left, "bold"))))
+            first = rest
+        blocks.append(Block(Frame(first, rest), Paragraph(meaning)))
+    return blocks
+
+
+class _Help(Static):
+    """The text, wrapped anew for every width."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        super().__init__(markup=False)
+        self._commands = commands
+
+    def on_resize(self) -> None:
+        """Wrap."""
+        self.update(Content("\n").join(help_lines(self.size.width, self._commands)))
+
+
+class HelpScreen(ModalScreen[None]):
+    """Closes with Esc, F1, Enter or q.
+
+    Args:
+        commands: the table with the keys in force.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,enter,q", "dismiss", "Close")]
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        super().__init__()
+        self._commands = commands
+
+    def compose(self) -> ComposeResult:
+        """A box that scrolls where the terminal is small."""
+        with VerticalScroll(id="help") as box:
+            box.border_title = "localspec"
+            box.border_subtitle = "Esc closes"
+            yield _Help(self._commands)

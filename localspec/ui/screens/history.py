@@ -1,0 +1,268 @@
+"""The stored conversations: search as you type, open, rename, delete and undo, export."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.chat.history import exchange
+from localspec.ui import numbers
+from localspec.ui.marked_list import MarkedList
+from localspec.ui.safe_text import one_line
+from localspec.ui.wording import in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from localspec.chat.history.records import Listed
+    from localspec.chat.history.store import Store
+    from localspec.ui.conversation.shelf import Shelf
+
+_MUTED = "$foreground 65%"
+_DAY_S = 24 * 3600
+_KEYS = (
+    ("Enter", "open", "open"),
+    ("Ctrl+N", "rename", "rename"),
+    ("Ctrl+D", "delete", "delete"),
+    ("Ctrl+Z", "undo", "undo"),
+    ("Ctrl+S", "export", "export"),
+    ("Esc", "close", "leave"),
+)
+
+
+def entry(listed: Listed, now: float, current: str = "") -> Content:
+    """A conversation on two lines: title and when, then pair, length and where a search hit.
+
+    Args:
+        listed: the conversation.
+        now: the time, in seconds.
+        current: the id of the one on screen.
+    """
+    header = listed.header
+    when = datetime.fromtimestamp(header.updated).astimezone()
+    shown = f"{when:%H:%M}" if now - header.updated < _DAY_S / 2 else f"{when:%Y-%m-%d}"
+    messages = f"{numbers.count(listed.messages)} message{'s' if listed.messages != 1 else ''}"
+    here = "on screen" if header.id == current else ""
+    parts = [here, one_line(header.pair.name, 30), messages, one_line(listed.found, 120)]
+    return Content.assemble(
+        (one_line(header.title, 100), "bold"),
+        (f"  {shown}", "$text-accent"),
+        "\n",
+        (" · ".join(part for part in parts if part), _MUTED),
+    )
+
+
+class HistoryScreen(ModalScreen[str | None]):
+    """Dismissed with the id of the conversation to open, or None.
+
+    Args:
+        shelf: where they are.
+        current: the id of the one on screen.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape", "close", "Close"),
+        # Before the search gets them.
+        Binding("ctrl+n", "rename", "Rename", priority=True),
+        Binding("ctrl+d", "delete", "Delete", priority=True),
+        Binding("ctrl+z", "undo", "Undo", priority=True),
+        Binding("ctrl+s", "export", "Export", priority=True),
+        ("down", "move(1)", "Next"),
+        ("up", "move(-1)", "Previous"),
+    ]
+
+    def __init__(self, shelf: Shelf, current: str) -> None:
+        super().__init__()
+        self._shelf = shelf
+        self._current = current
+        self._found: list[Listed] = []
+        self._renaming: str | None = None
+        self._nothing = False
+        self._search = Input(placeholder="search", id="search")
+        self._search.cursor_blink = False
+        self._list = MarkedList(id="conversations", markup=False)
+        self._hint = Static("", id="hint", markup=False)
+
+    def compose(self) -> ComposeResult:
+        """Search on top, the list, the keys."""
+        with Vertical(id="history") as box:
+            box.border_title = "conversations"
+            yield self._search
+            yield self._list
+            yield self._hint
+            yield Static(self._keys(), id="history-keys")
+
+    def on_mount(self) -> None:
+        """Show all."""
+        self._list.can_focus = False
+        self._refresh()
+
+    def _keys(self) -> Content:
+        items = [
+            Content.from_markup(
+                f"[@click=screen.{action}][bold $text-accent]{key}[/]"
+                f" [$foreground 70%]{label}[/][/]"
+            )
+            for key, action, label in _KEYS
+        ]
+        return Content("  ").join(items)
+
+    # What is listed
+
+    @on(Input.Changed)
+    def _typed(self) -> None:
+        if self._renaming is None:
+            self._refresh()
+
+    def _refresh(self, keep: int = 0) -> None:
+        self.run_worker(self._fetch(self._search.value, keep), exclusive=True, group="list")
+
+    async def _fetch(self, search: str, keep: int) -> None:
+        try:
+            self._found = await self._shelf.ask(lambda store: store.listed(search))
+        except Exception as error:
+            self._say(". ".join(in_words(error)))
+            return
+        now = time.time()
+        if self._nothing:
+            self._say("")
+        self._nothing = not self._found
+        self._list.clear_options()
+        self._list.add_options([Option(entry(one, now, self._current)) for one in self._found])
+        if self._found:
+            self._list.highlighted = min(keep, len(self._found) - 1)
+        else:
+            self._say("nothing found" if search.strip() else "no conversation is stored yet")
+
+    def _change(self, job: Callable[[Store], None]) -> None:
+        # Asked for here: by the time a worker begins, the list may have been closed.
+        self.run_worker(self._changed(self._shelf.ask(job, changes=True)), group="change")
+
+    async def _changed(self, done: Awaitable[None]) -> None:
+        try:
+            await done
+        except Exception as error:
+            self._say(". ".join(in_words(error)))
+
+    def _chosen(self) -> Listed | None:
+        index = self._list.highlighted
+        return self._found[index] if index is not None and index < len(self._found) else None
+
+    def _say(self, text: str) -> None:
+        self._hint.update(one_line(text, 300))
+
+    # What can be done
+
+    @on(Input.Submitted)
+    def _entered(self) -> None:
+        if self._renaming is not None:
+            self._finish_renaming()
+        else:
+            self.action_open()
+
+    @on(OptionList.OptionSelected)
+    def _clicked(self) -> None:
+        if self._renaming is None:
+            self.action_open()
+
+    def action_move(self, by: int) -> None:
+        """Choose another conversation while the search keeps the cursor."""
+        if self._renaming is None:
+            (self._list.action_cursor_down if by > 0 else self._list.action_cursor_up)()
+
+    def action_open(self) -> None:
+        """Open the chosen one."""
+        chosen = self._chosen()
+        if chosen is not None:
+            self.dismiss(chosen.header.id)
+
+    def action_close(self) -> None:
+        """Stop renaming, or leave."""
+        if self._renaming is not None:
+            self._stop_renaming()
+        else:
+            self.dismiss(None)
+
+    def action_rename(self) -> None:
+        """Let the title be edited in the place of the search."""
+        chosen = self._chosen()
+        if chosen is not None and self._renaming is None:
+            self._renaming = chosen.header.id
+            self._search.value = one_line(chosen.header.title, 100)
+            self._say("Enter gives the new title, Esc leaves the old one")
+
+    def _finish_renaming(self) -> None:
+        title = one_line(self._search.value, 100)
+        conversation = self._renaming
+        if title and conversation is not None:
+            if conversation == self._current:
+                self._shelf.record.rename(title)
+            self._change(lambda store: store.rename(conversation, title))
+        self._stop_renaming()
+
+    def _stop_renaming(self) -> None:
+        self._say("")
+        keep = self._list.highlighted or 0
+        with self.prevent(Input.Changed):
+            self._search.value = ""
+        self._renaming = None
+        self._refresh(keep)
+
+    def action_delete(self) -> None:
+        """Delete the chosen one; it can be brought back."""
+        chosen = self._chosen()
+        if chosen is None or self._renaming is not None:
+            return
+        conversation = chosen.header.id
+        if conversation == self._current:
+            self._say("this conversation is open: begin another one first (/clear)")
+            return
+        self._change(lambda store: store.delete(conversation))
+        self._say(f"deleted “{one_line(chosen.header.title, 60)}”; Ctrl+Z brings it back")
+        self._refresh(self._list.highlighted or 0)
+
+    def action_undo(self) -> None:
+        """Bring the last deleted one back, also one of an earlier run."""
+        self.run_worker(self._undo(), group="change")
+
+    async def _undo(self) -> None:
+        try:
+            title = await self._shelf.ask(lambda store: store.undelete(), changes=True)
+        except Exception as error:
+            self._say(". ".join(in_words(error)))
+            return
+        if title is None:
+            self._say("nothing was deleted within the last week")
+        else:
+            self._say(f"“{one_line(title, 60)}” is back")
+            self._refresh(self._list.highlighted or 0)
+
+    def action_export(self) -> None:
+        """Write the chosen one to a JSON file and a Markdown file in the present folder."""
+        chosen = self._chosen()
+        if chosen is not None:
+            self.run_worker(self._export(chosen.header.id), group="export")
+
+    async def _export(self, conversation: str) -> None:
+        try:
+            written = [
+                await self._shelf.write_file(form, conversation=conversation)
+                for form in exchange.FORMS
+            ]
+        except Exception as error:
+            self._say(". ".join(in_words(error)))
+        else:
+            self._say(f"written to {' and '.join(map(str, written))} in {Path.cwd()}")

@@ -1,0 +1,190 @@
+"""The screen of pairs: the catalogue and what is installed; pull, use and remove from the list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from localspec.ui.marked_list import MarkedList
+from localspec.ui.screens import pairs_layout
+from localspec.ui.screens.pairs_layout import Work
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.timer import Timer
+
+    from localspec.pairs.listing import Row
+    from localspec.ui.screens.pairs import Pairs
+
+_REDRAW_S = 0.25
+_LABEL = "$foreground 65%"
+_TYPING = (("Enter", "check"), ("Esc", "leave"))
+_FORM = "user/repo[:QUANT] [--draft user/repo] [--name NAME]"
+
+
+class PairsScreen(ModalScreen[None]):
+    """Shows what `Pairs` knows and passes on keys; everything lasting is in there.
+
+    Args:
+        pairs: does the work.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape,q,f12", "back", "Close"),
+        ("x,delete", "remove", "Remove"),
+        ("c", "cancel", "Cancel"),
+        ("r", "refresh", "Look again"),
+        ("p", "ask", "Pull another"),
+    ]
+
+    def __init__(self, pairs: Pairs) -> None:
+        super().__init__()
+        self._pairs = pairs
+        self._list = MarkedList(id="pair-list")
+        self._head = Static(markup=False, id="pair-head")
+        self._detail = Static(markup=False, id="pair-detail")
+        self._keys = Static(markup=False, id="pair-keys")
+        self._ask = Input(placeholder=_FORM, id="pair-ask", compact=True, select_on_focus=False)
+        self._ask.cursor_blink = False
+        self._drawn: list[Content] = []
+        self._follow: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """The list above, what is known about its selected line below."""
+        with Vertical(id="pairs") as box:
+            box.border_title = "Pairs"
+            yield self._head
+            yield self._list
+            yield self._ask
+            yield self._detail
+            yield self._keys
+
+    def on_mount(self) -> None:
+        """Show what there is; while something is being done, its news come from another thread."""
+        self._ask.display = False
+        self._list.focus()
+        self._follow = self.set_interval(_REDRAW_S, self.redraw, pause=True)
+        self.call_after_refresh(self.redraw)
+
+    def on_unmount(self) -> None:
+        """However it was closed."""
+        self._pairs.closed()
+
+    def on_resize(self) -> None:
+        """Lay out for the new size."""
+        self.call_after_refresh(self.redraw)
+
+    def action_back(self) -> None:
+        """Leave the line that is being typed, a question, or the screen."""
+        if self._ask.display:
+            self._show_ask(shown=False)
+        elif not self._pairs.step_back():
+            self.dismiss()
+
+    def action_remove(self) -> None:
+        """Remove the selected pair, asked twice."""
+        if (row := self._row()) is not None:
+            self._pairs.remove(row)
+
+    def action_cancel(self) -> None:
+        """Stop a check or a pull."""
+        self._pairs.cancel()
+
+    def action_refresh(self) -> None:
+        """Look at the disk again."""
+        self._pairs.refresh()
+
+    def action_ask(self) -> None:
+        """Have a reference typed, for what is not in the list."""
+        self._show_ask(shown=True)
+
+    def select(self, name: str) -> None:
+        """Go to the line of `name`."""
+        self.redraw()
+        names = [row.name for row in self._pairs.state.shown()]
+        if name in names:
+            self._list.highlighted = names.index(name)
+
+    @on(Input.Submitted)
+    def _typed(self, event: Input.Submitted) -> None:
+        if self._pairs.ask(event.value):
+            self._show_ask(shown=False)
+
+    def _show_ask(self, *, shown: bool) -> None:
+        self._ask.display = shown
+        (self._ask if shown else self._list).focus()
+        self._draw_detail()
+
+    @on(OptionList.OptionSelected)
+    def _selected(self) -> None:
+        if (row := self._row()) is not None:
+            self._pairs.act(row)
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self) -> None:
+        self._draw_detail()
+
+    def redraw(self) -> None:
+        """Show the state as it is now."""
+        if not self.is_mounted:
+            return
+        self._draw_list()
+        self._draw_detail()
+        if self._follow is not None:
+            at_work = self._pairs.state.work is not Work.NONE
+            (self._follow.resume if at_work else self._follow.pause)()
+
+    def _row(self) -> Row | None:
+        rows, at = self._pairs.state.shown(), self._list.highlighted
+        return rows[at] if at is not None and at < len(rows) else None
+
+    def _draw_list(self) -> None:
+        """Write only the lines that say something else; the selection stays on its pair."""
+        state = self._pairs.state
+        width = max(0, self._list.scrollable_content_region.width - 2)
+        self._head.update(pairs_layout.head_line(width))
+        rows = state.shown()
+        lines = [pairs_layout.row_line(state, row, width) for row in rows]
+        names = [row.name for row in rows]
+        if names == [option.id for option in self._list.options]:
+            for name, line, before in zip(names, lines, self._drawn, strict=True):
+                if not line.is_same(before):
+                    self._list.replace_option_prompt(name, line)
+        else:
+            here = self._list.highlighted_option
+            self._list.clear_options()
+            self._list.add_options(
+                [Option(line, id=name) for name, line in zip(names, lines, strict=True)]
+            )
+            wanted = here.id if here is not None else state.name or state.in_use
+            self._list.highlighted = names.index(wanted) if wanted in names else 0
+        self._drawn = lines
+
+    def _draw_detail(self) -> None:
+        state, row = self._pairs.state, self._row()
+        width = self._keys.size.width
+        room = 3 if self.size.height < 16 else 8 if self.size.height < 30 else 14
+        lines = pairs_layout.detail_lines(state, row, width, room)
+        self._detail.styles.height = room
+        self._detail.update(Content("\n").join(lines))
+        self.query_one("#pairs").border_subtitle = Content(pairs_layout.summary(state))
+        self._keys.update(self._key_line(row, width))
+
+    def _key_line(self, row: Row | None, width: int) -> Content:
+        """As many keys as fit, what matters most first."""
+        line = Content("")
+        own = _TYPING if self._ask.display else pairs_layout.key_hints(self._pairs.state, row)
+        for key, meaning in (*own, *self._pairs.app_hints()):
+            gap = "  " if line.plain else ""
+            hint = Content.assemble(gap, (key, "bold $text-accent"), (f" {meaning}", _LABEL))
+            if line.cell_length + hint.cell_length > width:
+                break
+            line = Content.assemble(line, hint)
+        return line
