@@ -37,8 +37,8 @@ import numpy as np
 import pexpect
 
 from localspec.chat.events import RoundText
-from localspec.cli.loading import load_session
-from localspec.cli.options import Options
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 from localspec.ui.app import ChatApp
 from localspec.ui.engine_thread import Outbox
 from localspec.ui.launch import sharing_the_lock
@@ -245,7 +245,7 @@ class Driven(ChatApp):
 
 
 def run_child(arguments: argparse.Namespace) -> None:
-    options = Options(
+    options = LoadRequest(
         pair=arguments.pair,
         draft=arguments.draft,
         temp=0.0,

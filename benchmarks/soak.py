@@ -35,11 +35,11 @@ from time import perf_counter, process_time
 from localspec import machine
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.session import Session
-from localspec.cli.loading import load_session
-from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions
 from localspec.errors import PromptTooLong
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 
 QUESTIONS = (
     "Tell me a story about a boat.",
@@ -341,7 +341,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the report and all samples to this file")
     parser.add_argument("--yardstick", action="store_true", help="print a fresh process's speed")
     given = parser.parse_args()
-    options = Options(pair=given.pair, threads=given.threads, gamma=GAMMA, n_predict=120)
+    options = LoadRequest(pair=given.pair, threads=given.threads, gamma=GAMMA, n_predict=120)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     samples: list[Sample] = []
     command = [sys.executable, __file__, "--yardstick", "--pair", given.pair]

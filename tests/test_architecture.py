@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "pairs"},
     "ui": {"chat", "engine", "pairs"},
-    "cli": {"ui", "bench", "chat", "doctor", "engine", "machine", "pairs"},
+    "loading": {"chat", "engine", "machine", "pairs"},
+    "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs"},
     "__main__": {"cli"},
     "__init__": set(),
 }

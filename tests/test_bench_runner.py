@@ -22,14 +22,14 @@ from localspec.bench.report import INTERRUPTED, OUT_OF_TIME, Report
 from localspec.bench.runner import Runner, Step
 from localspec.bench.text import text
 from localspec.chat.session import Session
-from localspec.cli.loading import load_beside, load_session
-from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
 from localspec.errors import Cancelled
+from localspec.loading.load import load_beside, load_session
+from localspec.loading.request import LoadRequest
 from tests.support.gguf_models import write_random_llama
 
-OPTIONS = Options(pair="demo", threads=1, ctx_size=256, gamma=3)
+OPTIONS = LoadRequest(pair="demo", threads=1, ctx_size=256, gamma=3)
 THREE = PromptSet("three", tuple(shipped(DEMO).prompts[:3]), ignore_end=True)
 
 
@@ -246,7 +246,7 @@ def test_nothing_private_stands_in_a_report(session: Session, tmp_path: Path) ->
 
 def forced(draft: Path) -> Report:
     """Gamma 4 with this draft, over a part of the demo's questions."""
-    options = Options(pair="demo", draft=str(draft), threads=1, gamma=4)
+    options = LoadRequest(pair="demo", draft=str(draft), threads=1, gamma=4)
     session = load_session(options, progress=ignore, cancel=Cancel())
     try:
         prompts = PromptSet(DEMO, shipped(DEMO).prompts[:15], ignore_end=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.opening import open_session
-from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.errors import ModelFileError, UsageError
+from localspec.loading.opening import open_session
+from localspec.loading.request import LoadRequest
 from localspec.pairs import last_used, remove
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel, InstalledPair, save
@@ -25,7 +25,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def opened(**given: object) -> tuple[str, str | None, list[str]]:
     """The pair's name, the draft's file and the notices of what is opened."""
-    options = Options(ctx_size=64, threads=1, gamma=0, **given)  # type: ignore[arg-type]
+    options = LoadRequest(ctx_size=64, threads=1, gamma=0, **given)  # type: ignore[arg-type]
     session = open_session(options, lambda _step, _share: None, Cancel())
     try:
         draft = session.pair.draft

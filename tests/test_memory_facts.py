@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.planning import facts_of
 from localspec.errors import OutOfMemory, UsageError
+from localspec.loading.planning import facts_of
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.facts import Facts, facts
 from localspec.pairs.memory.free import Device, Free

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from localspec import machine
-from localspec.cli.loading import load_session
-from localspec.cli.options import Options
-from localspec.cli.planning import load_plan
 from localspec.cli.room import LEAST, require_room
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.errors import OutOfMemory
+from localspec.loading.load import load_session
+from localspec.loading.planning import load_plan
+from localspec.loading.request import LoadRequest
 from models import enlarge
 
 from .support.limits import cgroup, limit_address_space
@@ -154,7 +154,7 @@ def test_weights_that_stay_on_disk_are_not_copied(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Model, "load", load)
     for free in (75_000_000, 10**9):
         monkeypatch.setattr(machine, "available", lambda free=free: free)
-        options = Options(ctx_size=32, threads=1, gamma=2)
+        options = LoadRequest(ctx_size=32, threads=1, gamma=2)
         load_session(options, progress=lambda _step, _share: None, cancel=Cancel()).close()
     assert copies == [False, False, True, True]
 
@@ -166,7 +166,7 @@ def test_what_may_not_stay_on_disk_is_refused(
     monkeypatch.setattr(machine, "available", lambda: 75_000_000)
     with pytest.raises(OutOfMemory, match="the models need") as refused:
         load_session(
-            Options(ctx_size=32, **how),  # type: ignore[arg-type]
+            LoadRequest(ctx_size=32, **how),  # type: ignore[arg-type]
             progress=lambda _step, _share: None,
             cancel=Cancel(),
         )
@@ -180,6 +180,6 @@ def test_weights_that_cannot_all_be_locked_are_told(
     monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _which: (limit, -1))
     monkeypatch.setattr(machine, "address_space_left", lambda _threads=0: None)
-    notices = load_plan(Options(mlock=True)).notices
+    notices = load_plan(LoadRequest(mlock=True)).notices
     assert any("ulimit -l" in each for each in notices) == told
-    assert not any("ulimit -l" in each for each in load_plan(Options()).notices)
+    assert not any("ulimit -l" in each for each in load_plan(LoadRequest()).notices)

@@ -13,14 +13,15 @@ import pytest
 
 from localspec.chat.events import TurnEnd
 from localspec.chat.session import Session
-from localspec.cli import planning
 from localspec.cli.app import cli
-from localspec.cli.loading import load_session
-from localspec.cli.options import Options, shared_options
+from localspec.cli.options import shared_options
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
+from localspec.loading import planning
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory import fit
 from localspec.pairs.memory.facts import Facts, facts
@@ -305,7 +306,7 @@ def test_the_devices_named_for_each_model_are_those_that_it_may_use(
     monkeypatch.setattr(planning, "devices", lambda: cards)
 
     def use(**options: Any) -> list[tuple[bool, bool]]:
-        asked = Options(**options)
+        asked = LoadRequest(**options)
         free = planning.free_memory(asked.device, planning.devices_of_draft(asked))
         return [(each.target, each.draft) for each in free.devices]
 
@@ -396,7 +397,7 @@ def test_show_says_why_a_pair_would_not_be_loaded(
 
 
 def loaded(**options: Any) -> Session:
-    how = Options(threads=1, gamma=2, n_predict=4, temp=0, **options)
+    how = LoadRequest(threads=1, gamma=2, n_predict=4, temp=0, **options)
     return load_session(how, progress=lambda _step, _share: None, cancel=Cancel())
 
 
@@ -441,15 +442,15 @@ def test_quantised_values_need_flash_attention() -> None:
 
 
 def test_the_command_line_takes_llama_cpps_names() -> None:
-    seen: list[Options] = []
+    seen: list[LoadRequest] = []
 
-    def take(options: Options) -> None:
+    def take(options: LoadRequest) -> None:
         seen.append(options)
 
     command = click.command()(shared_options(take))
     words = "-ngl all -ngld 3 -dev CUDA0,CUDA1 -devd none -tb 4 -td 2 -fa on -ctk q8_0 -ctv q4_0"
     command.main([*words.split(), "--mlock", "--no-mmap"], standalone_mode=False)
-    assert seen[0] == Options(
+    assert seen[0] == LoadRequest(
         n_gpu_layers=-1,
         draft_n_gpu_layers=3,
         device=("CUDA0", "CUDA1"),

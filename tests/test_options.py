@@ -10,26 +10,27 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.settings import ChatSettings
-from localspec.cli.loading import chat_settings
-from localspec.cli.options import MAX_GAMMA, Options, shared_options
+from localspec.cli.options import MAX_GAMMA, shared_options
 from localspec.engine.llama import MAX_BATCH_OUTPUTS
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import UsageError
+from localspec.loading.load import chat_settings
+from localspec.loading.request import LoadRequest
 
 
 @click.command()
 @shared_options
 @click.option("--extra", default="")
-def command(options: Options, extra: str) -> None:
+def command(options: LoadRequest, extra: str) -> None:
     click.echo(f"{options!r} {extra}")
 
 
-def parse(*arguments: str) -> Options:
-    seen: list[Options] = []
+def parse(*arguments: str) -> LoadRequest:
+    seen: list[LoadRequest] = []
 
     @click.command()
     @shared_options
-    def probe(options: Options) -> None:
+    def probe(options: LoadRequest) -> None:
         seen.append(options)
 
     probe.main(list(arguments), standalone_mode=False)
@@ -44,7 +45,7 @@ def refusal(*arguments: str) -> str:
 
 def test_defaults_are_those_of_the_engine() -> None:
     assert chat_settings(parse()) == ChatSettings(sampling=SamplingParams())
-    assert parse() == Options()
+    assert parse() == LoadRequest()
     assert MAX_GAMMA == MAX_BATCH_OUTPUTS - 1
 
 
@@ -54,7 +55,7 @@ def test_every_option_arrives() -> None:
         *("--top-k", "9", "--top-p", "0.5", "--min-p", "0.1", "-s", "7", "-n", "20"),
         *("--gamma", "4", "--system-prompt", "Be brief.", "--stop", "a", "--stop", "b"),
     )
-    assert options == Options(
+    assert options == LoadRequest(
         pair="mine",
         draft="none",
         ctx_size=512,
@@ -86,8 +87,8 @@ def test_minus_one_means_the_default_as_in_llama_cpp() -> None:
 
 
 def test_a_given_seed_asks_for_repeatability() -> None:
-    assert chat_settings(Options(seed=3)).repeatable
-    assert not chat_settings(Options()).repeatable
+    assert chat_settings(LoadRequest(seed=3)).repeatable
+    assert not chat_settings(LoadRequest()).repeatable
 
 
 @pytest.mark.parametrize(

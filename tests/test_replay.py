@@ -65,7 +65,8 @@ def test_a_run_without_a_seed_can_be_replayed_too() -> None:
 
 
 def test_an_end_of_generation_inside_a_round() -> None:
-    tokens, lines = record(stubs(frozenset({7, 11, 13, 17})), PROMPT, accept=Accept.BLOCK)
+    engine, sampling = stubs(frozenset({7, 11, 13, 17})), SamplingParams(seed=8)
+    tokens, lines = record(engine, PROMPT, accept=Accept.BLOCK, sampling=sampling)
     derived = rederive(read_trace(lines))
     assert derived[: len(tokens)] == tokens
     assert len(tokens) < 40

@@ -17,10 +17,10 @@ import pytest
 
 from localspec.chat.session import Session
 from localspec.cli import main
-from localspec.cli.loading import load_session
-from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, OutOfMemory
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 from localspec.pairs.memory.plan import DEFAULT_CTX
 from tests.support import gguf_models
 
@@ -228,7 +228,7 @@ def test_plain_decoding_without_a_draft(run: Run) -> None:
 @pytest.fixture
 def session() -> Session:
     loaded = load_session(
-        Options(temp=0, gamma=3, n_predict=24, ctx_size=1024, threads=1),
+        LoadRequest(temp=0, gamma=3, n_predict=24, ctx_size=1024, threads=1),
         progress=lambda _step, _share: None,
         cancel=Cancel(),
     )
@@ -278,7 +278,7 @@ def test_memory_counts_both_models(session: Session, demo_target: Path, demo_dra
 def test_loading_reports_progress(demo_target: Path) -> None:
     steps: list[tuple[str, float | None]] = []
     loaded = load_session(
-        Options(), progress=lambda step, share: steps.append((step, share)), cancel=Cancel()
+        LoadRequest(), progress=lambda step, share: steps.append((step, share)), cancel=Cancel()
     )
     loaded.close()
     assert any(demo_target.name in step for step, _ in steps)
@@ -289,7 +289,7 @@ def test_loading_reports_progress(demo_target: Path) -> None:
 def test_loading_can_be_cancelled() -> None:
     cancel = Cancel()
     with pytest.raises(Cancelled):
-        load_session(Options(), progress=lambda _step, _share: cancel.set(), cancel=cancel)
+        load_session(LoadRequest(), progress=lambda _step, _share: cancel.set(), cancel=cancel)
 
 
 @pytest.mark.parametrize("recurrent", ["target", "draft"])
@@ -299,7 +299,7 @@ def test_a_recurrent_model_is_drafted_for_and_drafts(
     mamba = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
     target, draft = (mamba, demo_draft) if recurrent == "target" else (demo_target, mamba)
     loaded = load_session(
-        Options(pair=str(target), draft=str(draft), n_predict=12, gamma=4, temp=0, threads=1),
+        LoadRequest(pair=str(target), draft=str(draft), n_predict=12, gamma=4, temp=0, threads=1),
         progress=lambda _step, _share: None,
         cancel=Cancel(),
     )
@@ -324,7 +324,7 @@ def test_where_no_state_can_be_restored_nothing_is_drafted_and_the_reason_shown(
     mamba = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
     target, draft = (mamba, demo_draft) if recurrent == "target" else (demo_target, mamba)
     loaded = load_session(
-        Options(pair=str(target), draft=str(draft), n_predict=3),
+        LoadRequest(pair=str(target), draft=str(draft), n_predict=3),
         progress=lambda _step, _share: None,
         cancel=Cancel(),
     )
@@ -394,13 +394,13 @@ def test_too_little_memory_for_the_cache(run: Run) -> None:
 def test_too_little_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.machine.address_space_left", lambda _threads=0: 1_000_000)
     with pytest.raises(OutOfMemory, match="may take 1"):
-        load_session(Options(), progress=lambda _step, _share: None, cancel=Cancel())
+        load_session(LoadRequest(), progress=lambda _step, _share: None, cancel=Cancel())
 
 
 def test_weights_that_do_not_fit_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.machine.available", lambda: 75_000_000)
     loaded = load_session(
-        Options(ctx_size=32), progress=lambda _step, _share: None, cancel=Cancel()
+        LoadRequest(ctx_size=32), progress=lambda _step, _share: None, cancel=Cancel()
     )
     assert "read from disk again and again" in " ".join(loaded.notices)
     loaded.close()

@@ -11,23 +11,24 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.settings import ChatSettings
-from localspec.cli.loading import chat_settings
-from localspec.cli.options import Options, shared_options
+from localspec.cli.options import shared_options
 from localspec.cli.run import command as run_command
 from localspec.engine.acceptance import Accept
 from localspec.engine.replay import read_trace, rederive
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import UsageError
+from localspec.loading.load import chat_settings
+from localspec.loading.request import LoadRequest
 
 DEMO = Path(__file__).parents[1] / "models" / "demo"
 
 
-def parse(*arguments: str) -> Options:
-    seen: list[Options] = []
+def parse(*arguments: str) -> LoadRequest:
+    seen: list[LoadRequest] = []
 
     @click.command()
     @shared_options
-    def probe(options: Options) -> None:
+    def probe(options: LoadRequest) -> None:
         seen.append(options)
 
     probe.main(list(arguments), standalone_mode=False)

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 from localspec.cli import key_settings, settings_file
 from localspec.cli.app import COMMANDS, cli
-from localspec.cli.options import Options, shared_options
+from localspec.cli.options import shared_options
 from localspec.cli.settings_file import read, settings_of
+from localspec.loading.request import LoadRequest
 from localspec.ui import commands
 from localspec.ui.app import ChatApp
 from localspec.ui.looks import Looks, themes
@@ -30,14 +31,14 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
     """What `localspec run` gets, without running it."""
-    found: list[Options] = []
+    found: list[LoadRequest] = []
 
     @click.command(name="run")
     @shared_options
     @click.option("--stats", is_flag=True)
-    def command(options: Options, stats: bool) -> None:
+    def command(options: LoadRequest, stats: bool) -> None:
         found.append(options)
         click.echo(f"stats {stats}")
 
@@ -50,7 +51,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_settings_are_defaults_and_the_command_line_comes_first(
-    config: Path, seen: list[Options]
+    config: Path, seen: list[LoadRequest]
 ) -> None:
     config.write_text(
         'temp = 0.25\ntop_k = 7\nsystem-prompt = "Be brief."\nstop = ["a", "b"]\n'
@@ -74,7 +75,7 @@ def test_settings_are_defaults_and_the_command_line_comes_first(
 
 
 def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_stops(
-    config: Path, seen: list[Options]
+    config: Path, seen: list[LoadRequest]
 ) -> None:
     config.write_text(
         '# mine\ntemp = "hot"\ntop-p = 3.0\ntemperature = 1\ngamma = 99\naccept = "blocks"\n'
@@ -83,7 +84,7 @@ def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_sto
     done = run()
     assert done.exit_code == 0
     assert seen[0].min_p == 0.2
-    assert seen[0].temp == Options().temp
+    assert seen[0].temp == LoadRequest().temp
     for line, text in [
         (2, "temp cannot be 'hot'"),
         (3, "top-p cannot be 3.0"),
@@ -104,18 +105,18 @@ def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_sto
 
 @pytest.mark.parametrize("content", [b"temp = ", b"\xff\xfe", b"= 3", b"[" * 5000])
 def test_a_broken_file_is_told_in_one_line(
-    config: Path, seen: list[Options], content: bytes
+    config: Path, seen: list[LoadRequest], content: bytes
 ) -> None:
     config.write_bytes(content)
     done = run()
     assert done.exit_code == 0
     assert done.output.startswith(f"warning: {config} is not used: ")
     assert len(done.output.splitlines()) == 2
-    assert seen == [Options()]
+    assert seen == [LoadRequest()]
 
 
 def test_no_file_is_no_problem_and_a_folder_in_its_place_one_line(
-    config: Path, seen: list[Options]
+    config: Path, seen: list[LoadRequest]
 ) -> None:
     assert run().output == "stats False\n"
     config.mkdir()

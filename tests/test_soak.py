@@ -11,8 +11,6 @@ from time import perf_counter
 import pytest
 
 from benchmarks.soak import BUCKET, Sample, Speed, aged, assess, lines, soak
-from localspec.cli.loading import load_session
-from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
@@ -21,6 +19,8 @@ from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import FinishReason
 from localspec.errors import Cancelled
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 
 AT_ONCE = 0.2
 GREEDY = GenerateSettings(sampling=SamplingParams(temperature=0), n_predict=40)
@@ -92,7 +92,7 @@ def test_a_process_that_has_aged_slows_down_though_its_yardstick_does_so_too() -
 
 
 def test_fresh_processes_are_laid_beside_this_one() -> None:
-    options = Options(threads=1, gamma=3)
+    options = LoadRequest(threads=1, gamma=3)
     with closing(load_session(options, progress=lambda *_: None, cancel=Cancel())) as session:
         print_one = [sys.executable, "-c", "print(1.0)"]
         assert aged(session, print_one, pairs=1) > 1  # decodes a second, over 1
@@ -106,7 +106,7 @@ def test_one_answer_is_too_little_to_compare() -> None:
 
 @pytest.mark.slow
 def test_half_a_minute_of_chat_leaves_memory_flat() -> None:
-    options = Options(threads=1, gamma=3, n_predict=120)
+    options = LoadRequest(threads=1, gamma=3, n_predict=120)
     with closing(
         load_session(options, progress=lambda _step, _share: None, cancel=Cancel())
     ) as session:

@@ -11,15 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.pair import LoadedPair
-from localspec.cli import measuring, tuning
+from localspec.cli import tuning
 from localspec.cli.app import cli
-from localspec.cli.measuring import Measured, chosen_threads, measured, profile_store
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.stats import Round
 from localspec.errors import UsageError
+from localspec.loading import measuring
+from localspec.loading.measuring import Measured, chosen_threads, measured, profile_store
 
 from .fakes import round_of
 from .support import gguf_models

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.cli.loading import load_session
-from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import GenerationStats
 from localspec.errors import PromptTooLong, UsageError
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 from localspec.ui.conversation.turns import Phase
 from localspec.ui.screens.compare import (
     CompareScreen,
@@ -148,7 +148,7 @@ def test_control_characters_do_not_reach_the_screen() -> None:
 
 
 def test_the_demo_pair_says_the_same_twice_and_goes_on_as_before() -> None:
-    options = Options(pair="demo", threads=1, ctx_size=256, gamma=3, n_predict=24)
+    options = LoadRequest(pair="demo", threads=1, ctx_size=256, gamma=3, n_predict=24)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     try:
         list(session.turn("Hello!", Cancel()))
@@ -173,7 +173,7 @@ def test_the_demo_pair_says_the_same_twice_and_goes_on_as_before() -> None:
 
 
 def test_a_real_answer_that_is_stopped_leaves_the_session_usable() -> None:
-    options = Options(pair="demo", threads=1, ctx_size=256, gamma=3, n_predict=200)
+    options = LoadRequest(pair="demo", threads=1, ctx_size=256, gamma=3, n_predict=200)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     try:
         cancel = Cancel()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from localspec.cli.loading import load_session
-from localspec.cli.options import Options
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 from localspec.ui.app import ChatApp
 from localspec.ui.looks import Looks
 
@@ -26,7 +26,7 @@ async def take(
     keys: tuple[str, ...] = (), theme: str | None = None,
 ) -> None:  # fmt: skip
     """One picture: ask, press keys, export."""
-    options = Options(pair="demo", temp=0.0, n_predict=160)
+    options = LoadRequest(pair="demo", temp=0.0, n_predict=160)
     app = ChatApp(
         lambda progress, cancel: load_session(options, progress=progress, cancel=cancel),
         looks=Looks(theme=theme) if theme else None,

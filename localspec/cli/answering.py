@@ -17,16 +17,16 @@ import click
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.session import Session
 from localspec.cli import report
-from localspec.cli.loading import load_session
-from localspec.cli.options import Options
 from localspec.cli.run import Wanted
 from localspec.engine.cancel import Cancel
 from localspec.engine.replay import Recorder
 from localspec.engine.stats import FinishReason
 from localspec.errors import LocalspecError
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 
 
-def answer(options: Options, wanted: Wanted, cancel: Cancel) -> bool:
+def answer(options: LoadRequest, wanted: Wanted, cancel: Cancel) -> bool:
     """Load, answer, report; whether the user stopped it.
 
     Raises:

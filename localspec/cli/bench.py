@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import click
 
-from localspec.cli.options import GAMMA, Options
+from localspec.cli.options import GAMMA
 from localspec.cli.placement_options import GPU_LAYERS, MAX_THREADS
 from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import Cancelled, UsageError
+from localspec.loading.request import LoadRequest
 
 QUICK_S = 45.0
 _QUICK_REPEATS = 50  # as many as there is time for
@@ -200,7 +201,7 @@ def command(
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
 
     wanted = _wanted(given, started)
-    options = Options(
+    options = LoadRequest(
         pair=target if pair is None else pair,
         draft=wanted.drafts[0] if wanted.drafts else draft,
         ctx_size=ctx_size,

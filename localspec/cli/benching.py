@@ -20,17 +20,17 @@ from localspec.bench.text import text
 from localspec.chat.session import Session
 from localspec.cli.answering import write
 from localspec.cli.bench import Wanted
-from localspec.cli.loading import load_beside, load_session
-from localspec.cli.measuring import DEMO
-from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError
+from localspec.loading.load import load_beside, load_session
+from localspec.loading.measuring import DEMO
+from localspec.loading.request import LoadRequest
 from localspec.pairs import units
 
 _EVERY_S = 10.0  # between two lines of progress where there is no terminal
 
 
-def bench(options: Options, wanted: Wanted, cancel: Cancel) -> bool:
+def bench(options: LoadRequest, wanted: Wanted, cancel: Cancel) -> bool:
     """Measure, print and write; whether the user stopped it.
 
     Raises:
@@ -66,7 +66,7 @@ def _hand_over(report: Report, wanted: Wanted) -> None:
         raise failures[0]
 
 
-def _prompts(options: Options, wanted: Wanted) -> PromptSet:
+def _prompts(options: LoadRequest, wanted: Wanted) -> PromptSet:
     """What to ask: a file's prompts, else the demo pair's own for it and the general ones.
 
     Raises:
@@ -85,7 +85,7 @@ def _prompts(options: Options, wanted: Wanted) -> PromptSet:
 
 
 def _measured(
-    options: Options, wanted: Wanted, chosen: PromptSet, cancel: Cancel, screen: _Screen
+    options: LoadRequest, wanted: Wanted, chosen: PromptSet, cancel: Cancel, screen: _Screen
 ) -> Report:
     """Load what is wanted and bench it."""
     with ExitStack() as stack:

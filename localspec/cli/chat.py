@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.interrupt import raising
-from localspec.cli.options import TEXT, Options, shared_options
+from localspec.cli.options import TEXT, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import ConversationError, UsageError
+from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     metavar="TEXT",
     help="Go on with the latest conversation in which all these words occur.",
 )
-def command(options: Options, latest: bool, resume: str | None) -> None:
+def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     """Chat in the terminal.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
@@ -106,15 +107,15 @@ def _wanted(archive: Path, search: str) -> Header:
     return found[0].header
 
 
-def _load(options: Options, progress: Progress, cancel: Cancel) -> Session:
+def _load(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
     """Load the pair; runs in the engine's thread while the app is on screen."""
-    from localspec.cli.opening import open_session  # noqa: PLC0415
+    from localspec.loading.opening import open_session  # noqa: PLC0415
 
     return open_session(options, progress, cancel)
 
 
-def _opener(options: Options, name: str) -> Loader:
+def _opener(options: LoadRequest, name: str) -> Loader:
     """Find the loader of another pair; runs in the engine's thread."""
-    from localspec.cli.opening import opener  # noqa: PLC0415
+    from localspec.loading.opening import opener  # noqa: PLC0415
 
     return opener(options, name)

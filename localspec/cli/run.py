@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from localspec.cli.interrupt import interruptible
-from localspec.cli.options import TEXT, Options, shared_options
+from localspec.cli.options import TEXT, shared_options
 from localspec.errors import Cancelled, LocalspecError
+from localspec.loading.request import LoadRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Wanted:
     help="Write to this file what a replay of the run needs.",
 )
 def command(
-    options: Options, prompt: str | None, stats: bool, as_json: bool, trace: Path | None
+    options: LoadRequest, prompt: str | None, stats: bool, as_json: bool, trace: Path | None
 ) -> None:
     """Answer one prompt on standard output.
 
@@ -83,7 +84,7 @@ def read_prompt() -> str:
         ) from None
 
 
-def _answer(options: Options, wanted: Wanted) -> bool:
+def _answer(options: LoadRequest, wanted: Wanted) -> bool:
     """Load and answer where Ctrl+C can interrupt it; whether it did."""
     # Late: `run --help` needs neither numpy nor llama.cpp.
     from localspec.cli.answering import answer  # noqa: PLC0415

@@ -31,7 +31,7 @@ def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -
 
     PAIR is a pair's name, a GGUF file or a Hub reference, of which only the headers are read.
     """
-    from localspec.cli.planning import free_memory  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.loading.planning import free_memory  # noqa: PLC0415 - it needs llama.cpp
 
     found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free_memory(draft=None))
     tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
@@ -54,7 +54,7 @@ def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | No
         or (found.vocabulary is not None and not found.vocabulary.compatible)
     ):
         return [], None
-    from localspec.cli import expected  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.loading import expected  # noqa: PLC0415 - it needs llama.cpp
 
     draft = found.draft.paths[0] if found.draft is not None else None
     known = expected.expected(found.target.paths[0], draft, plan)

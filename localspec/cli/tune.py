@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from localspec.cli.options import Options
 from localspec.cli.placement_options import BUT_THREADS, MAX_THREADS
 from localspec.errors import Cancelled, UsageError
+from localspec.loading.request import LoadRequest
 
 
 def _placement(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,6 +48,6 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     from localspec.cli.tuning import tune  # noqa: PLC0415
 
     # A fixed gamma: loading need not measure what is about to be measured.
-    options = Options(pair=target if pair is None else pair, gamma=0, **given)
+    options = LoadRequest(pair=target if pair is None else pair, gamma=0, **given)
     if interruptible(lambda cancel: tune(options, cancel, as_json=as_json)):
         raise Cancelled

@@ -11,15 +11,15 @@ from typing import Any
 
 import click
 
-from localspec.cli.expected import choices
-from localspec.cli.loading import load_session
-from localspec.cli.measuring import ANY_THREADS, chosen, profile_store
-from localspec.cli.options import Options
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import Profile, identity, measure, measure_by_context
 from localspec.engine.llama import Context, build, default_threads, machine
 from localspec.errors import Cancelled, LocalspecError
+from localspec.loading.expected import choices
+from localspec.loading.load import load_session
+from localspec.loading.measuring import ANY_THREADS, chosen, profile_store
+from localspec.loading.request import LoadRequest
 
 BUDGET = 12.0  # seconds for a model's curve
 PASSES = 72
@@ -54,7 +54,7 @@ class Tuned:
     takes_back: int | None
 
 
-def tune(options: Options, cancel: Cancel, *, as_json: bool) -> bool:
+def tune(options: LoadRequest, cancel: Cancel, *, as_json: bool) -> bool:
     """Measure, store and print; whether the user stopped it."""
     said: set[str] = set()
 
@@ -84,7 +84,7 @@ def tune(options: Options, cancel: Cancel, *, as_json: bool) -> bool:
 
 
 def _tuned(
-    context: Context, options: Options, settings: Mapping[str, Any], *, draft: bool
+    context: Context, options: LoadRequest, settings: Mapping[str, Any], *, draft: bool
 ) -> Tuned:
     """Measure one model, loaded by `settings`, with its best number of threads; store that.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from localspec import machine
-from localspec.cli.options import Options
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import UnsupportedModel, UsageError
+from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver, units, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf.header import ModelFiles
@@ -34,7 +34,7 @@ class LoadPlan:
     notices: tuple[str, ...]
 
 
-def load_plan(options: Options) -> LoadPlan:
+def load_plan(options: LoadRequest) -> LoadPlan:
     """Resolve and check everything that can be checked without loading.
 
     Raises:
@@ -62,7 +62,7 @@ def load_plan(options: Options) -> LoadPlan:
     return LoadPlan(resolved, memory, tuple(notices))
 
 
-def draft_plan(options: Options, n_ctx: int) -> tuple[ResolvedPair, Setup | None]:
+def draft_plan(options: LoadRequest, n_ctx: int) -> tuple[ResolvedPair, Setup | None]:
     """The draft's setup beside a target that is loaded with a context of `n_ctx`.
 
     Raises:
@@ -77,7 +77,7 @@ def draft_plan(options: Options, n_ctx: int) -> tuple[ResolvedPair, Setup | None
     return resolved, plan(facts_of(draft), None, free, alone).target
 
 
-def check_files(options: Options) -> None:
+def check_files(options: LoadRequest) -> None:
     """Check all that does not depend on what is free.
 
     Raises:
@@ -86,7 +86,7 @@ def check_files(options: Options) -> None:
     _wishes(options, facts_of(_find(options)[1]))
 
 
-def _find(options: Options) -> tuple[ResolvedPair, ModelFiles, ModelFiles | None]:
+def _find(options: LoadRequest) -> tuple[ResolvedPair, ModelFiles, ModelFiles | None]:
     """Find the files, and check by their headers that they can chat and belong together."""
     resolved = resolver.resolve(options.pair, options.draft)
     target = gguf.read_model(resolved.target)
@@ -130,13 +130,13 @@ def free_memory(
     )
 
 
-def _threads(options: Options) -> int:
+def _threads(options: LoadRequest) -> int:
     """The threads that will be started: both models are served by the same ones."""
     asked = (options.threads_batch or 0, options.draft_threads or 0)
     return max(options.threads or default_threads(), *asked)
 
 
-def devices_of_draft(options: Options) -> tuple[str, ...] | None:
+def devices_of_draft(options: LoadRequest) -> tuple[str, ...] | None:
     """The devices that the draft may use, empty for none, None for all.
 
     Without a choice those of the target, but none over the network: a draft waits for every token.
@@ -154,7 +154,7 @@ def _usable(device: DeviceMemory) -> int:
     return min(device.free, machine.available()) if device.integrated else device.free
 
 
-def _wishes(options: Options, target: Facts) -> Wishes:
+def _wishes(options: LoadRequest, target: Facts) -> Wishes:
     kinds = (options.cache_type_k, options.cache_type_v)
     if options.flash_attn == "off" and kinds[1] not in (None, "f32", "f16", "bf16"):
         raise UsageError(
@@ -173,7 +173,7 @@ def _wishes(options: Options, target: Facts) -> Wishes:
     )
 
 
-def _context_size(options: Options, target: Facts) -> int | None:
+def _context_size(options: LoadRequest, target: Facts) -> int | None:
     if options.ctx_size is None:
         return None
     n_ctx = options.ctx_size or target.trained or DEFAULT_CTX

@@ -11,9 +11,6 @@ from typing import Any, TypeAlias
 from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
-from localspec.cli.measuring import chosen_threads, measured, profile_store
-from localspec.cli.options import Options
-from localspec.cli.planning import check_files, devices_of_draft, draft_plan, load_plan
 from localspec.engine.acceptance import Accept, check_lenience
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import ModelDrafter
@@ -23,6 +20,9 @@ from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.errors import SamplingError, UsageError
+from localspec.loading.measuring import chosen_threads, measured, profile_store
+from localspec.loading.planning import check_files, devices_of_draft, draft_plan, load_plan
+from localspec.loading.request import LoadRequest
 from localspec.pairs.installed import DEMO
 from localspec.pairs.last_used import lasting
 from localspec.pairs.memory.need import Setup
@@ -33,7 +33,7 @@ Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""
 
 
-def chat_settings(options: Options) -> ChatSettings:
+def chat_settings(options: LoadRequest) -> ChatSettings:
     """The settings that a conversation begins with.
 
     Raises:
@@ -79,7 +79,7 @@ def _summed(biases: Iterable[tuple[int, float]]) -> dict[int, float]:
     return total
 
 
-def _grammar(options: Options) -> str:
+def _grammar(options: LoadRequest) -> str:
     """The GBNF that is asked for, checked before a screen is up; empty for none."""
     if options.json_schema is not None:
         gbnf = schema_to_gbnf(options.json_schema)
@@ -92,7 +92,7 @@ def _grammar(options: Options) -> str:
 
 
 def load_session(
-    options: Options, *, progress: Progress, cancel: Cancel, notices: tuple[str, ...] = ()
+    options: LoadRequest, *, progress: Progress, cancel: Cancel, notices: tuple[str, ...] = ()
 ) -> Session:
     """Find, check and load what `options` ask for.
 
@@ -137,7 +137,7 @@ def load_session(
 
 
 def load_beside(
-    session: Session, options: Options, *, progress: Progress, cancel: Cancel
+    session: Session, options: LoadRequest, *, progress: Progress, cancel: Cancel
 ) -> Session:
     """Load the draft that `options` name for the target that `session` has loaded.
 
@@ -194,7 +194,7 @@ def _require_known_tokens(settings: ChatSettings, n_vocab: int) -> None:
         )
 
 
-def check(options: Options) -> None:
+def check(options: LoadRequest) -> None:
     """Check of `options` what can be checked while another pair is loaded: all but the memory.
 
     Raises:
@@ -212,7 +212,7 @@ class _Loader:
         repack: not where weights are to stay on disk.
     """
 
-    options: Options
+    options: LoadRequest
     progress: Progress
     cancel: Cancel
     undo: ExitStack

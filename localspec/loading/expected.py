@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.cli.measuring import ANY_THREADS, CHOICES, chosen, profile_store
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, gamma_for
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.llama import default_threads
+from localspec.loading.measuring import ANY_THREADS, CHOICES, chosen, profile_store
 from localspec.pairs.memory.plan import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

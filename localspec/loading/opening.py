@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from localspec.cli.loading import check, load_session
 from localspec.errors import LocalspecError, UsageError
+from localspec.loading.load import check, load_session
 from localspec.pairs import last_used
 from localspec.pairs.installed import DEMO
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from localspec.chat.session import Session
-    from localspec.cli.loading import Progress
-    from localspec.cli.options import Options
     from localspec.engine.cancel import Cancel
-    from localspec.ui.contract import Loader
+    from localspec.loading.load import Progress
+    from localspec.loading.request import LoadRequest
 
 
-def open_session(options: Options, progress: Progress, cancel: Cancel) -> Session:
+def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
     """Load the pair of `options`, and remember it if it was named.
 
     Without a name the last used pair is loaded; where it cannot be, the demo pair with a notice.
@@ -44,7 +45,7 @@ def open_session(options: Options, progress: Progress, cancel: Cancel) -> Sessio
         return load_session(options, progress=progress, cancel=cancel, notices=(notice,))
 
 
-def opener(options: Options, name: str) -> Loader:
+def opener(options: LoadRequest, name: str) -> Callable[[Progress, Cancel], Session]:
     """Give the loader of the pair `name` under the other settings of `options`.
 
     Raises:

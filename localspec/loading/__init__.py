@@ -1,0 +1,1 @@
+"""From a typed request to loaded models: find, check, plan, load, measure."""

@@ -1,0 +1,76 @@
+"""What is asked for: which models, how they run, and how a conversation with them begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """What the command line, or a program, asked for; plain values.
+
+    Attributes:
+        pair: a pair's name, a file or a reference; None for the demo pair.
+        draft: a file, a reference or ``none``; None leaves the choice to the pair.
+        ctx_size: tokens; 0 for all that the target was trained for, None to choose.
+        threads: CPU threads, None to choose.
+        threads_batch: the same for batches, None for as many as `threads`.
+        n_gpu_layers: layers on an accelerator, -1 for all, None for as many as fit.
+        device: names of the devices to use, empty for none, None for all.
+        draft_threads, draft_n_gpu_layers: the same for the draft.
+        draft_device: the same for the draft; None for those of the target.
+        rpc: other machines' servers, HOST:PORT, whose devices are used as well.
+        flash_attn: ``on``, ``off`` or ``auto``.
+        cache_type_k, cache_type_v: the cache's types, None to choose.
+        mmap: whether weights are mapped, not copied.
+        mlock: whether they are kept from being swapped out.
+        temp, top_k, top_p, min_p: the sampler chain.
+        seed: of the random draws; None draws one.
+        n_predict: tokens to generate at most, -1 for no limit.
+        gamma: draft length, or ``"auto"``.
+        system_prompt: empty for none.
+        stop: strings that end an answer.
+        typical_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, logit_bias:
+            the rest of the sampler chain.
+        grammar: GBNF that the answer conforms to, None for none.
+        json_schema: the same as a JSON schema.
+        accept: the acceptance rule's name, None to choose.
+        lossy: lenience of a lossy rule, None for lossless.
+    """
+
+    pair: str | None = None
+    draft: str | None = None
+    ctx_size: int | None = None
+    threads: int | None = None
+    threads_batch: int | None = None
+    n_gpu_layers: int | None = None
+    device: tuple[str, ...] | None = None
+    draft_threads: int | None = None
+    draft_n_gpu_layers: int | None = None
+    draft_device: tuple[str, ...] | None = None
+    rpc: tuple[str, ...] = ()
+    flash_attn: str = "auto"
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
+    mmap: bool = True
+    mlock: bool = False
+    temp: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    seed: int | None = None
+    n_predict: int = -1
+    gamma: int | Literal["auto"] = "auto"
+    system_prompt: str = ""
+    stop: tuple[str, ...] = ()
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_last_n: int = 64
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: str | None = None
+    json_schema: str | None = None
+    accept: str | None = None
+    lossy: float | None = None
