@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from localspec.engine.acceptance import Accept, default_accept
-from localspec.engine.replay import Recorder
 from localspec.engine.sampling import SamplingParams
+from localspec.engine.trace import Recorder
 
 Gamma: TypeAlias = 'int | Literal["auto"]'
 

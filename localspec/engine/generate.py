@@ -18,9 +18,9 @@ from localspec.engine.grammar import Constraint
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context
-from localspec.engine.replay import Recorder
 from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.stats import FinishReason, Prefill, Round
+from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
 
