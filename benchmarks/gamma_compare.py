@@ -39,14 +39,14 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.engine.acceptance import default_accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.llama import Context, ContextOptions, Model, machine
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import GenerationStats
+from localspec.engine.stats import DRAFT, GenerationStats
 
 _ASKED = {
     "story": (
@@ -240,7 +240,7 @@ def measured(target: Context, draft: Context) -> AutoGamma:
     return AutoGamma(
         Costs(
             measure_by_context(target, draft=False, budget=TARGET_BUDGET)[0],
-            [measure_by_context(draft, draft=True, budget=DRAFT_BUDGET)[0]],
+            {DRAFT: measure_by_context(draft, draft=True, budget=DRAFT_BUDGET)[0]},
         )
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import NOTHING_READ, Look, ModelDrafter
+from localspec.engine.drafter import NOTHING_READ, ModelDrafter, Proposer
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -28,7 +28,7 @@ from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import Round
+from localspec.engine.stats import DRAFT, Round
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled
 
@@ -61,6 +61,8 @@ def options(*, snapshots: int = 0, n_ctx: int = 512, flash: bool = True) -> Cont
 class Scripted:
     """Knows what comes: right for `k` tokens, then wrong; `k` runs over every position."""
 
+    name = "scripted"
+
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         self.text = list(text)
         self.gamma = gamma
@@ -70,7 +72,7 @@ class Scripted:
         self.views: tuple[()] = ()
         self.confidences: tuple[()] = ()
 
-    def begin(self, tokens: Sequence[int], look: Look, cancel: Cancel) -> None: ...
+    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None: ...
 
     def lag(self, tokens: Sequence[int]) -> int:
         return 1
@@ -310,7 +312,7 @@ def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draf
         steps = measure(draft, DRAFT_SIZES, budget=1e9, one_row=True, clock=lambda: now).points
         assert curve[1] == pytest.approx(1.0)
         assert curve[4] == pytest.approx(1.0 + copy_s)
-        policy = AutoGamma(Costs({0: curve}, [{0: steps}], target.takes_back))
+        policy = AutoGamma(Costs({0: curve}, {DRAFT: {0: steps}}, target.takes_back))
         engine, cancel = Engine(target, ModelDrafter(draft, model.n_vocab)), Cancel()
         list(engine.prefill(PROMPT, cancel))
         began = now

@@ -8,17 +8,17 @@ from enum import StrEnum
 
 import numpy as np
 
-from localspec.engine.draft import (
-    Agreement,
-    KeptView,
-    Logits,
-    Look,
-    LookForBest,
-    LookToSample,
-    look_for_argmax,
-)
 from localspec.engine.grammar import Constraint
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
+from localspec.engine.proposer import (
+    Agreement,
+    BestProposer,
+    KeptView,
+    Logits,
+    Proposer,
+    SamplingProposer,
+    argmax_proposer,
+)
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Rule, rule_named
@@ -39,15 +39,14 @@ class Drawing:
     """One generation's sampler chain, its rule, its randomness, and how the draft sees a token.
 
     Attributes:
-        cuttable: whether a finished draft may be cut short. Where the rule weighs a token's own
-            q, leaving it out for what it turned out to be would bias the output.
+        invariant: whether the seed gives the same text whatever is drafted (2408.07978).
     """
 
     sampler: Sampler
     rule: Rule
     noise: Noise
-    look: Look
-    cuttable: bool
+    proposer: Proposer
+    invariant: bool
 
 
 def default_accept(sampling: SamplingParams, *, seeded: bool) -> Accept:
@@ -88,12 +87,12 @@ def drawing(
     rule = rule_named(name, lenience)
     if name in ("match", "lossy greedy") and not coupled:
         best = _best(sampler)
-        return Drawing(
-            sampler, rule, noise, best if name == "match" else _kept(best), cuttable=True
-        )
+        if name == "match":
+            return Drawing(sampler, rule, noise, best, invariant=True)
+        return Drawing(sampler, rule, noise, _kept(best), invariant=False)
     agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
-    look = LookToSample(sampler, noise, agreement)
-    return Drawing(sampler, rule, noise, look, cuttable=coupled)
+    proposer = SamplingProposer(sampler, noise, agreement, firm=not coupled)
+    return Drawing(sampler, rule, noise, proposer, invariant=coupled)
 
 
 _LEAST_LENIENCE = 1e-30  # what min-p can be at least, which it becomes at temperature 0
@@ -132,21 +131,21 @@ def _lenient(sampling: SamplingParams, lenience: float | None) -> SamplingParams
     return replace(sampling, temperature=1.0, top_k=0, top_p=1.0, typical_p=1.0, min_p=lenience)
 
 
-def _best(sampler: Sampler) -> Look:
+def _best(sampler: Sampler) -> Proposer:
     """The draft's best guess: a plain argmax where nothing else bears on it."""
     params = sampler.params
     if sampler.constraint(()) is None and not (params.penalised or params.logit_bias):
-        return look_for_argmax
-    return LookForBest(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
+        return argmax_proposer
+    return BestProposer(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
 
 
-def _kept(best: Look) -> Look:
+def _kept(best: Proposer) -> Proposer:
     """The same guess under lenience at temperature 0, where a match is not needed."""
 
-    def look(logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> KeptView:
+    def proposer(logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> KeptView:
         return KeptView(best(logits, tokens, drafted))
 
-    return look
+    return proposer
 
 
 def lenient(lenience: float) -> Agreement:

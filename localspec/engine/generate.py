@@ -13,7 +13,7 @@ from time import perf_counter
 
 from localspec.engine.acceptance import Accept, Drawing, drawing
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import NOTHING_READ, CatchUp, Drafter
+from localspec.engine.drafter import NOTHING_READ, CatchUp, Drafter
 from localspec.engine.grammar import Constraint
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
@@ -68,7 +68,7 @@ class _Generation:
 class _Asked:
     """What a round says of its drafter; the fields are those of `Round`."""
 
-    drafter: int = 0
+    drafter: str = ""
     passes: int = 0
     catch_up: CatchUp = NOTHING_READ
     confidences: tuple[float, ...] = ()
@@ -135,7 +135,7 @@ class Engine:
             One `Round` for every target pass.
         """
         generation = self._begin(prompt, settings, cancel)
-        policy.begin(follow_clock=generation.drawing.cuttable or not settings.repeatable)
+        policy.begin(follow_clock=generation.drawing.invariant or not settings.repeatable)
         if generation.remaining == 0:
             yield _nothing(FinishReason.LENGTH)
             return
@@ -163,7 +163,7 @@ class Engine:
         if settings.recorder is not None:
             settings.recorder.begin(prompt, draw.sampler.params)
         if self.drafter is not None:
-            self.drafter.begin(prompt, draw.look, cancel)
+            self.drafter.begin(prompt, draw.proposer, cancel)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
         return _Generation(list(prompt), draw, remaining, settings.recorder)
 
@@ -171,7 +171,7 @@ class Engine:
         tokens, draw = generation.tokens, generation.drawing
         started = perf_counter()
         plan = self._plan(generation, policy)
-        draft = self._propose(tokens, plan, cuttable=draw.cuttable)
+        draft = self._propose(tokens, plan)
         drafted = perf_counter()
         if draft.tokens:
             self.target.mark(len(draft.tokens) + 1)
@@ -223,17 +223,14 @@ class Engine:
                 room=max(0, room),
                 context=len(tokens),
                 remaining=remaining,
-                lags=(self.drafter.lag(tokens),),
-                cuttable=generation.drawing.cuttable,
+                lags={self.drafter.name: self.drafter.lag(tokens)},
             )
         )
 
-    def _propose(self, tokens: Sequence[int], plan: Plan, *, cuttable: bool) -> Draft:
+    def _propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
         if plan.limit == 0 or self.drafter is None:
             return EMPTY
-        draft = self.drafter.propose(tokens, plan)
-        kept = plan.keep() if cuttable else len(draft.tokens)
-        return Draft(draft.tokens[:kept], draft.q and draft.q[:kept])
+        return self.drafter.propose(tokens, plan).cut(plan.keep())
 
     def _commit(
         self, generation: _Generation, draft: Draft, verdict: Verdict
@@ -263,11 +260,11 @@ class Engine:
         drafter.observe(tokens, verdict.accepted)
         passes, catch_up = len(drafter.views), drafter.catch_up
         if not plan.learns:
-            return _Asked(plan.drafter, passes, catch_up)
+            return _Asked(drafter.name, passes, catch_up)
         # The position after the last one accepted was judged too; what follows it was not.
         judged = zip(drafter.views, p[: verdict.accepted + 1], strict=False)
         chances = tuple(view.chance(row) for view, row in judged)
-        return _Asked(plan.drafter, passes, catch_up, tuple(drafter.confidences), chances)
+        return _Asked(drafter.name, passes, catch_up, tuple(drafter.confidences), chances)
 
 
 def _nothing(finish: FinishReason) -> Round:
