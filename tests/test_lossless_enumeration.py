@@ -158,6 +158,9 @@ class Branching:
         assert h >= 0
         return self.branch([h, 1 - h]) == 0
 
+    def for_drafts(self) -> Branching:
+        return self
+
     def pick(self, dist: Dist, position: int) -> int:
         assert position >= len(PROMPT)
         # A vector that does not sum to 1 is what a draw by inversion makes of it: the last token

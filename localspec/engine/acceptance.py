@@ -35,7 +35,7 @@ class Accept(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class Verification:
     """One generation's sampler chain, its rule, its randomness, and how the draft sees a token.
 
     Attributes:
@@ -60,14 +60,14 @@ def default_accept(sampling: SamplingParams, *, seeded: bool) -> Accept:
     return Accept.COUPLED if seeded else Accept.BLOCK
 
 
-def drawing(
+def verification(
     accept: Accept,
     sampling: SamplingParams,
     *,
     constraint: Constraint | None = None,
     lenience: float | None = None,
     recorder: Recorder | None = None,
-) -> Drawing:
+) -> Verification:
     """Put together what `accept` needs; with `lenience` a lossy rule takes its place.
 
     At temperature 0 every rule comes down to a match with the draft's best guess.
@@ -80,19 +80,20 @@ def drawing(
         lenience = None
     name = _rule_name(accept, sampling, lenience)
     coupled = accept is Accept.COUPLED and name == "match" and not sampling.greedy
-    noise: Noise = CounterNoise(sampling.seed) if coupled else StreamNoise(sampling.seed)
+    noise = CounterNoise(sampling.seed) if coupled else StreamNoise(sampling.seed)
+    drafts = noise.for_drafts()
     if recorder is not None:
-        noise = recorder.listen(noise, name, lenience)
+        noise, drafts = recorder.listen(noise, drafts, name, lenience)
     sampler = Sampler(_lenient(sampling, lenience), constraint)
     rule = rule_named(name, lenience)
     if name in ("match", "lossy greedy") and not coupled:
         best = _best(sampler)
         if name == "match":
-            return Drawing(sampler, rule, noise, best, invariant=True)
-        return Drawing(sampler, rule, noise, _kept(best), invariant=False)
+            return Verification(sampler, rule, noise, best, invariant=True)
+        return Verification(sampler, rule, noise, _kept(best), invariant=False)
     agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
-    proposer = SamplingProposer(sampler, noise, agreement, firm=not coupled)
-    return Drawing(sampler, rule, noise, proposer, invariant=coupled)
+    proposer = SamplingProposer(sampler, drafts, agreement, firm=not coupled)
+    return Verification(sampler, rule, noise, proposer, invariant=coupled)
 
 
 _LEAST_LENIENCE = 1e-30  # what min-p can be at least, which it becomes at temperature 0

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from localspec.engine.acceptance import Accept, Drawing, drawing
+from localspec.engine.acceptance import Accept, Verification, verification
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import NOTHING_READ, CatchUp, Drafter
 from localspec.engine.grammar import Constraint
@@ -57,7 +57,7 @@ class _Generation:
     """What one generation carries from round to round."""
 
     tokens: list[int]
-    drawing: Drawing
+    verification: Verification
     remaining: int
     recorder: Recorder | None
     first: bool = True
@@ -135,7 +135,7 @@ class Engine:
             One `Round` for every target pass.
         """
         generation = self._begin(prompt, settings, cancel)
-        policy.begin(follow_clock=generation.drawing.invariant or not settings.repeatable)
+        policy.begin(follow_clock=generation.verification.invariant or not settings.repeatable)
         if generation.remaining == 0:
             yield _nothing(FinishReason.LENGTH)
             return
@@ -153,7 +153,7 @@ class Engine:
     def _begin(
         self, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
     ) -> _Generation:
-        draw = drawing(
+        how = verification(
             settings.accept,
             settings.sampling,
             constraint=settings.constraint,
@@ -161,14 +161,14 @@ class Engine:
             recorder=settings.recorder,
         )
         if settings.recorder is not None:
-            settings.recorder.begin(prompt, draw.sampler.params)
+            settings.recorder.begin(prompt, how.sampler.params)
         if self.drafter is not None:
-            self.drafter.begin(prompt, draw.proposer, cancel)
+            self.drafter.begin(prompt, how.proposer, cancel)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
-        return _Generation(list(prompt), draw, remaining, settings.recorder)
+        return _Generation(list(prompt), how, remaining, settings.recorder)
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
-        tokens, draw = generation.tokens, generation.drawing
+        tokens, how = generation.tokens, generation.verification
         started = perf_counter()
         plan = self._plan(generation, policy)
         draft = self._propose(tokens, plan)
@@ -177,8 +177,8 @@ class Engine:
             self.target.mark(len(draft.tokens) + 1)
         logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
         verified = perf_counter()
-        p = draw.sampler.rows(logits, tokens, draft.tokens)
-        verdict = draw.rule(draft, p, draw.noise, len(tokens))
+        p = how.sampler.rows(logits, tokens, draft.tokens)
+        verdict = how.rule(draft, p, how.noise, len(tokens))
         if generation.recorder is not None:
             generation.recorder.round(tokens, draft, p, verdict)
         held = len(tokens)  # the cache holds these and the whole draft now
@@ -242,7 +242,7 @@ class Engine:
         tokens = emitted[:ended]
         generation.tokens.extend(tokens)
         generation.remaining -= len(tokens)
-        generation.drawing.sampler.accept(tokens)
+        generation.verification.sampler.accept(tokens)
         if ended is not None:
             return tokens, FinishReason.STOP
         if generation.remaining <= 0:
