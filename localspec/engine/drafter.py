@@ -12,7 +12,7 @@ from typing import Protocol
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import Context
+from localspec.engine.llama import AfterDecode, Context
 from localspec.engine.proposer import Logits, Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist
 from localspec.engine.stats import DRAFT
@@ -41,6 +41,15 @@ class Drafter(Protocol):
     @property
     def name(self) -> str:
         """What it is called in rounds, costs and figures."""
+        ...
+
+    @property
+    def after_decode(self) -> AfterDecode | None:
+        """Called after every decode of the target from a prompt's first on; None where it is blind.
+
+        This is where hidden rows can be had: they are gone with the target's next decode. What
+        stood in the target's cache before was never shown.
+        """
         ...
 
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
@@ -90,6 +99,8 @@ class ModelDrafter:
             since llama.cpp's buffer has been overwritten.
         confidences: of these views, if the plan learns.
     """
+
+    after_decode = None
 
     def __init__(self, context: Context, n_vocab: int, name: str = DRAFT) -> None:
         """Draft with `context` for a target of `n_vocab` tokens.

@@ -109,6 +109,7 @@ class Engine:
                 "Shorten the prompt or raise --ctx-size.",
             )
         self.target.watch(cancel)
+        self.target.after_decode = self.drafter.after_decode if self.drafter else None
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
         for start in range(cached, end, self.target.n_batch):
