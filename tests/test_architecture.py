@@ -30,7 +30,8 @@ MAY_IMPORT = {
 
 # Inside the engine: what decides knows neither llama.cpp nor what runs it.
 PURE = (
-    *("engine/stats", "engine/cancel", "engine/grammar", "engine/sampling", "engine/noise"),
+    *("engine/stats", "engine/cancel", "engine/grammar", "engine/params", "engine/sampling"),
+    "engine/noise",
     *("engine/verify", "engine/simulate", "engine/schema"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     "engine/length/calibration",

@@ -11,15 +11,16 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from localspec.engine.acceptance import Accept, Drawing, drawing
+from localspec.engine.acceptance import Drawing, drawing
 from localspec.engine.cancel import Cancel
 from localspec.engine.draft import NOTHING_READ, CatchUp, Drafter
 from localspec.engine.grammar import Constraint
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context
+from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.replay import Recorder
-from localspec.engine.sampling import Dist, SamplingParams
+from localspec.engine.sampling import Dist
 from localspec.engine.stats import FinishReason, Prefill, Round
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from localspec.engine.grammar import Constraint
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
-from localspec.engine.sampling import Dist, Rows, Sampler, SamplingParams
+from localspec.engine.params import SamplingParams
+from localspec.engine.sampling import Dist, Rows, Sampler
 from localspec.engine.verify import Draft, Verdict, rule_named
 from localspec.errors import LocalspecError
 
