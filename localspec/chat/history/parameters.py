@@ -11,8 +11,8 @@ from typing import Any
 from localspec.chat.settings import ChatSettings
 from localspec.engine.acceptance import Accept
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import SamplingError
+from localspec.limits import MAX_GAMMA
 
 _TEXTS = ("system_prompt", "grammar")
 
