@@ -10,8 +10,8 @@ from typing import Any
 
 from localspec.chat.settings import ChatSettings
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import SamplingError
+from localspec.limits import MAX_GAMMA
 
 _TEXTS = ("system_prompt", "grammar")
 
