@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+from simulator import positions
 
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
@@ -23,7 +24,6 @@ from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.simulate import positions
 
 DEMO = Path(__file__).parent.parent / "models" / "demo"
 LENGTH = 8

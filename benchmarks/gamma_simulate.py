@@ -14,9 +14,7 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from localspec.engine.length.cost import Costs, Points
-from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.simulate import (
+from simulator import (
     CURVES,
     Position,
     Text,
@@ -27,6 +25,9 @@ from localspec.engine.simulate import (
     replay,
     steady,
 )
+
+from localspec.engine.length.cost import Costs, Points
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 
 RECORDED = Path(__file__).parent.parent / "tests" / "data" / "gamma_rounds.json"
 ACCEPTANCES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

@@ -12,7 +12,6 @@
      ├── OutOfMemory              the models, caches or buffers do not fit
      ├── PromptTooLong            the prompt leaves no room in the context
      ├── SamplingError            impossible sampling parameters or logits
-     │    └── NothingLeft         grammar and biases leave no token
      ├── EngineError              a decode or a cache operation failed
      ├── ConversationError        a stored conversation cannot be read or written
      └── HubError                 the Hub, the network or a download failed
@@ -83,10 +82,6 @@ class PromptTooLong(LocalspecError):
 
 class SamplingError(LocalspecError):
     """Impossible sampling parameters, or logits that are no distribution."""
-
-
-class NothingLeft(SamplingError):
-    """Grammar and biases leave no token to choose from."""
 
 
 class EngineError(LocalspecError):

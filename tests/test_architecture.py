@@ -33,8 +33,7 @@ MAY_IMPORT = {
 # Inside the engine: what decides knows neither llama.cpp nor what runs it.
 PURE = (
     *("engine/stats", "engine/cancel", "engine/grammar", "engine/params", "engine/sampling"),
-    "engine/noise",
-    *("engine/verify", "engine/simulate", "engine/schema"),
+    *("engine/noise", "engine/verify", "engine/trace", "engine/schema"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     "engine/length/calibration",
 )

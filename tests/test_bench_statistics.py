@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.simulator import Position, World, replay
 from localspec.bench.predict import Costs, Overhead, outcomes, overhead, predictions
 from localspec.bench.statistics import Interval, geometric_mean, interval
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.simulate import Position, World, replay
 from localspec.engine.stats import Round
 from tests.support.bench_reports import CHEAP, done
 
@@ -74,7 +74,7 @@ def test_a_single_question_has_no_interval_and_nothing_has_no_value() -> None:
 def test_what_was_judged_is_told_token_by_token() -> None:
     rounds = [done(1, 2), done(3, 2), done(2, 2), done(3, 2), done(1, 2), done(1, 0)]
     # The bonus tokens were not judged; of those after them one in two was right.
-    assert [one.chance for one in outcomes(rounds)] == [0, 1, 1, 0.5, 1, 0, 1, 1, 0.5, 0]
+    assert outcomes(rounds) == [0, 1, 1, 0.5, 1, 0, 1, 1, 0.5, 0]
     assert outcomes([]) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import cast
@@ -131,6 +132,35 @@ def test_coupled_text_depends_on_the_seed_alone(temperature: float) -> None:
         for gamma in (0, 1, 4, 8)
     }
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", [slice(None), slice(7, 8)])
+@pytest.mark.parametrize("temperature", [0, 0.8])
+@pytest.mark.parametrize("accept", list(Accept))
+def test_a_draft_whose_logits_are_no_distribution_proposes_nothing(
+    bad: float, where: slice, temperature: float, accept: Accept
+) -> None:
+    sampling = SamplingParams(temperature=temperature, seed=5)
+    plain, _ = run(pair(noise=0), 0, sampling=sampling, accept=accept)
+    engine = pair(noise=0)
+    draft = cast("ModelDrafter", engine.drafter).context
+    at_once, decodes = draft.decode, itertools.count()
+
+    def decode(tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
+        logits = at_once(tokens, n_logits)
+        if next(decodes) % 3 == 1:  # at the start of a draft as well as inside
+            logits[:, where] = bad
+        return logits
+
+    draft.decode = decode  # type: ignore[method-assign]
+    tokens, rounds = run(engine, 4, sampling=sampling, accept=accept)
+    assert len(tokens) == len(plain) == 60
+    if temperature == 0 or accept is Accept.COUPLED:
+        assert tokens == plain
+    lost = bad != -np.inf or where == slice(None)
+    assert any(done.drafted < done.gamma == 4 for done in rounds[1:-2]) is lost
+    assert sum(done.accepted for done in rounds) > 10
 
 
 def test_the_first_round_drafts_nothing() -> None:

@@ -23,10 +23,10 @@ from localspec.engine.grammar import Course
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, Model
 from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
-from localspec.engine.replay import Recorder
 from localspec.engine.sampling import Sampler, SamplingParams
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import FinishReason, Round
+from localspec.engine.trace import Recorder
 from localspec.errors import EngineError, SamplingError, UsageError
 
 SCHEMA = json.dumps(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from localspec.engine.llama import Context, ContextOptions, Model, cores, defaul
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.devices import repacking_works
 from localspec.errors import Cancelled, EngineError, ModelFileError, ModelLoadError
+
+from .support.gguf_models import write_other_vocabulary
 
 TEXT = "Once upon a time there was a dog. He said: Grüße, 世界! 🐕 def f(x): return x + 1"
 
@@ -50,6 +53,29 @@ def test_weights_are_not_rearranged_for_amx(
     # A build that has it crashed at the first decode of this very suite.
     monkeypatch.setattr(lib, "llama_print_system_info", lambda: b"CPU : " + features)
     assert repacking_works() is works
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x" * 30_000,
+        "x " * 15_000,
+        " " * 30_000,
+        "CPU model buffer size = 1.2.3 MiB",
+        "CPU model buffer size = 99999 MiB",
+        "x\nllama: CPU model buffer size = 99999 MiB",
+    ],
+)
+def test_whatever_a_model_is_called_its_buffers_are_read_at_once(tmp_path: Path, name: str) -> None:
+    plain = write_other_vocabulary(tmp_path / "plain.gguf", name="plain")
+    named = write_other_vocabulary(tmp_path / "named.gguf", name=name)
+    with Model.load(plain) as model:
+        want = model.weights_bytes
+    started = time.process_time()
+    with Model.load(named) as model, Context(model, ContextOptions(n_ctx=64)) as context:
+        assert model.weights_bytes == pytest.approx(want, abs=100_000)
+        assert 0 < context.cache_bytes < 1 << 20
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])

@@ -16,10 +16,11 @@ from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context
 from localspec.engine.llama.grammar import LlamaGrammar
-from localspec.engine.replay import Recorder, read_trace, redecode, rederive
 from localspec.engine.sampling import SamplingParams
+from localspec.engine.trace import Recorder
 from localspec.errors import LocalspecError
 
+from .support.replay import read_trace, redecode, rederive
 from .support.stub_context import StubContext, StubModel, near, random_script
 
 VOCAB = 40

@@ -14,11 +14,12 @@ from localspec.chat.settings import ChatSettings
 from localspec.cli.options import shared_options
 from localspec.cli.run import command as run_command
 from localspec.engine.acceptance import Accept
-from localspec.engine.replay import read_trace, rederive
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
 from localspec.loading.request import LoadRequest
+
+from .support.replay import read_trace, rederive
 
 DEMO = Path(__file__).parents[1] / "models" / "demo"
 

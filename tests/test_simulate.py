@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine.length.cost import Costs, Points
-from localspec.engine.length.gamma import AutoGamma, FixedGamma
-from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.simulate import (
+from benchmarks.simulator import (
     CURVES,
     Position,
     Text,
@@ -24,6 +21,9 @@ from localspec.engine.simulate import (
     replay,
     steady,
 )
+from localspec.engine.length.cost import Costs, Points
+from localspec.engine.length.gamma import AutoGamma, FixedGamma
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.stats import Round
 
 STEP = 0.1  # the draft's step, of T(1): a draft of a tenth

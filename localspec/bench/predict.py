@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,12 +10,9 @@ from itertools import pairwise
 import numpy as np
 
 from localspec.engine.length.cost import Curve
-from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.simulate import Position, World, replay
 from localspec.engine.stats import Round
 
 LONGEST = 12
-_ACCEPTED, _REJECTED = Position(1.0, 1.0), Position(1.0, 0.0)
 _LEAST, _MOST, _BLOCK = 2000, 4000, 100  # positions to replay; neighbours that stay together
 
 
@@ -76,8 +74,8 @@ def overhead(rounds: Iterable[Round]) -> Overhead:
     return Overhead(max(0.0, float(fixed)), max(0.0, float(slope)))
 
 
-def outcomes(rounds: Sequence[Round]) -> list[Position]:
-    """What was drafted, token by token: accepted, or rejected.
+def outcomes(rounds: Sequence[Round]) -> list[float]:
+    """The chance to be accepted of what was drafted, token by token: it was, or it was not.
 
     The bonus token after full acceptance was not judged: its chance is that of the token after it.
     """
@@ -86,12 +84,12 @@ def outcomes(rounds: Sequence[Round]) -> list[Position]:
         for done, later in pairwise(rounds)
         if 0 < done.drafted == done.accepted and later.drafted
     ]
-    bonus = Position(1.0, sum(after) / len(after) if after else 1.0)
-    found: list[Position] = []
+    bonus = sum(after) / len(after) if after else 1.0
+    found: list[float] = []
     for done in rounds:
-        found += [_ACCEPTED] * done.accepted
+        found += [1.0] * done.accepted
         if done.drafted:
-            found.append(_REJECTED if done.accepted < done.drafted else bonus)
+            found.append(0.0 if done.accepted < done.drafted else bonus)
     return found
 
 
@@ -102,18 +100,39 @@ def predictions(costs: Costs, rounds: Sequence[Round], longest: int = LONGEST) -
     found = [Prediction(0, 1.0, plain, 1.0, 1.0)]
     if costs.draft is None:
         return found
-    text = _typical(outcomes(rounds) or [_REJECTED])
-    world = World(costs.target, costs.draft)
+    text = _typical(outcomes(rounds) or [0.0])
     for gamma in range(1, longest + 1):
-        done = replay(FixedGamma(gamma), text, world)
-        python = costs.python.fixed * done.rounds + costs.python.per_token * done.drafted
-        speed = done.tokens / (done.seconds + python)
+        n, seconds = _replayed(gamma, text, costs.target, costs.draft, costs.python)
+        speed = len(text) / seconds
         roof = (gamma + 1) * alone / costs.target.seconds(gamma + 1)
-        found.append(Prediction(gamma, done.tokens / done.rounds, speed, speed / plain, roof))
+        found.append(Prediction(gamma, len(text) / n, speed, speed / plain, roof))
     return found
 
 
-def _typical(text: list[Position]) -> list[Position]:
+def _replayed(
+    gamma: int, text: Sequence[float], target: Curve, draft: Curve, python: Overhead
+) -> tuple[int, float]:
+    """Rounds and seconds for `text` with drafts of `gamma` tokens, the first round a plain one.
+
+    Luck is drawn once per position, so that every length meets the same.
+    """
+    luck = random.Random(0)  # noqa: S311 - luck, not secrets
+    accepted = [luck.random() < chance for chance in text]
+    at = rounds = read = 0  # `read` is what the draft's cache holds
+    seconds = 0.0
+    while at < len(text):
+        n = min(gamma, len(text) - at - 1) if at else 0
+        stay = next((i for i in range(n) if not accepted[at + i]), n)
+        if n:
+            seconds += draft.seconds(max(1, at - read)) + (n - 1) * draft.seconds(1)
+            read = at + min(stay, n - 1)
+        seconds += target.seconds(n + 1) + python.fixed + python.per_token * n
+        at += stay + 1
+        rounds += 1
+    return rounds, seconds
+
+
+def _typical(text: list[float]) -> list[float]:
     """As much of `text` as is replayed in a moment; a short one often enough to have no ends."""
     if len(text) <= _MOST:
         return text * -(-_LEAST // len(text))

@@ -25,8 +25,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama.grammar import LlamaGrammar
-from localspec.engine.replay import Recorder
 from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
+from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
 
 Turn = Generator[TurnEvent, None, None]

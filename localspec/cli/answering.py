@@ -19,8 +19,8 @@ from localspec.chat.session import Session
 from localspec.cli import report
 from localspec.cli.run import Wanted
 from localspec.engine.cancel import Cancel
-from localspec.engine.replay import Recorder
 from localspec.engine.stats import FinishReason
+from localspec.engine.trace import Recorder
 from localspec.errors import LocalspecError
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest

@@ -19,8 +19,8 @@ from localspec.engine.draft import (
 from localspec.engine.grammar import Constraint
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
 from localspec.engine.params import Accept, SamplingParams, check_lenience
-from localspec.engine.replay import Recorder
 from localspec.engine.sampling import Dist, Sampler
+from localspec.engine.trace import Recorder
 from localspec.engine.verify import Rule, rule_named
 
 

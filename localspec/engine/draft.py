@@ -17,9 +17,9 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
 from localspec.engine.noise import Noise
-from localspec.engine.sampling import Dist, Sampler
+from localspec.engine.sampling import Dist, Sampler, check_largest
 from localspec.engine.verify import Draft
-from localspec.errors import NothingLeft
+from localspec.errors import SamplingError
 
 Logits: TypeAlias = NDArray[np.float32]
 
@@ -89,9 +89,14 @@ def _column_maxima(logits: Logits) -> Logits:
 
 
 def look_for_argmax(logits: Logits, _tokens: Sequence[int], _drafted: Sequence[int]) -> ArgmaxView:
-    """See the most probable token; it is found in the pass that tells how sure the draft is."""
+    """See the most probable token; it is found in the pass that tells how sure the draft is.
+
+    Raises:
+        SamplingError: the logits are no distribution.
+    """
     maxima = _column_maxima(logits)
     column, width = int(maxima.argmax()), len(maxima)
+    check_largest(float(maxima[column]))
     row = int(logits[column::width].argmax())
     return ArgmaxView(row * width + column, logits, maxima)
 
@@ -279,8 +284,9 @@ class ModelDrafter:
     def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
         """Draft while the plan goes on.
 
-        Fewer after an end of generation, in a full context, and where no id that the draft has may
-        follow; none once the text holds an id that only the target has.
+        Fewer after an end of generation, in a full context, where no id that the draft has may
+        follow and where its logits are no distribution; none once the text holds an id that only
+        the target has.
         """
         limit = min(plan.limit, self.context.n_ctx - len(tokens) + 1)
         self.catch_up = CatchUp(0, len(self.context.tokens))
@@ -293,7 +299,7 @@ class ModelDrafter:
         while True:
             try:
                 view = self._look(logits[0, : self._n_vocab], tokens, drafted)
-            except NothingLeft:  # the target may have an id for it
+            except SamplingError:  # no distribution; or none but the target has an id for it
                 break
             confidence = view.confidence() if plan.learns else 0.0
             self.views.append(view)

@@ -19,9 +19,9 @@ from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import Context
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.replay import Recorder
 from localspec.engine.sampling import Dist
 from localspec.engine.stats import FinishReason, Prefill, Round
+from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
 from localspec.limits import MAX_BATCH_OUTPUTS

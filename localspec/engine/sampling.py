@@ -19,7 +19,7 @@ import numpy as np
 
 from localspec.engine.grammar import Constraint, Course
 from localspec.engine.params import SamplingParams
-from localspec.errors import NothingLeft, SamplingError
+from localspec.errors import SamplingError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +101,7 @@ class Sampler:
             constraint: what may come next, in its state after `history`.
 
         Raises:
-            SamplingError: NaN or plus infinity among the logits, or no token left (`NothingLeft`).
+            SamplingError: NaN or plus infinity among the logits, or no token left.
         """
         x = self._adjusted(logits, history)
         if constraint is not None:
@@ -273,16 +273,16 @@ def _most_probable(x: Logits) -> int:
         SamplingError: the logits are no distribution.
     """
     best = int(x.argmax())
-    _check_largest(float(x[best]))
+    check_largest(float(x[best]))
     return best
 
 
-def _check_largest(largest: float) -> None:
+def check_largest(largest: float) -> None:
     """Raise SamplingError where the largest logit (or a NaN) leaves no distribution."""
     if math.isfinite(largest):
         return
     if largest == -math.inf:
-        raise NothingLeft(
+        raise SamplingError(
             "no token is left to choose from", "Loosen the grammar or the logit bias."
         )
     raise SamplingError(f"the model's logits contain {largest}", "Check the model file.")
@@ -312,7 +312,7 @@ def _largest(x: Logits, k: int) -> Ids:
     """
     n = len(x)
     if k >= n:
-        _check_largest(float(x.max()))
+        check_largest(float(x.max()))
         return _descending(x)
     rows = 64
     while rows > 1 and n < 6 * k * rows:
@@ -320,7 +320,7 @@ def _largest(x: Logits, k: int) -> Ids:
     columns = n // rows
     grid, rest = x[: columns * rows].reshape(rows, columns), x[columns * rows :]
     maxima = np.maximum.reduce(grid)
-    _check_largest(float(np.maximum.reduce(rest, initial=maxima.max())))  # a NaN wins
+    check_largest(float(np.maximum.reduce(rest, initial=maxima.max())))  # a NaN wins
     bound = max(np.partition(maxima, columns - k)[columns - k], _LEAST)
     ids: Ids
     if n < _SMALL:

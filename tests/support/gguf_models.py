@@ -120,13 +120,22 @@ def other_vocabulary(merged: int = 64) -> Vocabulary:
 class Weights:
     """Random tensors by name, and the file that they go to."""
 
-    def __init__(self, path: Path, arch: str, vocabulary: Vocabulary, seed: int, kind: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        arch: str,
+        vocabulary: Vocabulary,
+        seed: int,
+        kind: str,
+        *,
+        name: str | None = None,
+    ) -> None:
         self.path = path
         self.vocabulary = vocabulary
         self.random = np.random.default_rng(seed)
         self.kind = KINDS[kind]
         self.writer = gguf.GGUFWriter(path, arch)
-        self.writer.add_name(f"random {arch}")
+        self.writer.add_name(f"random {arch}" if name is None else name)
 
     def sizes(self, sizes: Sizes, *, head_count_kv: int | Sequence[int] | None = None) -> None:
         """Write the keys that most architectures share."""
@@ -203,9 +212,17 @@ class Weights:
         return self.path
 
 
-def write_llama(path: Path, vocabulary: Vocabulary, sizes: Sizes, *, seed: int, type: str) -> Path:  # noqa: A002
+def write_llama(
+    path: Path,
+    vocabulary: Vocabulary,
+    sizes: Sizes,
+    *,
+    seed: int,
+    type: str,  # noqa: A002 (the word of GGUF and llama.cpp)
+    name: str | None = None,
+) -> Path:
     """Write a Llama model with random weights and the vocabulary given."""
-    weights = Weights(path, "llama", vocabulary, seed, type)
+    weights = Weights(path, "llama", vocabulary, seed, type, name=name)
     weights.sizes(sizes)
     weights.writer.add_rope_dimension_count(sizes.head)
     weights.ends(sizes.n_embd)
@@ -245,12 +262,14 @@ def write_longer_vocabulary(
     return write_llama(path, vocabulary, Sizes(), seed=seed, type="q8_0")
 
 
-def write_other_vocabulary(path: Path, *, seed: int = 0, template: bool = True) -> Path:
+def write_other_vocabulary(
+    path: Path, *, seed: int = 0, template: bool = True, name: str | None = None
+) -> Path:
     """Write a Llama with 322 tokens of its own, byte-level BPE, with or without a template."""
     vocabulary = other_vocabulary()
     if not template:
         vocabulary = replace(vocabulary, template=None)
-    return write_llama(path, vocabulary, Sizes(), seed=seed, type="q8_0")
+    return write_llama(path, vocabulary, Sizes(), seed=seed, type="q8_0", name=name)
 
 
 def write_embedding_model(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:

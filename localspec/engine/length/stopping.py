@@ -79,7 +79,7 @@ class FixedPlan:
     """Draft `limit` tokens, whatever they look like.
 
     Attributes:
-        learns: set to record what a replay of other policies needs (see `simulate`).
+        learns: set to record what a replay of other policies needs.
     """
 
     limit: int

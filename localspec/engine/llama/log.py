@@ -19,8 +19,12 @@ ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CONTINUE_LEVEL = 5
 MIB = 1024 * 1024
 
+# A line holds what a model file says of itself, of any length: only its beginning is kept, and only
+# a whole line of llama.cpp's own is one about a buffer.
+_LONGEST = 2000
 _BUFFER = re.compile(
-    r"(?P<device>\S+) +(?P<kind>model|KV|RS|compute|output) buffer size = +(?P<mib>[\d.]+) MiB"
+    r"\S+: +(?P<device>\S+) +(?P<kind>model|KV|RS|compute|output)"
+    r" buffer size = +(?P<mib>\d+(\.\d+)?) MiB"
 )
 
 
@@ -34,7 +38,7 @@ class Buffer:
 
 
 class Log:
-    """The last lines that llama.cpp wrote, with their levels.
+    """The last lines that llama.cpp wrote, with their levels; of a long line its beginning.
 
     llama.cpp has one log callback for the whole process, hence one `Log` for it (`install`).
     """
@@ -47,13 +51,14 @@ class Log:
         self._callback = lib.llama_log_callback(self._write)
 
     def _write(self, level: int, text: bytes, _data: object) -> None:
+        line = text[:_LONGEST].decode("utf-8", "replace")
         with self._lock:
             if level == CONTINUE_LEVEL and self._lines:
                 previous_level, previous = self._lines.pop()
-                self._lines.append((previous_level, previous + text.decode("utf-8", "replace")))
+                self._lines.append((previous_level, (previous + line)[:_LONGEST]))
             else:
                 self._count += 1
-                self._lines.append((level, text.decode("utf-8", "replace")))
+                self._lines.append((level, line))
 
     def install(self) -> None:
         """Receive the log from now on."""
@@ -83,7 +88,7 @@ class LogSection:
         """The buffers reported in this stretch."""
         found = []
         for _, text in self.log.since(self.start):
-            if match := _BUFFER.search(text):
+            if match := _BUFFER.match(text):
                 size = round(float(match["mib"]) * MIB)
                 found.append(Buffer(match["device"], match["kind"], size))
         return found

@@ -94,7 +94,7 @@ class Replayed:
 
 def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
     """Let `policy` write `text`."""
-    outcomes = random.Random(world.seed)  # noqa: S311 - luck, not secrets
+    outcomes = random.Random(world.seed)
     lucky = [outcomes.random() for _ in text]
     policy.begin(follow_clock=False)
     at, read, seconds = 0, 0, 0.0
@@ -292,7 +292,7 @@ def steady(pool: Text, acceptance: float, length: int, *, seed: int = 0, run: in
         weights = _tilted(means, tilt)
         mean = sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
         low, high = (tilt, high) if mean < acceptance else (low, tilt)
-    drawn = random.Random(seed).choices(starts, weights, k=-(-length // run))  # noqa: S311
+    drawn = random.Random(seed).choices(starts, weights, k=-(-length // run))
     return [place for i in drawn for place in pool[i : i + run]][:length]
 
 

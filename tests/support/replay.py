@@ -1,16 +1,14 @@
-"""Traces: what is needed to derive every emitted token of a run again.
+"""Replays of traces: the tokens derived again, and the batches decoded again.
 
-A trace is a list of JSON documents, one to a line: first the settings, then one for every round
-with the drafted ids, the rows of q and p that were looked at, the numbers drawn, and what came of
-it.
-`rederive` needs nothing else; `redecode` runs the same batches through a model and compares.
+`rederive` needs nothing but a trace, as `localspec.engine.trace` writes it; `redecode` runs the
+same batches through a model and compares.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,30 +17,13 @@ from numpy.typing import NDArray
 from localspec.engine.grammar import Constraint
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
 from localspec.engine.params import SamplingParams
-from localspec.engine.sampling import Dist, Rows, Sampler
+from localspec.engine.sampling import Dist, Sampler
+from localspec.engine.trace import FORMAT, VERSION
 from localspec.engine.verify import Draft, Verdict, rule_named
 from localspec.errors import LocalspecError
 
-FORMAT = "localspec-trace"
-VERSION = 1
-
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 """What reading a document that is not what it should be can end in."""
-
-
-class _Taped(StreamNoise):
-    """A stream whose uniform numbers are noted down."""
-
-    def __init__(self, inner: StreamNoise, tape: list[float]) -> None:
-        super().__init__(inner.seed)
-        self._inner = inner
-        self._tape = tape
-
-    def uniform(self) -> float:
-        """The inner stream's next number, noted down."""
-        number = self._inner.uniform()
-        self._tape.append(number)
-        return number
 
 
 class _Recorded(StreamNoise):
@@ -58,61 +39,6 @@ class _Recorded(StreamNoise):
         if number is None:
             raise _damaged("too few drawn numbers")
         return number
-
-
-class Recorder:
-    """Writes a trace while a generation runs.
-
-    Args:
-        write: takes one document at a time.
-        about: what else to note in the first document: the model, the grammar.
-    """
-
-    def __init__(
-        self, write: Callable[[dict[str, Any]], None], about: Mapping[str, Any] | None = None
-    ) -> None:
-        self._write = write
-        self._about = dict(about or {})
-        self._tape: list[float] = []
-        self._header: dict[str, Any] = {}
-
-    def listen(self, noise: Noise, rule: str, lenience: float | None) -> Noise:
-        """The same noise, its numbers noted down."""
-        coupled = isinstance(noise, CounterNoise)
-        self._header = {"rule": rule, "lenience": lenience, "coupled": coupled}
-        if isinstance(noise, StreamNoise):
-            self._header["seed"] = noise.seed
-            return _Taped(noise, self._tape)
-        if isinstance(noise, CounterNoise):
-            self._header["seed"] = noise.seed
-        return noise
-
-    def begin(self, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        """Write the settings: the first document."""
-        settings = asdict(sampling)
-        settings["logit_bias"] = [[id_, str(bias)] for id_, bias in sampling.logit_bias.items()]
-        head = {"format": FORMAT, "version": VERSION, "about": self._about, "prompt": list(prompt)}
-        self._write({**head, **self._header, "sampling": settings})
-
-    def round(self, tokens: Sequence[int], draft: Draft, p: Rows, verdict: Verdict) -> None:
-        """Write one round; `tokens` is the sequence before it.
-
-        Of p only the rows that the rule looked at are written.
-        """
-        q = draft.q
-        self._write(
-            {
-                "position": len(tokens),
-                "last": tokens[-1],
-                "drafted": list(draft.tokens),
-                "q": None if q is None else [_plain(row) for row in q],
-                "p": {str(i): _plain(row) for i, row in p.seen().items()},
-                "draws": self._tape.copy(),
-                "accepted": verdict.accepted,
-                "token": verdict.token,
-            }
-        )
-        self._tape.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +212,6 @@ def _repeats(trace: Trace, done: TracedRound, p: Sequence[Dist]) -> bool:
 def _apart(a: Dist, b: Dist) -> float:
     ids = np.union1d(a.ids, b.ids)
     return float(np.abs(a.on(ids) - b.on(ids)).max())
-
-
-def _plain(dist: Dist) -> list[list[Any]]:
-    return [dist.ids.tolist(), dist.probs.tolist()]
 
 
 def _dist(plain: Sequence[Sequence[Any]]) -> Dist:
