@@ -37,7 +37,6 @@ from pathlib import Path
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-from localspec.engine.acceptance import default_accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
@@ -45,6 +44,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.llama import Context, ContextOptions, Model, machine
+from localspec.engine.params import default_accept
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, GenerationStats
 

@@ -296,6 +296,19 @@ def test_files_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyP
             resolver.resolve(odd)
 
 
+@pytest.mark.parametrize("text", ["mymodel", "some/mymodel", "./mymodel"])
+def test_every_command_takes_a_file_without_an_ending(
+    hub_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some").mkdir()
+    (tmp_path / text).write_bytes(ggufs.model())
+    assert resolver.resolve(text).target.resolve() == (tmp_path / text).resolve()
+    assert hub_world.run("show", text).code == 0
+    assert hub_world.run("pull", text, "--dry-run").code == 0
+    assert hub_world.server.seen == []
+
+
 def test_what_is_not_here_comes_with_the_command_that_fetches_it(hub_world: World) -> None:
     for text, draft, remedy in (
         ("qwen3-8b", None, "Run `localspec pull qwen3-8b`."),

@@ -85,6 +85,16 @@ def test_what_flash_attention_converts_is_planned(demo_draft: Path, values: str)
     assert_close(demo_draft, Setup(n_ctx=32768, cache_k="f32", cache_v=values))
 
 
+def test_a_small_model_with_a_large_vocabulary_takes_what_was_planned(tmp_path: Path) -> None:
+    known = gguf_models.other_vocabulary()
+    tokens = (*known.tokens, *(f"<|{n}|>" for n in range(150_000 - len(known.tokens))))
+    more = (known.types[-1],) * (150_000 - len(known.tokens))
+    vocabulary = replace(known, tokens=tokens, types=known.types + more)
+    sizes = gguf_models.Sizes(n_embd=256)
+    path = gguf_models.write_llama(tmp_path / "it.gguf", vocabulary, sizes, seed=0, type="q8_0")
+    assert_close(path, Setup(n_ctx=1024))
+
+
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
 def test_an_enlarged_model_takes_what_was_planned(
     tmp_path: Path, demo_target: Path, kind: str

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.pairs.gguf.header import read_header
 from models import enlarge
 from tests.support import gguf_models as made
 
@@ -86,7 +87,7 @@ def test_a_size_below_the_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_size_from_the_model_up_can_be_had() -> None:
-    small = enlarge.read_shape(gguf.GGUFReader(DRAFT))
+    small = enlarge.read_shape(read_header(DRAFT))
     for parameters in range(small.parameters, 40 * small.parameters, small.parameters // 7):
         shape = enlarge.sized(small, parameters, 32)
         assert shape.layers >= small.layers

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.settings import ChatSettings
-from localspec.cli.options import MAX_GAMMA, shared_options
-from localspec.engine.llama import MAX_BATCH_OUTPUTS
+from localspec.cli.options import shared_options
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
@@ -46,7 +45,6 @@ def refusal(*arguments: str) -> str:
 def test_defaults_are_those_of_the_engine() -> None:
     assert chat_settings(parse()) == ChatSettings(sampling=SamplingParams())
     assert parse() == LoadRequest()
-    assert MAX_GAMMA == MAX_BATCH_OUTPUTS - 1
 
 
 def test_every_option_arrives() -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import random
 import re
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
 from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
 from localspec.ui import commands, launch, numbers
-from localspec.ui.conversation.blocks import lay_out
-from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins
+from localspec.ui.conversation.blocks import Block, lay_out
+from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins, cut
 from localspec.ui.conversation.items import Answer, Question
 from localspec.ui.conversation.prompt import History
 from localspec.ui.launch import sharing_the_lock
@@ -135,7 +138,9 @@ def test_no_line_is_wider_than_the_screen() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_streamed_markdown_equals_markdown_at_once(seed: int) -> None:
     rng = random.Random(seed)
-    growing, final, live = GrowingMarkdown(), [], []
+    growing = GrowingMarkdown()
+    final: list[Block] = []
+    live: list[Block] = []
     rest = MARKDOWN
     while rest:
         size = rng.randint(1, 9)
@@ -165,6 +170,42 @@ def test_a_long_listing_stays_code_when_it_is_cut() -> None:
     assert len(code) == 500
     assert not any("```" in line for line in plain)
     assert plain[-1] == "after"
+
+
+MINIFIED = '```json{"list":[' + '{"key":"value"},' * 2000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [MINIFIED, MINIFIED.replace("`", "~"), "`" * 9000, "~" * 9000 + "\n" + "x" * 9000,
+     "```" + " " * 9000, "``` " + "x" * 9000 + "`", "\n" * 9000 + "```x"],
+)  # fmt: skip
+def test_a_block_that_opens_with_an_endless_line_gets_shorter_when_it_is_cut(text: str) -> None:
+    while len(text) > 4000:
+        head, rest = cut(text)
+        assert len(rest) <= len(text) - 1900
+        assert len(head) <= 4100
+        text = rest
+
+
+@given(st.lists(st.sampled_from(["```", "~~~", "`", "~", "{", " ", "\n", "x" * 900, "json"])))
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_cut_gets_shorter(parts: list[str]) -> None:
+    text = "".join(parts) + "y" * 4000
+    assert len(cut(text)[1]) <= len(text) - 1900
+
+
+def test_a_long_answer_that_opens_with_minified_json_is_shown_whole_in_linear_time() -> None:
+    def seconds(text: str) -> float:
+        started = time.thread_time()
+        shown_of = GrowingMarkdown().add([Span(text, Origin.TARGET)])
+        taken = time.thread_time() - started
+        lines = [line.plain.strip() for blocks in shown_of for line in lay_out(blocks, 5000)]
+        assert "".join(lines) == text.removeprefix("```")
+        return taken
+
+    short = min(seconds(MINIFIED) for _ in range(3))
+    assert seconds(MINIFIED + '{"key":"value"},' * 6000) < 8 * short + 0.1
 
 
 def test_origin_view_keeps_every_character() -> None:
@@ -254,12 +295,12 @@ def luminance(colour: Color) -> float:
 def test_muted_text_can_be_read(theme: str) -> None:
     """WCAG's 4.5 to 1 for text, 3 to 1 for marks; what is fainter is decoration."""
     colours = BUILTIN_THEMES[theme].to_color_system().generate()
-    sources = {path.name: path.read_text("utf-8") for path in UI.glob("*.py")}
+    sources = {path.name: path.read_text("utf-8") for path in UI.rglob("*.py")}
     assert "items.py" in sources
     for name, source in sources.items():
         for share in map(int, re.findall(r"(?<!on )\$foreground (\d+)%", source)):
             if share < 50:
-                assert name in ("drawing.py", "panel_memory.py", "blocks.py"), (name, share)
+                assert name in ("drawing.py", "memory.py", "blocks.py"), (name, share)
             for ground in ("background", "surface"):
                 behind, front = Color.parse(colours[ground]), Color.parse(colours["foreground"])
                 both = luminance(behind), luminance(behind.blend(front, share / 100))

@@ -21,7 +21,7 @@ from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.params import SamplingParams
 from localspec.engine.stats import Round
 from localspec.errors import Cancelled
 from localspec.pairs import units

@@ -26,6 +26,7 @@ from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
+from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
 
 Turn = Generator[TurnEvent, None, None]
@@ -48,6 +49,7 @@ class Session:
         thinking: how the target marks its thoughts.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
+        recorder: writes a trace of the answers to come; None for none.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Session:
         """
         self._closing = closing
         self.messages: list[Message] = []
+        self.recorder: Recorder | None = None
         self.pair = pair
         self._engine = engine
         self._template = ChatTemplate(pair.target.model)
@@ -351,7 +354,7 @@ class Session:
             n_predict=settings.n_predict,
             constraint=self._constraint(settings.grammar),
             lenience=settings.lenience,
-            recorder=settings.recorder,
+            recorder=self.recorder,
             repeatable=settings.repeatable,
         )
         rounds = self._engine.generate(prompt, how, Switch(self._drafting.policy), cancel)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from localspec.engine.acceptance import Accept, default_accept
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.trace import Recorder
+from localspec.engine.params import Accept, SamplingParams, default_accept
 
 Gamma: TypeAlias = 'int | Literal["auto"]'
 
@@ -31,7 +29,6 @@ class ChatSettings:
         n_predict: tokens to generate at most; -1 until the end or the end of the context.
         stop: strings that end an answer and are left out of it.
         repeatable: somebody chose the seed, so nothing in the answer may follow the clock.
-        recorder: writes a trace of the next answer; None for none.
     """
 
     system_prompt: str = ""
@@ -43,7 +40,6 @@ class ChatSettings:
     n_predict: int = -1
     stop: tuple[str, ...] = ()
     repeatable: bool = False
-    recorder: Recorder | None = None
 
     @property
     def rule(self) -> Accept:

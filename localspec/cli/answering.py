@@ -58,7 +58,7 @@ def _traced(session: Session, path: Path | None) -> Iterator[None]:
             def line(document: dict[str, Any]) -> None:
                 out.write(json.dumps(document, allow_nan=False) + "\n")
 
-            session.settings.recorder = Recorder(line, report.settings(session))
+            session.recorder = Recorder(line, report.settings(session))
             yield
     except BrokenPipeError:
         raise
@@ -67,7 +67,7 @@ def _traced(session: Session, path: Path | None) -> Iterator[None]:
             f"cannot write the trace to {path}: {error.strerror}", "Choose another file."
         ) from None
     finally:
-        session.settings.recorder = None
+        session.recorder = None
 
 
 def _fix_seed(session: Session) -> None:

@@ -11,8 +11,8 @@ import click
 
 from localspec.cli.options import GAMMA
 from localspec.cli.placement_options import GPU_LAYERS, MAX_THREADS
-from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import Cancelled, UsageError
+from localspec.limits import MAX_GAMMA
 from localspec.loading.request import LoadRequest
 
 QUICK_S = 45.0

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from localspec.cli.placement_options import PLACEMENT
 from localspec.cli.sampling_options import CONSTRAINTS, GRAMMAR, RULES, SAMPLING, one_constraint
-from localspec.engine.stats import MAX_GAMMA
+from localspec.limits import MAX_GAMMA
 from localspec.loading.request import LoadRequest
 
 

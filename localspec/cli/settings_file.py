@@ -224,7 +224,7 @@ def _checked(parameter: click.Parameter, value: Any) -> Any:
     sampler = _SAMPLING.get(str(parameter.name))
     if sampler is not None:
         # Late: most settings files need no numpy.
-        from localspec.engine.sampling import SamplingParams  # noqa: PLC0415
+        from localspec.engine.params import SamplingParams  # noqa: PLC0415
 
         SamplingParams(**{sampler: taken})
     return value

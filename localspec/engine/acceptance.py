@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 import numpy as np
 
 from localspec.engine.grammar import Constraint
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
+from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.proposer import (
     Agreement,
     BestProposer,
@@ -19,19 +19,9 @@ from localspec.engine.proposer import (
     SamplingProposer,
     argmax_proposer,
 )
-from localspec.engine.sampling import Dist, Sampler, SamplingParams
+from localspec.engine.sampling import Dist, Sampler
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Rule, rule_named
-from localspec.errors import SamplingError
-
-
-class Accept(StrEnum):
-    """The acceptance rules by name; all of them are lossless."""
-
-    MATCH = "match"
-    COUPLED = "coupled"
-    TOKEN = "token"  # noqa: S105 - a rule, not a password
-    BLOCK = "block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +37,6 @@ class Verification:
     noise: Noise
     proposer: Proposer
     invariant: bool
-
-
-def default_accept(sampling: SamplingParams, *, seeded: bool) -> Accept:
-    """The rule where none is chosen.
-
-    With a seed that the user gave the coupled rule, so that the same seed gives the same text with
-    speculation on or off. Otherwise the rule that was measured to be faster (docs/verification.md).
-    """
-    if sampling.greedy:
-        return Accept.MATCH
-    return Accept.COUPLED if seeded else Accept.BLOCK
 
 
 def verification(
@@ -94,28 +73,6 @@ def verification(
     agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
     proposer = SamplingProposer(sampler, drafts, agreement, firm=not coupled)
     return Verification(sampler, rule, noise, proposer, invariant=coupled)
-
-
-_LEAST_LENIENCE = 1e-30  # what min-p can be at least, which it becomes at temperature 0
-
-
-def check_lenience(sampling: SamplingParams, lenience: float | None) -> None:
-    """Check that `lenience`, None for none, goes with the sampler chain.
-
-    Raises:
-        SamplingError: a lenience that is none, or one whose best token would not be the chain's.
-    """
-    if lenience is None:
-        return
-    if not _LEAST_LENIENCE <= lenience <= 1:
-        raise SamplingError(
-            f"lossy cannot be {lenience}", "Give a lenience from 1e-30 to 1 (not lossy)."
-        )
-    if sampling.greedy and sampling.typical_p < 1:
-        raise SamplingError(
-            "lossy at temperature 0 goes by the most probable token, which typical-p may leave out",
-            "Leave one of the three out.",
-        )
 
 
 def _rule_name(accept: Accept, sampling: SamplingParams, lenience: float | None) -> str:

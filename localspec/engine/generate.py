@@ -11,18 +11,20 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from localspec.engine.acceptance import Accept, Verification, verification
+from localspec.engine.acceptance import Verification, verification
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import NOTHING_READ, CatchUp, Drafter
 from localspec.engine.grammar import Constraint
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
-from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context
-from localspec.engine.sampling import Dist, SamplingParams
+from localspec.engine.llama import Context
+from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.sampling import Dist
 from localspec.engine.stats import FinishReason, Prefill, Round
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
+from localspec.limits import MAX_BATCH_OUTPUTS
 
 UNLIMITED = -1
 EMPTY = Draft(())

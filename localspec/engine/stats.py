@@ -8,9 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-MAX_GAMMA = 63
-"""Tokens that one round may draft: one verify pass then yields 64 rows of logits."""
-
 DRAFT = "draft"
 """The drafter that is the pair's small model, by name."""
 

@@ -13,7 +13,8 @@ from dataclasses import asdict
 from typing import Any
 
 from localspec.engine.noise import StreamNoise
-from localspec.engine.sampling import Dist, Rows, SamplingParams
+from localspec.engine.params import SamplingParams
+from localspec.engine.sampling import Dist, Rows
 from localspec.engine.verify import Draft, Verdict
 
 FORMAT = "localspec-trace"

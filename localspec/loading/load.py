@@ -11,13 +11,12 @@ from typing import Any, TypeAlias
 from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
-from localspec.engine.acceptance import Accept, check_lenience
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.llama import Context, ContextOptions, Model, devices
 from localspec.engine.llama.grammar import check_grammar
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.errors import SamplingError, UsageError
 from localspec.loading.measuring import chosen_threads, measured, profile_store

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from localspec.errors import HubOffline, LocalspecError
@@ -94,14 +95,14 @@ def _on_disk(target: Source) -> Iterator[_Trial]:
         for model in reversed(pair.models):  # the draft first: it has the pair's name
             if model.complete and model.path.resolve() != own:
                 name = pair.name if model is pair.draft else model.reference or model.paths[0]
-                yield _Trial(name, model.n_bytes, here=True, header=_reader(model.paths[0]))
-    demo = resolver.demo_files()[1]
-    if demo.resolve() != own:
-        yield _Trial("demo", demo.stat().st_size, here=True, header=_reader(str(demo)))
+                yield _Trial(name, model.n_bytes, here=True, header=_reader(model.path))
+    demo = resolver.demo().models[-1]
+    if demo.path.resolve() != own:
+        yield _Trial("demo", demo.n_bytes, here=True, header=_reader(demo.path))
 
 
-def _reader(path: str) -> Callable[[], GgufHeader]:
-    return lambda: gguf.read_header(sources.require_file(path))
+def _reader(path: Path) -> Callable[[], GgufHeader]:
+    return lambda: gguf.read_header(path)
 
 
 def _in_catalogue(target: Source, patience: Patience) -> Iterator[_Trial]:
@@ -109,7 +110,7 @@ def _in_catalogue(target: Source, patience: Patience) -> Iterator[_Trial]:
         reference, n_bytes = entry.draft.reference, entry.draft.n_bytes
         cached = hub_cache.find(reference)
         if cached:
-            yield _Trial(str(reference), n_bytes, here=True, header=_reader(str(cached[0])))
+            yield _Trial(str(reference), n_bytes, here=True, header=_reader(cached[0]))
         else:
             read = partial(_read_remote, target, reference, patience)
             yield _Trial(str(reference), n_bytes, here=False, header=read)

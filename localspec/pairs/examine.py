@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final
 
-from localspec.errors import DownloadCorrupt, NotOnHub, UsageError
+from localspec.errors import DownloadCorrupt, NotOnHub
 from localspec.pairs import (
-    catalogue,
     drafts,
-    folders,
-    installed,
     references,
     resolver,
     sources,
@@ -20,7 +15,7 @@ from localspec.pairs import (
 )
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.memory import disk, fit, outlook
 from localspec.pairs.memory.facts import facts
 from localspec.pairs.memory.fit import Fit
@@ -30,8 +25,6 @@ from localspec.pairs.references import Reference
 from localspec.pairs.resolver import NO_DRAFT
 from localspec.pairs.sources import Source
 from localspec.pairs.vocabulary import VocabularyReport
-
-OWN_LICENCE: Final = "Apache-2.0"  # the demo pair's is localspec's own
 
 Note = Callable[[str], None]
 
@@ -132,39 +125,19 @@ def examine(
 Finder = Callable[[], Source | None]
 
 
-def _find(pair: str, patience: Patience, note: Note | None) -> tuple[str, Source, Finder | None]:
+def _find(text: str, patience: Patience, note: Note | None) -> tuple[str, Source, Finder | None]:
     """Find the pair's name (empty if none), its target, and how to find its own draft."""
-    text = pair.strip()
-    if not text:
-        raise UsageError(
-            "the name of a model is empty", "Name a pair, a GGUF file or a Hub reference."
-        )
-    if text.lower() == DEMO:
-        files = resolver.demo_files()
-        target = replace(sources.local(files[0]), licence=OWN_LICENCE)
-        return DEMO, target, lambda: replace(sources.local(files[1]), licence=OWN_LICENCE)
-    if references.means_local(text):
-        return "", sources.local(sources.require_file(text)), None
-    if references.looks_like_reference(text):
-        if folders.is_file(Path(text)):
-            return "", sources.local(Path(text)), None
-        return "", sources.from_hub(references.parse(text), patience, note), None
-    return _find_name(text, patience, note)
-
-
-def _find_name(name: str, patience: Patience, note: Note | None) -> tuple[str, Source, Finder]:
-    record = installed.find(name)
-    if record is not None:
-        return (
-            record.name,
-            _from_record(record.target, patience, note),
-            _own_draft(record, patience, note),
-        )
-    entry = catalogue.pairs().get(name.lower())
-    if entry is not None:
+    found = resolver.meaning(text)
+    if isinstance(found, InstalledPair):
+        target = _from_record(found.target, patience, note)
+        return found.name, target, _own_draft(found, patience, note)
+    if isinstance(found, CuratedPair):
+        entry = found
         target = replace(_curated(entry, entry.target, patience, note), licence=entry.licence)
         return entry.name, target, lambda: _curated(entry, entry.draft, patience, note)
-    raise NotOnHub(f"there is no pair named {name}", resolver.suggestion(name))
+    if isinstance(found, Reference):
+        return "", sources.from_hub(found, patience, note), None
+    return "", sources.local(found), None
 
 
 def _curated(

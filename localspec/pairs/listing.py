@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,17 +60,13 @@ def rows() -> list[Row]:
 
 
 def _demo() -> Row:
-    target, draft = (gguf.read_model(path) for path in resolver.demo_files())
-    return Row(
-        name=DEMO,
+    pair = resolver.demo()
+    target, draft = (model.path.name for model in pair.models)
+    return replace(
+        _installed(pair, None),
         kind=DEMO,
-        memory_gb=0,
-        n_bytes=target.file_bytes + draft.file_bytes,
-        fit=fit.against_this_machine(fit.needed_bytes(target.header, draft.header)),
-        licence=target.header.text("general.license") or "Apache-2.0",
-        state="installed",
-        target=target.paths[0].name,
-        draft=draft.paths[0].name,
+        target=target,
+        draft=draft,
         notes="Ships with localspec: a very small model for a first look.",
         verified=True,
     )

@@ -1,4 +1,4 @@
-"""From what people write for a pair to the files it stands for, without a network."""
+"""What people mean when they write a pair's name, and the files on this disk that it stands for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Final
 
 from localspec.errors import ModelFileError, NotOnHub, UsageError
 from localspec.pairs import catalogue, folders, installed, references
+from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.installed import DEMO, InstalledPair
+from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.references import Reference
 
 NO_DRAFT: Final = "none"
+DEMO_LICENCE: Final = "Apache-2.0"  # localspec's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +50,49 @@ def resolve(pair: str | None, draft: str | None = None) -> ResolvedPair:
         BadReference: the text names no model.
         UsageError: there is no text.
     """
-    found = _resolve_pair(DEMO if pair is None else _said(pair), pull_draft=draft)
+    found = _on_disk(DEMO if pair is None else pair, pull_draft=draft)
     if draft is None:
         return found
     if draft.lower() == NO_DRAFT:
         return ResolvedPair(found.name, found.target, None, "none was wanted")
-    return ResolvedPair(found.name, found.target, resolve_draft(draft), "named")
+    named = _on_disk(draft, pull_draft=None)
+    # A pair's name stands for its draft here.
+    own = named.draft if isinstance(meaning(draft), InstalledPair | CuratedPair) else None
+    return ResolvedPair(found.name, found.target, own or named.target, "named")
 
 
-def resolve_draft(text: str) -> Path:
-    """Find the one file that `text` stands for as a draft: of a pair's name, that pair's draft.
+def meaning(text: str) -> InstalledPair | CuratedPair | Reference | Path:
+    """Tell what `text` means: a pair by its name, a model on the Hub, or a file on this disk.
+
+    Only what is written like a path may mean a file that is not there.
 
     Raises:
-        ModelFileError, NotOnHub, BadReference: as `resolve`.
+        NotOnHub: it is written like a name, and nothing has it.
+        BadReference: it is written like a Hub reference and names no model.
+        UsageError: there is no text.
+        LocalspecError: the pair's record is damaged.
     """
-    found = _resolve_pair(_said(text), pull_draft=None)
-    by_name = not references.looks_like_path(text) and not references.looks_like_reference(text)
-    return found.draft if by_name and found.draft else found.target
+    text = text.strip()
+    if not text:
+        raise UsageError(
+            "the name of a model is empty", "Name a pair, a GGUF file or a Hub reference."
+        )
+    path = folders.user_path(text)
+    if references.means_local(text):
+        return path
+    if references.looks_like_reference(text):  # a user's file may be a/b without an ending
+        return path if folders.is_file(path) else references.parse(text)
+    pair = demo() if text.lower() == DEMO else installed.find(text)
+    found = pair or catalogue.pairs().get(text.lower())
+    if found is not None:
+        return found
+    if folders.is_file(path):
+        return path
+    raise NotOnHub(f"there is no pair named {text}", suggestion(text))
 
 
-def _said(text: str) -> str:
-    if not text.strip():
-        raise UsageError("the name of a model is empty", "Name a pair, a GGUF file or a reference.")
-    return text.strip()
-
-
-def demo_files() -> tuple[Path, Path]:
-    """Find the demo pair's target and draft, whatever their quants.
+def demo() -> InstalledPair:
+    """Give the pair that localspec ships, whatever its files' quants.
 
     Raises:
         ModelFileError: they are not there.
@@ -84,46 +103,31 @@ def demo_files() -> tuple[Path, Path]:
         raise ModelFileError(
             f"the demo pair is missing from {folder}", "Install localspec again, or pull a pair."
         )
-    return sides[0][0], sides[1][0]
+    target, draft = (
+        InstalledModel((str(found),), n_bytes=found.stat().st_size, licence=DEMO_LICENCE)
+        for found, *_ in sides
+    )
+    return InstalledPair(DEMO, target, draft)
 
 
-def _resolve_pair(text: str, pull_draft: str | None) -> ResolvedPair:
-    if text.lower() == DEMO:
-        target, draft = demo_files()
-        return ResolvedPair(DEMO, target, draft, "part of the demo pair")
-    if references.means_local(text):
-        return _resolve_path(folders.user_path(text))
-    if references.looks_like_reference(text):
-        return _resolve_reference(text, pull_draft)
-    return _resolve_name(text)
+def _on_disk(text: str, pull_draft: str | None) -> ResolvedPair:
+    text, found = text.strip(), meaning(text)
+    if isinstance(found, InstalledPair):
+        return _from_record(found)
+    if isinstance(found, CuratedPair):
+        return _from_cache(found)
+    if isinstance(found, Reference):
+        return _from_reference(text, found, pull_draft)
+    gguf.require_file(found)
+    return _with_known_draft(found.stem, found)
 
 
-def _resolve_path(path: Path) -> ResolvedPair:
-    gguf.require_file(path)
-    return _with_known_draft(path.stem, path)
-
-
-def _resolve_reference(text: str, pull_draft: str | None) -> ResolvedPair:
-    paths = hub_cache.find(references.parse(text))
+def _from_reference(text: str, reference: Reference, pull_draft: str | None) -> ResolvedPair:
+    paths = hub_cache.find(reference)
     if not paths:
-        # A user may keep files in folders like a/b without an ending.
-        if folders.is_file(Path(text)):
-            return _with_known_draft(Path(text).stem, Path(text))
         more = f" --draft {pull_draft}" if pull_draft and pull_draft.lower() != NO_DRAFT else ""
         raise NotOnHub(f"{text} is not on this disk", f"Run `localspec pull {text}{more}`.")
     return _with_known_draft(text, paths[0])
-
-
-def _resolve_name(name: str) -> ResolvedPair:
-    pair = installed.find(name)
-    if pair is not None:
-        return _from_record(pair)
-    entry = catalogue.pairs().get(name.lower())
-    if entry is not None:
-        return _from_cache(entry)
-    if folders.is_file(Path(name)):
-        return _with_known_draft(Path(name).stem, Path(name))
-    raise NotOnHub(f"there is no pair named {name}", suggestion(name))
 
 
 def _from_record(pair: InstalledPair) -> ResolvedPair:
@@ -146,7 +150,7 @@ def repull_arguments(pair: InstalledPair) -> str:
     return " ".join([*words, "--name", pair.name])
 
 
-def _from_cache(entry: catalogue.CuratedPair) -> ResolvedPair:
+def _from_cache(entry: CuratedPair) -> ResolvedPair:
     target, draft = (hub_cache.find(side.reference) for side in (entry.target, entry.draft))
     if not target or not draft:
         raise NotOnHub(f"{entry.name} is not on this disk", f"Run `localspec pull {entry.name}`.")

@@ -174,7 +174,7 @@ def from_record(found: Source, model: InstalledModel) -> Source:
         for name, path, digest in zip(model.files, found.paths, model.sha256, strict=False)
     )
     if not model.repo or len(files) != len(found.paths):
-        return found
+        return replace(found, licence=model.licence or found.licence)
     return replace(
         found,
         label=_label(model.repo, files),
@@ -270,14 +270,3 @@ def _require_language_model(header: GgufHeader, label: str) -> None:
             f"{label} is a {architecture} head, which reads the target's hidden states",
             "Choose a small model of the same family as the draft.",
         )
-
-
-def require_file(text: str) -> Path:
-    """Give the path that `text` names.
-
-    Raises:
-        ModelFileError: there is no such file.
-    """
-    path = folders.user_path(text)
-    gguf.require_file(path)
-    return path

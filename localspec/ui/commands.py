@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.history import exchange
-from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import UsageError
+from localspec.limits import MAX_GAMMA
 from localspec.pairs.folders import user_path
 from localspec.ui.contract import ChatSession
 from localspec.ui.conversation import attach, copying

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from localspec.engine.grammar import Constraint
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
-from localspec.engine.sampling import Dist, Sampler, SamplingParams
+from localspec.engine.params import SamplingParams
+from localspec.engine.sampling import Dist, Sampler
 from localspec.engine.trace import FORMAT, VERSION
 from localspec.engine.verify import Draft, Verdict, rule_named
 from localspec.errors import LocalspecError

@@ -9,10 +9,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from localspec.chat.settings import ChatSettings
-from localspec.engine.acceptance import Accept
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import MAX_GAMMA
+from localspec.engine.params import Accept, SamplingParams
 from localspec.errors import SamplingError
+from localspec.limits import MAX_GAMMA
 
 _TEXTS = ("system_prompt", "grammar")
 
@@ -61,7 +60,7 @@ def from_document(document: Mapping[str, Any], base: ChatSettings) -> ChatSettin
     lenience = document.get("lenience", base.lenience)
     if lenience is None or (isinstance(lenience, float | int) and 0 < lenience <= 1):
         found["lenience"] = lenience
-    return replace(base, **found, recorder=None)
+    return replace(base, **found)
 
 
 def _sampling(document: Any, base: SamplingParams) -> SamplingParams:

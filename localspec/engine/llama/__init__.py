@@ -1,12 +1,7 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
 from localspec.engine.llama.build import build, machine
-from localspec.engine.llama.context import (
-    MAX_BATCH_OUTPUTS,
-    AfterDecode,
-    Context,
-    ContextOptions,
-)
+from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
 from localspec.engine.llama.cores import default_threads
 from localspec.engine.llama.devices import (
     RPC,
@@ -18,7 +13,6 @@ from localspec.engine.llama.model import Model
 from localspec.engine.llama.rpc import add_servers
 
 __all__ = [
-    "MAX_BATCH_OUTPUTS",
     "RPC",
     "AfterDecode",
     "Context",

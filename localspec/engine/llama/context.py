@@ -17,12 +17,8 @@ from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.llama.cores import default_threads
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
-from localspec.engine.stats import MAX_GAMMA
 from localspec.errors import Cancelled, EngineError, OutOfMemory, UnsupportedModel
-
-# Rows of logits that one decode may be asked for. It bounds gamma, and llama.cpp sizes its
-# compute buffer by it: rows for a whole prefill batch would take 300 MB at 152,000 tokens.
-MAX_BATCH_OUTPUTS = MAX_GAMMA + 1
+from localspec.limits import MAX_BATCH_OUTPUTS
 
 _DECODE_ABORTED = 2
 _NO_SLOT = 1

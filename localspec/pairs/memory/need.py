@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from localspec.limits import MAX_BATCH_OUTPUTS
 from localspec.pairs.gguf.types import GGML_TYPES
 from localspec.pairs.memory.facts import Facts
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
-MAX_OUTPUTS: Final = 32  # rows of logits that the compute buffer is made for
 USUAL_OUTPUTS: Final = 9  # rows that the output buffer grows to with drafts of eight
 _LEAST_COMPUTE: Final = 1_100_000
 _F32: Final = 4
@@ -155,7 +155,7 @@ def _compute(model: Facts, setup: Setup) -> int:
     elif attends:
         scores = batch * n_ctx * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
-    logits = model.vocab * min(MAX_OUTPUTS, batch) * _F32 + stream
+    logits = model.vocab * min(MAX_BATCH_OUTPUTS, batch) * _F32 + stream
     return max(layer, logits, _LEAST_COMPUTE)
 
 

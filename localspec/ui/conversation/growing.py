@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from textual.content import Content
@@ -21,6 +22,8 @@ _PLAIN_FRAME = Frame(Content(""), Content(""))
 _GAP = Block(_PLAIN_FRAME, Gap())
 # A block that never ends (one line of a megabyte, a long listing) is cut here.
 _LONGEST_TAIL = 4000
+# A fence and the name of its language, as far as both are of a usual length.
+_OPENING = re.compile(r"\s*(`{3,40}(?![^\n]*`)|~{3,40}(?!~)) *([\w+#.-]{0,40})")
 
 
 class Growing(Protocol):
@@ -38,23 +41,30 @@ class GrowingMarkdown:
         self._any = False
 
     def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
-        """Append text: blocks that have become final, and the new unfinished end."""
-        self._tail += "".join(span.text for span in spans)
+        """Append text: blocks that have become final, and the new unfinished end.
+
+        Never is more than twice the longest tail parsed in one go, however much comes at once.
+        """
+        text = "".join(span.text for span in spans)
         final: list[Block] = []
+        for start in range(0, len(text), _LONGEST_TAIL):
+            self._tail += text[start : start + _LONGEST_TAIL]
+            final += self._finished()
+            while len(self._tail) > _LONGEST_TAIL:
+                head, self._tail = cut(self._tail)
+                for _, blocks in parse(head):
+                    final += self._spaced(blocks)
         groups = parse(self._tail)
-        if len(groups) > 1:
-            for _, blocks in groups[:-1]:
-                final += self._spaced(blocks)
-            lines = self._tail.split("\n")
-            self._tail = "\n".join(lines[groups[-1][0] :])
-            groups = groups[-1:]
-        while len(self._tail) > _LONGEST_TAIL:
-            head, self._tail = cut(self._tail)
-            for _, blocks in parse(head):
-                final += self._spaced(blocks)
-            groups = parse(self._tail)
         live = [block for _, blocks in groups for block in self._spaced(blocks, peek=True)]
         return final, live
+
+    def _finished(self) -> list[Block]:
+        """Take all top-level blocks but the last from the tail."""
+        groups = parse(self._tail)
+        if len(groups) < 2:
+            return []
+        self._tail = "\n".join(self._tail.split("\n")[groups[-1][0] :])
+        return [block for _, blocks in groups[:-1] for block in self._spaced(blocks)]
 
     def _spaced(self, blocks: list[Block], *, peek: bool = False) -> list[Block]:
         """An empty line before every top-level block but the first."""
@@ -67,16 +77,16 @@ class GrowingMarkdown:
 def cut(text: str) -> tuple[str, str]:
     """Divide a block that grows without end; a fence is closed and opened again.
 
-    Cut at a line's end if there is one in the last half, else at a space, else anywhere.
+    Cut at a line's end if there is one in the last half, else at a space, else anywhere. What is
+    left is shorter by almost half of the longest tail at least: the fence that opens it again is
+    no longer than a mark and the name of a language are.
     """
     limit = _LONGEST_TAIL
-    at = max(text.rfind("\n", limit // 2, limit), -1) + 1 or text.rfind(" ", limit // 2, limit) + 1
-    at = at or limit
+    at = text.rfind("\n", limit // 2, limit) + 1 or text.rfind(" ", limit // 2, limit) + 1 or limit
     head, tail = text[:at], text[at:]
-    opening = head.lstrip().partition("\n")[0]
-    if opening.startswith(("```", "~~~")):
-        mark = opening[: len(opening) - len(opening.lstrip(opening[0]))]
-        return f"{head.rstrip()}\n{mark}\n", f"{opening}\n{tail}"
+    if opening := _OPENING.match(head):
+        mark, language = opening.groups()
+        return f"{head.rstrip()}\n{mark}\n", f"{mark}{language}\n{tail}"
     return head, tail
 
 

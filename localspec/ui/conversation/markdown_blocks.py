@@ -32,6 +32,7 @@ _CODE_SPAN = "bold $text-accent on $foreground 7%"
 _BULLETS = "•◦▪"
 # Colouring code costs time in every frame; past this it stays plain.
 _LONGEST_COLOURED = 6000
+_LONGEST_INFO = 100
 
 
 @cache
@@ -155,7 +156,10 @@ class _Builder:
         self._levels.pop()
 
     def _on_fence(self, token: Token) -> None:
-        self._emit(Code(code_lines(token.content, token.info.strip().partition(" ")[0])))
+        language = token.info.strip().partition(" ")[0]
+        # A line this long was never meant as the name of a language; it must not vanish.
+        first = f"{token.info}\n" if len(token.info) > _LONGEST_INFO else ""
+        self._emit(Code(code_lines(first + token.content, "" if first else language)))
 
     def _on_code_block(self, token: Token) -> None:
         self._emit(Code(code_lines(token.content, "")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.params import SamplingParams
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
