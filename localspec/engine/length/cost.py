@@ -115,7 +115,7 @@ class Curve:
         return self._table[: n + 1]
 
     def hoped(self, n: int) -> list[float]:
-        """The same, but short decodes that no round has timed yet as fast as they may be at best.
+        """As `shape`, but short decodes that no round has timed as fast as they may be at best.
 
         Where a measurement was disturbed, drafting may seem never to pay, and would never be tried.
         """
@@ -126,7 +126,7 @@ class Curve:
         return hoped
 
     def times(self, n: int) -> list[float]:
-        """The same in seconds."""
+        """Seconds, now, of decodes of 0 (never asked for), 1, ... `n` tokens, fewer than 32."""
         unit = self.unit
         return [unit * each for each in self.shape(n)]
 
@@ -317,7 +317,7 @@ class ModelCosts:
         return curve
 
     def as_measured(self) -> ModelCosts:
-        """The same without anything learnt."""
+        """New curves from the measurement alone, without anything learnt."""
         return ModelCosts(self._measured, estimate=self._estimate)
 
     def learned(self) -> dict[int, dict[int, float]]:
@@ -361,7 +361,7 @@ class Costs:
         self.rereads = 1.0 if takes_back == 0 else 0.0
 
     def as_measured(self) -> Costs:
-        """The same without anything learnt."""
+        """New costs from the measurements alone, without anything learnt."""
         drafts = {name: draft.as_measured() for name, draft in self.drafts.items()}
         return Costs(self.target.as_measured(), drafts, self.takes_back)
 
@@ -390,10 +390,6 @@ class Costs:
         if self.rereads and seconds > 0:
             seen = seconds / self.target.at(context).seconds(accepted + 1)
             self.rereads += _GOING_BACK * (min(seen, _MOST_REREADS) - self.rereads)
-
-    def observe_target(self, context: int, n: int, seconds: float) -> None:
-        """A round's verification of `n` tokens took this long."""
-        self.target.at(context).observe(n, seconds)
 
     def observe_draft(
         self, drafter: str, context: int, lag: int, passes: int, seconds: float

@@ -47,7 +47,7 @@ class FixedGamma:
         self._learns = learns
 
     def begin(self, *, follow_clock: bool) -> None:
-        """Nothing to prepare."""
+        """A fixed length needs no preparation."""
 
     def plan(self, situation: Situation) -> Plan:
         """The fixed draft length, as far as there is room."""
@@ -212,7 +212,7 @@ class AutoGamma:
             seconds -= done.rollback_s
             if done.accepted < done.drafted:
                 self.costs.observe_going_back(done.context, done.accepted, done.rollback_s)
-        self.costs.observe_target(done.context, done.drafted + 1, seconds)
+        self.costs.target.at(done.context).observe(done.drafted + 1, seconds)
         self.costs.observe_draft(
             done.drafter, done.context, done.draft_prefill, done.draft_passes, done.draft_s
         )
