@@ -129,6 +129,20 @@ def test_what_decides_imports_nothing_of_the_engine_that_runs() -> None:
     assert wrong == []
 
 
+def uses_the_command_line(path: Path, source: str | None = None) -> bool:
+    found = (f"{name.partition(':')[0]}." for name in imports(path, source))
+    return any(name.startswith("localspec.cli.") for name in found)
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "models"])
+def test_no_script_goes_through_the_command_line(folder: str) -> None:
+    scripts = sorted((PACKAGE.parent / folder).rglob("*.py"))
+    assert scripts
+    assert [path for path in scripts if uses_the_command_line(path)] == []
+    for line in ("from localspec import cli", "from localspec.cli import main"):
+        assert uses_the_command_line(scripts[0], f"def later():\n    {line}")
+
+
 @pytest.mark.parametrize("package", list(ONLY_IN))
 def test_each_library_stays_in_its_room(package: str) -> None:
     assert [line for path in files() for line in strays(package, path)] == []

@@ -15,7 +15,7 @@ from localspec.bench.runs import Run
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.stats import FinishReason
+from localspec.engine.stats import FinishReason, GammaReason
 from localspec.errors import Cancelled, PromptTooLong
 
 WARM_UP_TOKENS = 32
@@ -142,7 +142,8 @@ class Runner:
                 outcome.ended = OUT_OF_TIME
                 return False
             found[arm.name] = run
-            if arm.session.figures().gamma_note.startswith("demonstration"):
+            note = arm.session.figures().gamma_note
+            if note is not None and note.reason is GammaReason.DEMONSTRATION:
                 outcome.demonstrating.add(arm.name)
         outcome.runs += found.values()
         try:
