@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "loading": {"chat", "engine", "machine", "pairs"},
     "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "api": {"chat", "engine", "loading", "pairs"},
+    "__init__": {"api"},
 }
 
 # Inside the engine: what decides knows neither llama.cpp nor what runs it.
