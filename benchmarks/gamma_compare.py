@@ -39,7 +39,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.wording import gamma_words
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
@@ -47,7 +47,7 @@ from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure
 from localspec.engine.llama import Context, ContextOptions, Model, machine
 from localspec.engine.params import default_accept
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import GenerationStats
+from localspec.engine.stats import DRAFT, GenerationStats
 
 _ASKED = {
     "story": (
@@ -241,7 +241,7 @@ def measured(target: Context, draft: Context) -> AutoGamma:
     return AutoGamma(
         Costs(
             measure_by_context(target, draft=False, budget=TARGET_BUDGET)[0],
-            [measure_by_context(draft, draft=True, budget=DRAFT_BUDGET)[0]],
+            {DRAFT: measure_by_context(draft, draft=True, budget=DRAFT_BUDGET)[0]},
         )
     )
 

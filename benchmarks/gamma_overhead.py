@@ -19,12 +19,12 @@ from time import perf_counter
 import numpy as np
 
 from localspec.engine.acceptance import coupling, overlap
-from localspec.engine.draft import look_for_argmax
+from localspec.engine.drafter import argmax_proposer
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.stopping import Situation
 from localspec.engine.sampling import Dist
-from localspec.engine.stats import Round
+from localspec.engine.stats import DRAFT, Round
 
 VOCABULARY = 152_000
 ROUNDS = 500
@@ -75,27 +75,29 @@ class Rounds:
         self.rule, self.acceptance, self.luck = rule, acceptance, random.Random(0)
         self.rows = [luck.normal(0, 3, VOCABULARY).astype(np.float32) for _ in range(ROWS)]
         self.p, self.q = distribution(luck), distribution(luck)
-        self.policy = AutoGamma(Costs({0: {1: 1.0, 2: 1.2, 17: 3.0}}, [{0: {1: 0.05, 64: 0.5}}]))
+        self.policy = AutoGamma(
+            Costs({0: {1: 1.0, 2: 1.2, 17: 3.0}}, {DRAFT: {0: {1: 0.05, 64: 0.5}}})
+        )
         self.policy.begin(follow_clock=True)
 
     def one(self) -> tuple[float, float, int]:
         """A round: the controller's seconds, those of mere guesses in them, the tokens emitted."""
         self.rows[-1][:] += 0.0
-        agreement, cuttable = AGREEMENT[self.rule], self.rule != "token"
+        agreement, firm = AGREEMENT[self.rule], self.rule == "token"
         chances: list[float] = []
         started = perf_counter()
-        plan = self.policy.plan(Situation(room=60, context=CONTEXT, cuttable=cuttable))
+        plan = self.policy.plan(Situation(room=60, context=CONTEXT))
         spent, guessing = perf_counter() - started, 0.0
         wanted = plan.limit > 0
         while wanted:
-            looking, guess = self.draft()
-            spent, guessing = spent + looking, guessing + guess
+            probing, guess = self.draft()
+            spent, guessing = spent + probing, guessing + guess
             chances.append(self.luck.betavariate(4 * self.acceptance, 4 * (1 - self.acceptance)))
             started = perf_counter()
-            wanted = plan.wants_token(chances[-1])
+            wanted = plan.wants_token(chances[-1], firm=firm)
             wanted = wanted and len(chances) < plan.limit and plan.wants_pass()
             spent += perf_counter() - started
-        drafted = plan.keep() if cuttable else plan.aim
+        drafted = plan.aim if firm else plan.keep()
         stay = 0
         while stay < drafted and self.luck.random() < chances[stay]:
             stay += 1
@@ -112,7 +114,7 @@ class Rounds:
         return spent, guessing, stay + 1
 
     def draft(self) -> tuple[float, float]:
-        """A draft pass; under match the seconds of a look at its row, and of a best guess alone."""
+        """A draft pass; under match the seconds of a probe, and of a best guess alone."""
         self.cool()
         if self.rule != "match":
             return 0.0, 0.0
@@ -122,7 +124,7 @@ class Rounds:
         guess = perf_counter() - started
         self.cool()
         started = perf_counter()
-        look_for_argmax(self.rows[self.at], (), ()).confidence()
+        argmax_proposer(self.rows[self.at], (), ()).confidence()
         return perf_counter() - started, guess
 
     def cool(self) -> None:

@@ -28,6 +28,7 @@ from simulator import (
 
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.stats import DRAFT
 
 RECORDED = Path(__file__).parent.parent / "tests" / "data" / "gamma_rounds.json"
 ACCEPTANCES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -108,7 +109,7 @@ def report(title: str, texts: Mapping[object, Text], oracle: Oracle, step: float
 
 def automatic(points: Points, step: float) -> AutoGamma:
     draft = {n: step * seconds for n, seconds in points.items()}
-    return AutoGamma(Costs({0: points}, [{0: draft}]))
+    return AutoGamma(Costs({0: points}, {DRAFT: {0: draft}}))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ for context, drafts in ((t, False), (d, True)):
         store.save(found)
     profiles.append(found)
 target_costs, draft_costs = (ModelCosts(one.measured, one.learned) for one in profiles)
-auto = AutoGamma(Costs(target_costs, [draft_costs]))
+auto = AutoGamma(Costs(target_costs, {"draft": draft_costs}))
 lane = Lane("auto", t, d, auto)
 lane.start(how["question"], temperature=how["temperature"], seed=how["seed"], tokens=how["tokens"])
 while not lane.over:
@@ -146,7 +146,7 @@ while not lane.over:
 print(lane.speed_with_first)
 costs = auto.costs
 store.learn(profiles[0], costs.target.learned())
-store.learn(profiles[1], costs.drafts[0].learned())
+store.learn(profiles[1], costs.drafts["draft"].learned())
 """
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import LONGEST, GammaPolicy
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
-from localspec.engine.stats import Round
+from localspec.engine.stats import DRAFT, Round
 
 CURVES: Mapping[str, Points] = {
     "CPU, 2 cores, 1.7B F16": {1: 1.0, 2: 1.35, 3: 1.30, 4: 1.43, 5: 1.72, 8: 2.23, 16: 3.24},
@@ -61,19 +61,19 @@ class World:
         target: T(n) in any unit.
         draft: seconds of one decode of n tokens by the draft, in the same unit.
         seed: of the outcomes.
-        cuttable: whether the rule lets a finished draft be cut.
+        firm: whether the rule weighs q, so that what was drafted must be submitted.
     """
 
     target: Curve
     draft: Curve
     seed: int = 0
-    cuttable: bool = True
+    firm: bool = False
 
     @staticmethod
-    def of(points: Points, step: float, *, seed: int = 0, cuttable: bool = True) -> World:
+    def of(points: Points, step: float, *, seed: int = 0, firm: bool = False) -> World:
         """A draft whose step costs `step` of T(1), on a curve of the same shape."""
         draft = {n: step * seconds for n, seconds in points.items()}
-        return World(Curve(points), Curve(draft), seed, cuttable)
+        return World(Curve(points), Curve(draft), seed, firm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
     while at < len(text):
         room = len(text) - at - 1
         lag = max(1, at - read)
-        plan = policy.plan(Situation(room, 0, room + 1, (lag,), world.cuttable)) if at else PLAIN
-        asked = _draft(plan, text[at : at + min(plan.limit, room)])
+        plan = policy.plan(Situation(room, 0, room + 1, {DRAFT: lag})) if at else PLAIN
+        asked = _draft(plan, text[at : at + min(plan.limit, room)], firm=world.firm)
         stay = 0
         while stay < asked.tokens and lucky[at + stay] < text[at + stay].chance:
             stay += 1
@@ -121,6 +121,7 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
                 total_s=draft_s + verify_s,
                 draft_prefill=lag if asked.passes else 0,
                 draft_passes=asked.passes,
+                drafter=plan.drafter,
                 confidences=tuple(place.confidence for place in text[at : at + asked.passes]),
                 chances=tuple(place.chance for place in judged),
             )
@@ -142,17 +143,17 @@ class _Asked:
     passes: int
 
 
-def _draft(plan: Plan, ahead: Text) -> _Asked:
+def _draft(plan: Plan, ahead: Text, *, firm: bool) -> _Asked:
     """Let the plan decide along the text ahead, as a drafter does."""
     tokens = passes = 0
     for place in ahead:
         if passes and not plan.wants_pass():
             break
         passes += 1
-        if not plan.wants_token(place.confidence):
+        if not plan.wants_token(place.confidence, firm=firm):
             break
         tokens += 1
-    return _Asked(min(tokens, plan.keep()), passes)
+    return _Asked(tokens if firm else min(tokens, plan.keep()), passes)
 
 
 def _draft_seconds(world: World, lag: int, passes: int) -> float:
@@ -184,14 +185,14 @@ class _ThresholdPlan:
     bound: float
     limit: int
     learns: bool = True
-    drafter: int = 0
+    drafter: str = DRAFT
     aim: int = 0
     tokens: int = 0
 
     def wants_pass(self) -> bool:
         return True
 
-    def wants_token(self, confidence: float) -> bool:
+    def wants_token(self, confidence: float, *, firm: bool) -> bool:  # noqa: ARG002 - a `Plan`
         if confidence < self.bound:
             return False
         self.tokens += 1
@@ -222,7 +223,7 @@ class Oracle:
     def plan(self, situation: Situation) -> Plan:
         """The best length from here on."""
         world, rate = self._world, self._rate
-        cost = world.draft.seconds(situation.lags[0])
+        cost = world.draft.seconds(situation.lags[DRAFT])
         chain, gain = 1.0, 1.0
         best, length = 1.0 - rate * world.target.seconds(1), 0
         for m in range(1, min(situation.room, LONGEST) + 1):

@@ -27,7 +27,7 @@ from llama_cpp import llama_cpp as lib
 from localspec.engine import verify
 from localspec.engine.acceptance import Accept, coupling, overlap
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model

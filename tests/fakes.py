@@ -13,7 +13,7 @@ from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Situation
-from localspec.engine.stats import FinishReason, Prefill, Round
+from localspec.engine.stats import DRAFT, FinishReason, Prefill, Round
 from localspec.errors import Cancelled
 
 BOS, EOS, START, END = 256, 257, 258, 259
@@ -135,7 +135,7 @@ def round_of(
         draft_passes=passes,
         confidences=(0.9,) * passes,
         chances=(chance,) * min(passes, accepted + 1),
-        **more,
+        **{"drafter": DRAFT if passes else "", **more},
     )
 
 

@@ -13,7 +13,7 @@ from localspec.chat.meter import Meter
 from localspec.chat.settings import ChatSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.stats import Prefill
+from localspec.engine.stats import DRAFT, Prefill
 from tests.fakes import round_of, rounds_of
 
 
@@ -69,7 +69,7 @@ def test_a_look_at_the_draft_is_no_part_of_what_plain_decoding_takes() -> None:
 @pytest.mark.parametrize("gamma", [0, 3])
 def test_the_plain_speed_is_this_machine_s_also_where_the_draft_length_is_fixed(gamma: int) -> None:
     """It is half as fast as when it was measured."""
-    auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, [{0: {1: 0.01}}]))
+    auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, {DRAFT: {0: {1: 0.01}}}))
     drafting = Drafting(ChatSettings(gamma=gamma), auto, able=True)
     assert drafting.plain_speed(100) == pytest.approx(10)
     for _ in range(20):

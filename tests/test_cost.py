@@ -12,6 +12,7 @@ from localspec.engine.length.cost import Costs, Curve, Growth, ModelCosts, bucke
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import Profile, ProfileStore, measure, measure_by_context
 from localspec.engine.length.stopping import Plan, Situation
+from localspec.engine.stats import DRAFT
 from localspec.errors import Cancelled
 
 from .support.stub_context import StubContext, StubModel
@@ -190,15 +191,15 @@ def test_less_context_never_costs_nothing() -> None:
 
 
 def test_drafting_costs_its_catching_up_and_its_steps() -> None:
-    costs = Costs({0: JAGGED}, [{0: {1: 0.1, 16: 0.4}}])
-    assert costs.drafting(0, 0, 1, 3) == pytest.approx(0.3)
-    assert costs.drafting(0, 0, 16, 3) == pytest.approx(0.6)
-    assert costs.drafting(0, 0, 16, 0) == 0
+    costs = Costs({0: JAGGED}, {DRAFT: {0: {1: 0.1, 16: 0.4}}})
+    assert costs.drafting(DRAFT, 0, 1, 3) == pytest.approx(0.3)
+    assert costs.drafting(DRAFT, 0, 16, 3) == pytest.approx(0.6)
+    assert costs.drafting(DRAFT, 0, 16, 0) == 0
     for _ in range(30):
-        costs.observe_draft(0, 0, 1, 4, 0.8)
-        costs.observe_draft(0, 0, 16, 1, 0.5)
-    assert costs.drafting(0, 0, 1, 1) == pytest.approx(0.2, rel=0.1)
-    assert costs.drafting(0, 0, 16, 1) == pytest.approx(0.5, rel=0.2)
+        costs.observe_draft(DRAFT, 0, 1, 4, 0.8)
+        costs.observe_draft(DRAFT, 0, 16, 1, 0.5)
+    assert costs.drafting(DRAFT, 0, 1, 1) == pytest.approx(0.2, rel=0.1)
+    assert costs.drafting(DRAFT, 0, 16, 1) == pytest.approx(0.5, rel=0.2)
 
 
 # ---------------------------------------------------------------- measuring
@@ -257,13 +258,13 @@ def test_what_drafts_copies_a_state_first_and_that_is_timed() -> None:
 
 
 def test_going_back_is_learnt() -> None:
-    costs = Costs({0: {1: 1.0, 4: 2.0}}, [], takes_back=0)
+    costs = Costs({0: {1: 1.0, 4: 2.0}}, {}, takes_back=0)
     assert costs.going_back(0, drafted=5, accepted=3) == pytest.approx(2.0)
     assert costs.going_back(0, drafted=3, accepted=3) == 0
     for _ in range(60):
         costs.observe_going_back(0, 3, 5.0)
     assert costs.going_back(0, drafted=5, accepted=0) == pytest.approx(2.5, rel=0.02)
-    plain = Costs({0: {1: 1.0}}, [])
+    plain = Costs({0: {1: 1.0}}, {})
     plain.observe_going_back(0, 3, 5.0)
     assert plain.going_back(0, drafted=5, accepted=0) == 0
 
@@ -340,7 +341,7 @@ class Machine:
 
 def length(plan: Plan, confidence: float) -> int:
     """How much is drafted by a draft that is always as confident."""
-    while plan.wants_token(confidence) and plan.aim < plan.limit and plan.wants_pass():
+    while plan.wants_token(confidence, firm=True) and plan.aim < plan.limit and plan.wants_pass():
         pass
     return plan.aim
 
@@ -352,7 +353,7 @@ def test_the_first_decision_in_every_bucket_is_right(confidence: float) -> None:
     assert target.context.tokens == draft.context.tokens == []
 
     def first(of_target, of_draft, context: int) -> int:
-        policy = AutoGamma(Costs(of_target, [of_draft]))
+        policy = AutoGamma(Costs(of_target, {DRAFT: of_draft}))
         policy.begin(follow_clock=False)  # by the table alone: nothing is tried in hope
         return length(policy.plan(Situation(room=60, context=context)), confidence)
 

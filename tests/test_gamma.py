@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from localspec.chat.wording import gamma_words
 from localspec.engine.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import look_for_argmax
+from localspec.engine.drafter import argmax_proposer
 from localspec.engine.generate import GenerateSettings
 from localspec.engine.length import gamma
 from localspec.engine.length.calibration import Calibration
@@ -23,6 +24,7 @@ from localspec.engine.length.gamma import AutoGamma, FixedGamma, gamma_for
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Situation, StoppingPlan
 from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.sampling import Dist, SamplingParams
+from localspec.engine.stats import DRAFT
 from localspec.engine.verify import Draft, LossyRule
 
 from .fakes import round_of
@@ -32,8 +34,12 @@ FLAT = {1: 1.0, 17: 1.2}
 STEEP = {1: 1.0, 2: 2.0, 17: 17.0}
 
 
-def auto(target=FLAT, step: float = 0.05, drafts: int = 1, **how: int) -> AutoGamma:
-    return AutoGamma(Costs({0: target}, [{0: {1: step, 64: 10 * step}}] * drafts), **how)
+def auto(
+    target=FLAT, step: float = 0.05, drafts: Sequence[str] = (DRAFT,), **how: int
+) -> AutoGamma:
+    return AutoGamma(
+        Costs({0: target}, {name: {0: {1: step, 64: 10 * step}} for name in drafts}), **how
+    )
 
 
 # ---------------------------------------------------------------- calibration
@@ -109,20 +115,20 @@ class Told(Calibration):
         return self.mean
 
 
-def drafted(plan: StoppingPlan, chances: list[float]) -> tuple[int, int]:
+def drafted(plan: StoppingPlan, chances: list[float], *, firm: bool = True) -> tuple[int, int]:
     """(tokens added, tokens kept) when the draft shows these confidences."""
     tokens = 0
     for i, chance in enumerate(chances[: plan.limit]):
         if i and not plan.wants_pass():
             break
-        if not plan.wants_token(chance):
+        if not plan.wants_token(chance, firm=firm):
             break
         tokens += 1
     return tokens, plan.keep()
 
 
-def plan_of(times: list[float], *, step=0.05, rate=1.0, mean=0.8, cuttable=False) -> StoppingPlan:
-    return StoppingPlan(Told(mean), [0.0, *times], step, rate, cuttable=cuttable)
+def plan_of(times: list[float], *, step=0.05, rate=1.0, mean=0.8) -> StoppingPlan:
+    return StoppingPlan(Told(mean), [0.0, *times], step, rate)
 
 
 def test_convex_costs_stop_where_one_more_does_not_pay() -> None:
@@ -143,10 +149,10 @@ def test_the_look_ahead_crosses_a_bump() -> None:
 def test_what_was_hoped_for_and_did_not_come_is_cut_where_that_is_allowed() -> None:
     bump = [1.0, 1.3, 2.9, 2.2, 3.5, 4.5, 5.5]
     chances = [0.9, 0.9, 0.05, 0.9]
-    tokens, kept = drafted(plan_of(bump, mean=0.9, cuttable=True), chances)
+    tokens, kept = drafted(plan_of(bump, mean=0.9), chances, firm=False)
     assert (tokens, kept) == (2, 1)
     # Under the token rule what is drafted is submitted, and so is worth less than its prefix.
-    tokens, kept = drafted(plan_of(bump, mean=0.9, cuttable=False), chances)
+    tokens, kept = drafted(plan_of(bump, mean=0.9), chances)
     assert tokens == kept
 
 
@@ -206,12 +212,12 @@ def test_a_single_round_without_a_draft_does_not_change_what_is_said() -> None:
         policy.plan(Situation(room=60))
         policy.observe(round_of(4, 3))
     for room in (2, 1, 1, 0):  # an answer's last rounds
-        policy.plan(Situation(room=room, remaining=room + 1, lags=(400,)))
+        policy.plan(Situation(room=room, remaining=room + 1, lags={DRAFT: 400}))
         policy.observe(round_of(0, 0))
     assert gamma_words(policy.note()).startswith("drafting 4")
     assert policy.length == 4
     for _ in range(20):
-        policy.plan(Situation(room=60, remaining=8, lags=(4000,)))
+        policy.plan(Situation(room=60, remaining=8, lags={DRAFT: 4000}))
         policy.observe(round_of(0, 0))
     assert gamma_words(policy.note()).startswith("not drafting")
     assert policy.length == 0
@@ -228,23 +234,23 @@ def test_it_does_not_draft_where_that_costs_and_says_so() -> None:
     assert gamma_words(policy.note()) == "not drafting: this draft costs more than it saves here"
 
 
-def test_plain_decoding_is_interrupted_by_looks_that_become_rarer_and_end() -> None:
+def test_plain_decoding_is_interrupted_by_probes_that_become_rarer_and_end() -> None:
     policy = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1)
     policy.begin(follow_clock=False)
-    looks = []
+    probes = []
     lag = 1
     for i in range(400):
-        plan = policy.plan(Situation(room=60, lags=(lag,)))
+        plan = policy.plan(Situation(room=60, lags={DRAFT: lag}))
         asked = plan.limit > 0
-        looks += [i] * asked
+        probes += [i] * asked
         lag = 1 if asked else lag + 1
         policy.observe(round_of(0, 0, chance=0.02, passes=int(asked)))
-    pauses = [b - a for a, b in pairwise(looks)][4:]
+    pauses = [b - a for a, b in pairwise(probes)][4:]
     assert pauses == sorted(pauses)
-    assert 5 < len(looks) < 25
+    assert 5 < len(probes) < 25
 
 
-def test_once_the_account_of_looks_is_empty_a_round_works_out_nothing_more(
+def test_once_the_account_of_probes_is_empty_a_round_works_out_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy, asked = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), 0
@@ -256,13 +262,13 @@ def test_once_the_account_of_looks_is_empty_a_round_works_out_nothing_more(
 
     monkeypatch.setattr(gamma, "gamma_for", counted)
     policy.begin(follow_clock=False)
-    looks, lag = 0, 1
+    probes, lag = 0, 1
     for _ in range(300):
-        look = policy.plan(Situation(room=60, lags=(lag,))).limit > 0
-        looks, lag = looks + look, 1 if look else lag + 1
-        policy.observe(round_of(0, 0, chance=0.02, passes=int(look)))
-    assert looks > 5
-    assert asked < 2 * looks + 10
+        probe = policy.plan(Situation(room=60, lags={DRAFT: lag})).limit > 0
+        probes, lag = probes + probe, 1 if probe else lag + 1
+        policy.observe(round_of(0, 0, chance=0.02, passes=int(probe)))
+    assert probes > 5
+    assert asked < 2 * probes + 10
 
 
 def test_a_text_that_becomes_easy_is_noticed() -> None:
@@ -293,7 +299,7 @@ def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float)
         lengths = []
         for _ in range(count):
             plan = policy.plan(Situation(room=60))
-            while plan.wants_token(0.9) and plan.aim < plan.limit and plan.wants_pass():
+            while plan.wants_token(0.9, firm=True) and plan.aim < plan.limit and plan.wants_pass():
                 pass
             n = plan.aim
             draft_s = 0.1 * n * speed
@@ -314,12 +320,12 @@ def test_what_a_short_context_yielded_is_not_asked_of_a_long_one() -> None:
     deep = {n: seconds + 0.5 * (1 + n / 4) for n, seconds in times.items()}
 
     def lengths(contexts: list[int]) -> list[int]:
-        policy = AutoGamma(Costs({0: times, 1024: deep}, [{0: {1: 0.1}}]))
+        policy = AutoGamma(Costs({0: times, 1024: deep}, {DRAFT: {0: {1: 0.1}}}))
         policy.begin(follow_clock=False)
         found = []
         for context in contexts:
             plan = policy.plan(Situation(room=60, context=context))
-            while plan.wants_token(0.9) and plan.aim < plan.limit and plan.wants_pass():
+            while plan.wants_token(0.9, firm=True) and plan.aim < plan.limit and plan.wants_pass():
                 pass
             accepted = plan.aim and plan.aim - 1
             policy.observe(round_of(plan.aim, accepted, chance=0.8, context=context))
@@ -332,12 +338,12 @@ def test_what_a_short_context_yielded_is_not_asked_of_a_long_one() -> None:
 
 
 def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
-    costs = Costs({0: FLAT}, [{0: {1: 0.05, 64: 3.0}}])
+    costs = Costs({0: FLAT}, {DRAFT: {0: {1: 0.05, 64: 3.0}}})
     policy = AutoGamma(costs)
     policy.begin(follow_clock=False)
-    assert policy.plan(Situation(room=60, remaining=8, lags=(2000,))) is PLAIN
-    assert policy.plan(Situation(room=60, remaining=8, lags=(2,))) is not PLAIN
-    assert policy.plan(Situation(room=60, remaining=4000, lags=(100,))) is not PLAIN
+    assert policy.plan(Situation(room=60, remaining=8, lags={DRAFT: 2000})) is PLAIN
+    assert policy.plan(Situation(room=60, remaining=8, lags={DRAFT: 2})) is not PLAIN
+    assert policy.plan(Situation(room=60, remaining=4000, lags={DRAFT: 100})) is not PLAIN
 
 
 def test_no_more_is_drafted_than_there_is_room_for() -> None:
@@ -349,17 +355,17 @@ def test_no_more_is_drafted_than_there_is_room_for() -> None:
 
 
 def test_the_better_of_two_drafters_is_chosen() -> None:
-    policy = auto(drafts=2)
+    policy = auto(drafts=("bad", "good"))
     policy.begin(follow_clock=False)
     chosen = []
     for _ in range(60):
-        plan = policy.plan(Situation(room=60, lags=(1, 1)))
+        plan = policy.plan(Situation(room=60, lags={"good": 1, "bad": 1}))
         chosen.append(plan.drafter)
-        good = plan.drafter == 0
+        good = plan.drafter == "good"
         policy.observe(
             round_of(3, 3 if good else 0, chance=0.95 if good else 0.05, drafter=plan.drafter)
         )
-    assert set(chosen[-30:]) == {0}
+    assert set(chosen[-30:]) == {"good"}
 
 
 def test_the_demonstration_drafts_all_the_same_and_says_what_it_costs() -> None:
@@ -377,8 +383,8 @@ def test_the_demonstration_drafts_all_the_same_and_says_what_it_costs() -> None:
 
 
 def test_without_a_draft_there_is_nothing_to_decide() -> None:
-    policy = AutoGamma(Costs({0: FLAT}, []))
-    assert policy.plan(Situation(room=9, lags=())) is PLAIN
+    policy = AutoGamma(Costs({0: FLAT}, {}))
+    assert policy.plan(Situation(room=9, lags={})) is PLAIN
     assert "no draft" in gamma_words(policy.note())
 
 
@@ -403,7 +409,7 @@ def test_the_rule_counts_what_a_rejection_costs() -> None:
     def length(chance: float, rereads: float) -> int:
         times = [0.0, 1.0, 1.25, 1.3, 1.35, 1.4]
         told = Told(chance)
-        plan = StoppingPlan(told, times, 0.05, 1.0, cuttable=False, rereads=rereads)
+        plan = StoppingPlan(told, times, 0.05, 1.0, rereads=rereads)
         return drafted(plan, [chance] * 5)[0]
 
     assert length(0.5, rereads=0.0) > 1
@@ -412,7 +418,7 @@ def test_the_rule_counts_what_a_rejection_costs() -> None:
 
 
 def test_snapshots_bound_the_draft() -> None:
-    costs = Costs({0: FLAT}, [{0: {1: 0.01}}], takes_back=8)
+    costs = Costs({0: FLAT}, {DRAFT: {0: {1: 0.01}}}, takes_back=8)
     assert AutoGamma(costs).plan(Situation(room=60)).limit == 8
     assert costs.going_back(0, drafted=8, accepted=2) == 0
 
@@ -429,7 +435,7 @@ def test_with_a_state_to_copy_it_is_never_much_slower_than_plain_decoding(
         return 1 + n / 80 + (copy_s if n > 1 else 0.0)
 
     table = {n: verifying(n) for n in range(1, 18)}
-    costs = Costs({0: table}, [{0: {1: 0.05}}], takes_back=0)
+    costs = Costs({0: table}, {DRAFT: {0: {1: 0.05}}}, takes_back=0)
     policy, luck = AutoGamma(costs), random.Random(5)
     policy.begin(follow_clock=follow_clock)
     tokens = seconds = 0.0
@@ -437,7 +443,7 @@ def test_with_a_state_to_copy_it_is_never_much_slower_than_plain_decoding(
         plan, passes = policy.plan(Situation(room=60)), 0
         while plan.limit and passes < plan.limit and (not passes or plan.wants_pass()):
             passes += 1
-            if not plan.wants_token(acceptance):
+            if not plan.wants_token(acceptance, firm=True):
                 break
         n = plan.aim
         accepted = next((k for k in range(n) if luck.random() > acceptance), n)
@@ -575,11 +581,11 @@ def test_the_cheap_confidence_is_close_to_the_softmax() -> None:
         x[luck.integers(0, len(x), 50)] += sharpness * luck.exponential(4, 50).astype(np.float32)
         weights = np.exp(x.astype(np.float64) - x.max())
         exact = weights.max() / weights.sum()
-        cheap = look_for_argmax(x, (), ()).confidence()
+        cheap = argmax_proposer(x, (), ()).confidence()
         assert exact <= cheap * 1.0001
         assert cheap <= min(1.0, 30 * exact)
     tiny = np.array([0.0, 1.0, 2.0], np.float32)
-    assert look_for_argmax(tiny, (), ()).confidence() == pytest.approx(
+    assert argmax_proposer(tiny, (), ()).confidence() == pytest.approx(
         1 / (1 + np.exp(-1) + np.exp(-2))
     )
 
@@ -590,7 +596,7 @@ def test_the_best_guess_is_the_largest_logit_wherever_it_stands(n: int) -> None:
     for best in {0, n // 2, n - 1, *luck.integers(0, n, 20).tolist()}:
         x = luck.normal(0, 1, n).astype(np.float32)
         x[best] = 9.0
-        seen = look_for_argmax(x, (), ())
+        seen = argmax_proposer(x, (), ())
         assert seen.pick() == (best, None)
         assert 0.8 < seen.confidence() <= 1
 
@@ -601,9 +607,14 @@ def test_a_decision_takes_microseconds() -> None:
     policy.begin(follow_clock=True)
     tokens, started = 0, time.process_time()
     for _ in range(300):
-        plan = policy.plan(Situation(room=60, cuttable=True))
+        plan = policy.plan(Situation(room=60))
         n = 0
-        while n < 4 and plan.limit and (n == 0 or plan.wants_pass()) and plan.wants_token(0.9):
+        while (
+            n < 4
+            and plan.limit
+            and (n == 0 or plan.wants_pass())
+            and plan.wants_token(0.9, firm=True)
+        ):
             n += 1
         policy.observe(round_of(n, n))
         tokens += n + 1

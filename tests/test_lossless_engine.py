@@ -14,12 +14,13 @@ import pytest
 from localspec.engine import verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import Dist, SamplingParams
+from localspec.engine.stats import DRAFT
 
 from .support.gguf_models import write_random_llama
 
@@ -56,7 +57,7 @@ def engine(
 def auto() -> GammaPolicy:
     """The stopping rule over a cost curve that makes drafting pay."""
     target = {0: {n: 10.0 + n for n in range(1, 25)}}
-    return AutoGamma(Costs(target, [{0: {1: 1.0}}]))
+    return AutoGamma(Costs(target, {DRAFT: {0: {1: 1.0}}}))
 
 
 def run(

@@ -12,6 +12,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,15 +20,16 @@ import pytest
 from localspec.engine import acceptance, generate, verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
 from localspec.engine.noise import CounterNoise, Noise
+from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
-from localspec.engine.stats import FinishReason, Round
+from localspec.engine.stats import DRAFT, FinishReason, Round
 from localspec.engine.verify import (
     Draft,
     LossyRule,
@@ -155,6 +157,9 @@ class Branching:
         h = min(1.0, probability)
         assert h >= 0
         return self.branch([h, 1 - h]) == 0
+
+    def for_drafts(self) -> Branching:
+        return self
 
     def pick(self, dist: Dist, position: int) -> int:
         assert position >= len(PROMPT)
@@ -328,7 +333,28 @@ def drawn_from_another_q(world: World, noise: Noise) -> Draft:
     return Draft(draft.tokens, tuple(Dist(q.ids, q.probs**2 / (q.probs**2).sum()) for q in draft.q))
 
 
-SAMPLED = (fixed, stop_before, stop_after, stop_by_coin, stop_by_value, nothing)
+def sampled_then_copied(world: World, noise: Noise, *, firm: bool = True) -> Draft:
+    """Two sampled tokens, one that was not sampled; then cut for what all of them turned out to be.
+
+    Those that were sampled are firm; as if none were it is biased.
+    """
+    sampled = _sampled(world, noise, after=lambda prob: prob < 0.3).tokens[:2]
+    rows = tuple(world.q(sampled[:i]) for i in range(len(sampled)))
+    copied = int(world.q(sampled).ids[-1]) if len(sampled) < world.gamma else None
+    tail = () if copied is None else (copied,)
+    points = tuple(Dist.point(token) for token in tail)
+    draft = Draft((*sampled, *tail), (*rows, *points), len(sampled) if firm else 0)
+    return draft.cut(sum(draft.tokens) % (len(draft.tokens) + 1))
+
+
+def cut_what_is_firm(world: World, noise: Noise) -> Draft:
+    return sampled_then_copied(world, noise, firm=False)
+
+
+SAMPLED = (
+    *(fixed, stop_before, stop_after, stop_by_coin, stop_by_value, nothing),
+    sampled_then_copied,
+)
 POINTS = (argmax, argmax_best_prefix)
 RULES: dict[str, tuple[Rule, type[Branching]]] = {
     "match": (match_rule, Branching),
@@ -529,6 +555,11 @@ def test_sample_then_discard_is_caught(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
+def test_cutting_firm_tokens_is_caught(rule: str) -> None:
+    assert distance(CHAINS["plain"], cut_what_is_firm, RULES[rule][0]) > CAUGHT
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
 def test_cutting_a_sampled_draft_at_the_grammar_is_caught(rule: str) -> None:
     assert distance(CHAINS["grammar, p zero"], cut_at_grammar, RULES[rule][0]) > CAUGHT
 
@@ -604,7 +635,6 @@ class Stopping:
             times=self._times,
             step=0.05,
             rate=self._rate,
-            cuttable=situation.cuttable,
         )
 
     def observe(self, done: Round) -> None: ...
@@ -697,7 +727,7 @@ def automatic(demonstration: int) -> AutoGamma:
     """The default policy, over costs that make drafting pay, or not: then as a demonstration."""
     late = 0.2 if demonstration == 0 else 9.0
     target = {0: {n: 1.0 + late * (n - 1) for n in range(1, 6)}}
-    return AutoGamma(Costs(target, [{0: {1: 0.05}}]), demonstration=demonstration)
+    return AutoGamma(Costs(target, {DRAFT: {0: {1: 0.05}}}), demonstration=demonstration)
 
 
 def generation_distance(
@@ -795,11 +825,11 @@ def test_cutting_before_an_end_or_an_unknown_id_is_caught(
 def test_cutting_what_was_sampled_is_caught_in_the_engine(
     accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Cuttable(acceptance.Drawing):
-        def __getattribute__(self, name: str) -> object:
-            return True if name == "cuttable" else super().__getattribute__(name)
+    def loose(*how: Any, firm: bool) -> SamplingProposer:
+        assert firm
+        return SamplingProposer(*how, firm=False)
 
-    monkeypatch.setattr(acceptance, "Drawing", Cuttable)
+    monkeypatch.setattr(acceptance, "SamplingProposer", loose)
     off, _ = engine_distance(
         CHAINS["unsure"], accept, POLICIES["stopping and cutting"], monkeypatch
     )

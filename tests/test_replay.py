@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context
@@ -85,6 +86,36 @@ def test_the_same_batches_give_the_same_rows(accept: Accept) -> None:
     assert found.rounds == len(lines) - 1
 
 
+def test_a_trace_of_the_first_version_is_still_read() -> None:
+    """Draft and target drew from one stream then; recorded by the version before."""
+    lines = (Path(__file__).parent / "data" / "trace_version_1.jsonl").read_text("utf-8")
+    trace = read_trace(lines.splitlines())
+    assert trace.version == 1
+    assert rederive(trace) == [24, 20, 23, 5, 18, 27, 17, 26, 2, 17, 18, 37, 21, 10]
+    found = redecode(trace, stubs_target())
+    assert found.same_tokens
+    assert found.max_difference == 0
+    damaged = lines.replace('"version": 1', '"version": 2')
+    with pytest.raises(LocalspecError, match="cannot be replayed"):
+        read_trace(damaged.splitlines())
+
+
+@pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])
+def test_what_the_target_draws_does_not_depend_on_how_much_was_drafted(accept: Accept) -> None:
+    sampling = SamplingParams(temperature=1.0, seed=4)
+    drawn: dict[str, set[tuple[float, ...]]] = {"draws": set(), "draft_draws": set()}
+    for gamma in (0, 1, 3, 8):
+        _, lines = record(stubs(), PROMPT, gamma, accept=accept, sampling=sampling)
+        for name, each in drawn.items():
+            numbers = [u for line in lines[1:] for u in json.loads(line)[name]]
+            each.add(tuple(numbers[:40]))
+    assert len(drawn["draws"]) == 1
+    longest = max(drawn["draft_draws"], key=len)
+    assert all(longest[: len(numbers)] == numbers for numbers in drawn["draft_draws"])
+    assert (len(longest) > 0) == (accept is not Accept.MATCH)
+    assert not set(longest) & {u for numbers in drawn["draws"] for u in numbers}
+
+
 class _Clearable(StubContext):
     def clear(self) -> None:
         self.tokens.clear()
@@ -120,6 +151,8 @@ def _edit(change: Callable[[dict[str, Any]], None], line: int) -> Callable[[list
         _edit(lambda d: d.update(position=d["position"] + 1), 3),
         _edit(lambda d: d.update(draws=[1 - u for u in d["draws"]]), 3),
         _edit(lambda d: d.update(draws=[]), 3),
+        _edit(lambda d: d.update(draft_draws=[1 - u for u in d["draft_draws"]]), 3),
+        _edit(lambda d: d.pop("draft_draws"), 3),
         _edit(lambda d: d.update(drafted=[(t + 1) % VOCAB for t in d["drafted"]]), 3),
         _edit(lambda d: d["p"].pop("0"), 3),
         _edit(lambda d: d.pop("q"), 3),
@@ -146,7 +179,7 @@ def _edit(change: Callable[[dict[str, Any]], None], line: int) -> Callable[[list
 )
 def test_a_damaged_trace_is_told(damage: Callable[[list[str]], None]) -> None:
     _, lines = record(
-        stubs(), PROMPT, accept=Accept.TOKEN, sampling=SamplingParams(temperature=1.0, seed=2)
+        stubs(), PROMPT, accept=Accept.TOKEN, sampling=SamplingParams(temperature=1.0, seed=7)
     )
     assert json.loads(lines[3])["accepted"] > 0
     damage(lines)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import NOTHING_READ, Look, ModelDrafter
+from localspec.engine.drafter import NOTHING_READ, ModelDrafter, Proposer
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -25,10 +26,10 @@ from localspec.engine.length.profile import (
     measure_by_context,
 )
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.llama import AfterDecode, Context, ContextOptions, Model
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import Round
+from localspec.engine.stats import DRAFT, Round
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled
 
@@ -61,6 +62,9 @@ def options(*, snapshots: int = 0, n_ctx: int = 512, flash: bool = True) -> Cont
 class Scripted:
     """Knows what comes: right for `k` tokens, then wrong; `k` runs over every position."""
 
+    name = "scripted"
+    after_decode: AfterDecode | None = None
+
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         self.text = list(text)
         self.gamma = gamma
@@ -70,7 +74,7 @@ class Scripted:
         self.views: tuple[()] = ()
         self.confidences: tuple[()] = ()
 
-    def begin(self, tokens: Sequence[int], look: Look, cancel: Cancel) -> None: ...
+    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None: ...
 
     def lag(self, tokens: Sequence[int]) -> int:
         return 1
@@ -85,6 +89,27 @@ class Scripted:
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         assert accepted in (self.right, self.gamma) or len(tokens) > len(self.text) - self.gamma
+
+
+class Watching(Scripted):
+    """Sees every decode of the target, and knows by that alone what stands in its cache."""
+
+    def __init__(self, text: Sequence[int], gamma: int) -> None:
+        super().__init__(text, gamma)
+        self.seen: list[int] = []
+        self.decodes = 0
+        self.after_decode = self.see
+
+    def see(self, tokens: Sequence[int], start: int) -> None:
+        assert start <= len(self.seen), "what stands before was never shown"
+        self.seen[start:] = tokens
+        self.decodes += 1
+
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+        assert self.seen[: len(tokens) - 1] == tokens[:-1]
+        return super().propose(tokens, plan)
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None: ...
 
 
 class Spoilt(ModelDrafter):
@@ -134,6 +159,26 @@ def test_a_target_that_rejects_at_every_position_says_what_plain_decoding_says(
         assert context.tokens == [*PROMPT, *want][: len(context.tokens)]
     full = [done.accepted for done in rounds if done.drafted == gamma]
     assert set(full) == set(range(gamma + 1))
+
+
+@pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
+def test_a_drafter_sees_every_decode_of_the_target(model: Model, snapshots: int) -> None:
+    """Prompts in batches, plain rounds, drafted ones, rejected tokens, what is read again."""
+    want = plain(model, 60)
+    how = replace(options(snapshots=snapshots), n_batch=16)
+    with Context(model, how) as context:
+        drafter = Watching([*PROMPT, *want], GAMMA)
+        engine = Engine(context, drafter)
+        rounds = generate(engine, PROMPT, GAMMA, 40)
+        assert drafter.decodes >= len(rounds) + 3
+        assert tokens_of(rounds) == want[:40]
+        generate(engine, [*PROMPT, *want[:20]], 0, 10)
+        generate(engine, PROMPT[:20], 0, 5)
+        assert drafter.seen[: len(context.tokens)] == context.tokens
+        generate(engine, [*PROMPT, *want[:30]], GAMMA, 20)
+        seen = drafter.decodes
+        generate(Engine(context), PROMPT, 0, 5)
+        assert drafter.decodes == seen
 
 
 def test_a_draft_that_is_rejected_at_every_position_goes_on_as_if_it_had_not_been(
@@ -310,7 +355,7 @@ def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draf
         steps = measure(draft, DRAFT_SIZES, budget=1e9, one_row=True, clock=lambda: now).points
         assert curve[1] == pytest.approx(1.0)
         assert curve[4] == pytest.approx(1.0 + copy_s)
-        policy = AutoGamma(Costs({0: curve}, [{0: steps}], target.takes_back))
+        policy = AutoGamma(Costs({0: curve}, {DRAFT: {0: steps}}, target.takes_back))
         engine, cancel = Engine(target, ModelDrafter(draft, model.n_vocab)), Cancel()
         list(engine.prefill(PROMPT, cancel))
         began = now

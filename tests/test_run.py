@@ -29,7 +29,7 @@ FIELDS = {
     *("text", "tokens", "finish_reason", "prompt_tokens", "generated_tokens"),
     *("tokens_per_second", "time_to_first_token_s", "drafted_tokens", "accepted_tokens"),
     *("acceptance_rate", "mean_tokens_per_round", "rounds", "prefill", "peak_memory_bytes"),
-    *("settings", "notices"),
+    *("settings", "notices", "drafters"),
 }
 
 
@@ -145,9 +145,17 @@ def test_the_document_is_complete_and_adds_up(story: Callable[..., dict[str, Any
     document = story("--temp", "0", "-n", "40", "--gamma", "3", "--system-prompt", "Be brief.")
     assert set(document) == FIELDS
     rounds = document["rounds"]
-    assert set(rounds[0]) == {"gamma", "drafted", "accepted", "emitted", "draft_s", "verify_s"}
+    assert set(rounds[0]) == {
+        *("gamma", "drafter", "drafted", "accepted", "emitted", "draft_s", "verify_s")
+    }
     for field in ("drafted", "accepted"):
         assert sum(done[field] for done in rounds) == document[f"{field}_tokens"]
+    assert [done["drafter"] for done in rounds[:3]] == ["", "draft", "draft"]
+    assert list(document["drafters"]) == ["draft"]
+    for field in ("drafted", "accepted"):
+        assert document["drafters"]["draft"][field] == document[f"{field}_tokens"]
+    drafting = sum(done["draft_s"] for done in rounds if done["drafter"])
+    assert document["drafters"]["draft"]["seconds"] == pytest.approx(drafting)
     assert sum(done["emitted"] for done in rounds) == document["generated_tokens"] == 40
     assert len(document["tokens"]) == 40
     assert document["finish_reason"] == "length"

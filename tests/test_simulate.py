@@ -24,7 +24,7 @@ from benchmarks.simulator import (
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.stats import Round
+from localspec.engine.stats import DRAFT, Round
 
 STEP = 0.1  # the draft's step, of T(1): a draft of a tenth
 ACCEPTANCES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -44,7 +44,7 @@ def recorded() -> list[Position]:
 
 def auto(points: Points, step: float = STEP) -> AutoGamma:
     draft = {n: step * seconds for n, seconds in points.items()}
-    return AutoGamma(Costs({0: points}, [{0: draft}]))
+    return AutoGamma(Costs({0: points}, {DRAFT: {0: draft}}))
 
 
 class Clocked:
@@ -134,15 +134,15 @@ def test_the_rule_reaches_the_oracle_on_steady_acceptance(curve: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cuttable", [True, False])
+@pytest.mark.parametrize("firm", [True, False])
 @pytest.mark.parametrize("curve", CURVES)
-def test_the_rule_on_texts_cut_from_recorded_rounds(curve: str, cuttable: bool) -> None:
+def test_the_rule_on_texts_cut_from_recorded_rounds(curve: str, firm: bool) -> None:
     """Acceptance that goes up and down with the confidence, as it was recorded.
 
     The oracle is told every position's acceptance as far as confidence tells it, before anything
     is drafted; the rule sees a confidence only after it has paid for the pass.
     """
-    world = World.of(CURVES[curve], STEP, cuttable=cuttable)
+    world = World.of(CURVES[curve], STEP, firm=firm)
     shares = []
     for acceptance in ACCEPTANCES:
         text = steady(recorded(), acceptance, 1500, seed=3)
@@ -215,7 +215,7 @@ def test_a_measurement_that_was_disturbed_is_found_out(curve: str, factor: float
 
     def policy(table: Points) -> AutoGamma:
         draft = {n: STEP * seconds for n, seconds in points.items()}
-        return AutoGamma(Costs({0: table}, [{0: draft}]))
+        return AutoGamma(Costs({0: table}, {DRAFT: {0: draft}}))
 
     right = replay(Clocked(policy(points)), text, world).speed
     assert replay(Clocked(policy(disturbed)), text, world).speed > 0.9 * right
@@ -232,6 +232,6 @@ def test_a_draft_as_large_as_the_target_is_never_used(curve: str) -> None:
 
 def test_the_same_replay_gives_the_same_rounds() -> None:
     text = steady(recorded(), 0.7, 800)
-    world = World.of(CURVES["RTX 3090, 8B Q4_0"], STEP, cuttable=False)
+    world = World.of(CURVES["RTX 3090, 8B Q4_0"], STEP, firm=True)
     policy = auto(CURVES["RTX 3090, 8B Q4_0"])
     assert replay(policy, text, world) == replay(policy, text, world)

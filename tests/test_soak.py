@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.soak import BUCKET, Sample, Speed, aged, assess, lines, soak
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model

@@ -17,7 +17,7 @@ from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
-from localspec.engine.stats import Round
+from localspec.engine.stats import DRAFT, Round
 from localspec.errors import UsageError
 from localspec.loading import measuring, tuning
 from localspec.loading.measuring import Measured, chosen_threads, measured, profile_store
@@ -148,7 +148,7 @@ def test_a_draft_that_was_measured_while_something_else_ran_is_measured_again(
 
     monkeypatch.setattr(profile, "measure", slower)
     found = start(target_context, draft_context)
-    assert found.auto.costs.drafts[0].at(0).seconds(1) == pytest.approx(DRAFT_POINTS[1])
+    assert found.auto.costs.drafts[DRAFT].at(0).seconds(1) == pytest.approx(DRAFT_POINTS[1])
     assert profile_store().load(found.draft.identity) == found.draft
 
 
@@ -266,7 +266,7 @@ def test_what_rounds_teach_is_kept_but_a_repeatable_answer_goes_by_what_was_meas
         one.auto.begin(follow_clock=False)
         shapes = []
         for _ in range(4):
-            plan = one.auto.plan(Situation(room=8, lags=(1,)))
+            plan = one.auto.plan(Situation(room=8, lags={DRAFT: 1}))
             assert isinstance(plan, StoppingPlan)
             shapes.append([plan._rate, *plan._times])
             one.auto.observe(timed(3, 30e-3))

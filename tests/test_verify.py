@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.engine import verify
-from localspec.engine.acceptance import Accept, drawing
+from localspec.engine.acceptance import Accept, verification
 from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.verify import (
@@ -240,7 +240,7 @@ def test_lenience_at_temperature_0_takes_what_is_near_the_best() -> None:
 
 def test_lenience_1_at_temperature_0_is_plain_greedy() -> None:
     """Of two best tokens only the one that plain decoding takes is accepted."""
-    how = drawing(Accept.MATCH, SamplingParams(temperature=0), lenience=1.0)
+    how = verification(Accept.MATCH, SamplingParams(temperature=0), lenience=1.0)
     p = [how.sampler.row(np.array([1, 1, 0], np.float32), [])] * 2
     assert how.rule(Draft((1,)), p, how.noise, 0) == Verdict(0, 0)
 

@@ -28,6 +28,7 @@ def document(session: Session, end: TurnEnd) -> dict[str, Any]:
         "acceptance_rate": stats.acceptance_rate,
         "mean_tokens_per_round": stats.mean_tokens_per_round,
         "rounds": [_round(done) for done in stats.rounds],
+        "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
         "prefill": prefill(stats),
         "peak_memory_bytes": session.peak_memory_bytes(),
         "settings": settings(session),
@@ -38,6 +39,7 @@ def document(session: Session, end: TurnEnd) -> dict[str, Any]:
 def _round(done: Round) -> dict[str, Any]:
     return {
         "gamma": done.gamma,
+        "drafter": done.drafter,
         "drafted": done.drafted,
         "accepted": done.accepted,
         "emitted": done.emitted,

@@ -7,47 +7,46 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from localspec.engine.draft import (
-    Agreement,
-    KeptView,
-    Logits,
-    Look,
-    LookForBest,
-    LookToSample,
-    look_for_argmax,
-)
 from localspec.engine.grammar import Constraint
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
 from localspec.engine.params import Accept, SamplingParams, check_lenience
+from localspec.engine.proposer import (
+    Agreement,
+    BestProposer,
+    KeptView,
+    Logits,
+    Proposer,
+    SamplingProposer,
+    argmax_proposer,
+)
 from localspec.engine.sampling import Dist, Sampler
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Rule, rule_named
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class Verification:
     """One generation's sampler chain, its rule, its randomness, and how the draft sees a token.
 
     Attributes:
-        cuttable: whether a finished draft may be cut short. Where the rule weighs a token's own
-            q, leaving it out for what it turned out to be would bias the output.
+        invariant: whether the seed gives the same text whatever is drafted (2408.07978).
     """
 
     sampler: Sampler
     rule: Rule
     noise: Noise
-    look: Look
-    cuttable: bool
+    proposer: Proposer
+    invariant: bool
 
 
-def drawing(
+def verification(
     accept: Accept,
     sampling: SamplingParams,
     *,
     constraint: Constraint | None = None,
     lenience: float | None = None,
     recorder: Recorder | None = None,
-) -> Drawing:
+) -> Verification:
     """Put together what `accept` needs; with `lenience` a lossy rule takes its place.
 
     At temperature 0 every rule comes down to a match with the draft's best guess.
@@ -60,19 +59,20 @@ def drawing(
         lenience = None
     name = _rule_name(accept, sampling, lenience)
     coupled = accept is Accept.COUPLED and name == "match" and not sampling.greedy
-    noise: Noise = CounterNoise(sampling.seed) if coupled else StreamNoise(sampling.seed)
+    noise = CounterNoise(sampling.seed) if coupled else StreamNoise(sampling.seed)
+    drafts = noise.for_drafts()
     if recorder is not None:
-        noise = recorder.listen(noise, name, lenience)
+        noise, drafts = recorder.listen(noise, drafts, name, lenience)
     sampler = Sampler(_lenient(sampling, lenience), constraint)
     rule = rule_named(name, lenience)
     if name in ("match", "lossy greedy") and not coupled:
         best = _best(sampler)
-        return Drawing(
-            sampler, rule, noise, best if name == "match" else _kept(best), cuttable=True
-        )
+        if name == "match":
+            return Verification(sampler, rule, noise, best, invariant=True)
+        return Verification(sampler, rule, noise, _kept(best), invariant=False)
     agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
-    look = LookToSample(sampler, noise, agreement)
-    return Drawing(sampler, rule, noise, look, cuttable=coupled)
+    proposer = SamplingProposer(sampler, drafts, agreement, firm=not coupled)
+    return Verification(sampler, rule, noise, proposer, invariant=coupled)
 
 
 def _rule_name(accept: Accept, sampling: SamplingParams, lenience: float | None) -> str:
@@ -89,21 +89,21 @@ def _lenient(sampling: SamplingParams, lenience: float | None) -> SamplingParams
     return replace(sampling, temperature=1.0, top_k=0, top_p=1.0, typical_p=1.0, min_p=lenience)
 
 
-def _best(sampler: Sampler) -> Look:
+def _best(sampler: Sampler) -> Proposer:
     """The draft's best guess: a plain argmax where nothing else bears on it."""
     params = sampler.params
     if sampler.constraint(()) is None and not (params.penalised or params.logit_bias):
-        return look_for_argmax
-    return LookForBest(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
+        return argmax_proposer
+    return BestProposer(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
 
 
-def _kept(best: Look) -> Look:
+def _kept(best: Proposer) -> Proposer:
     """The same guess under lenience at temperature 0, where a match is not needed."""
 
-    def look(logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> KeptView:
+    def proposer(logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> KeptView:
         return KeptView(best(logits, tokens, drafted))
 
-    return look
+    return proposer
 
 
 def lenient(lenience: float) -> Agreement:

@@ -11,9 +11,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from localspec.engine.acceptance import Drawing, drawing
+from localspec.engine.acceptance import Verification, verification
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import NOTHING_READ, CatchUp, Drafter
+from localspec.engine.drafter import NOTHING_READ, CatchUp, Drafter
 from localspec.engine.grammar import Constraint
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
@@ -59,7 +59,7 @@ class _Generation:
     """What one generation carries from round to round."""
 
     tokens: list[int]
-    drawing: Drawing
+    verification: Verification
     remaining: int
     recorder: Recorder | None
     first: bool = True
@@ -70,7 +70,7 @@ class _Generation:
 class _Asked:
     """What a round says of its drafter; the fields are those of `Round`."""
 
-    drafter: int = 0
+    drafter: str = ""
     passes: int = 0
     catch_up: CatchUp = NOTHING_READ
     confidences: tuple[float, ...] = ()
@@ -111,6 +111,7 @@ class Engine:
                 "Shorten the prompt or raise --ctx-size.",
             )
         self.target.watch(cancel)
+        self.target.after_decode = self.drafter.after_decode if self.drafter else None
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
         for start in range(cached, end, self.target.n_batch):
@@ -137,7 +138,7 @@ class Engine:
             One `Round` for every target pass.
         """
         generation = self._begin(prompt, settings, cancel)
-        policy.begin(follow_clock=generation.drawing.cuttable or not settings.repeatable)
+        policy.begin(follow_clock=generation.verification.invariant or not settings.repeatable)
         if generation.remaining == 0:
             yield _nothing(FinishReason.LENGTH)
             return
@@ -155,7 +156,7 @@ class Engine:
     def _begin(
         self, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
     ) -> _Generation:
-        draw = drawing(
+        how = verification(
             settings.accept,
             settings.sampling,
             constraint=settings.constraint,
@@ -163,24 +164,24 @@ class Engine:
             recorder=settings.recorder,
         )
         if settings.recorder is not None:
-            settings.recorder.begin(prompt, draw.sampler.params)
+            settings.recorder.begin(prompt, how.sampler.params)
         if self.drafter is not None:
-            self.drafter.begin(prompt, draw.look, cancel)
+            self.drafter.begin(prompt, how.proposer, cancel)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
-        return _Generation(list(prompt), draw, remaining, settings.recorder)
+        return _Generation(list(prompt), how, remaining, settings.recorder)
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
-        tokens, draw = generation.tokens, generation.drawing
+        tokens, how = generation.tokens, generation.verification
         started = perf_counter()
         plan = self._plan(generation, policy)
-        draft = self._propose(tokens, plan, cuttable=draw.cuttable)
+        draft = self._propose(tokens, plan)
         drafted = perf_counter()
         if draft.tokens:
             self.target.mark(len(draft.tokens) + 1)
         logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
         verified = perf_counter()
-        p = draw.sampler.rows(logits, tokens, draft.tokens)
-        verdict = draw.rule(draft, p, draw.noise, len(tokens))
+        p = how.sampler.rows(logits, tokens, draft.tokens)
+        verdict = how.rule(draft, p, how.noise, len(tokens))
         if generation.recorder is not None:
             generation.recorder.round(tokens, draft, p, verdict)
         held = len(tokens)  # the cache holds these and the whole draft now
@@ -225,17 +226,14 @@ class Engine:
                 room=max(0, room),
                 context=len(tokens),
                 remaining=remaining,
-                lags=(self.drafter.lag(tokens),),
-                cuttable=generation.drawing.cuttable,
+                lags={self.drafter.name: self.drafter.lag(tokens)},
             )
         )
 
-    def _propose(self, tokens: Sequence[int], plan: Plan, *, cuttable: bool) -> Draft:
+    def _propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
         if plan.limit == 0 or self.drafter is None:
             return EMPTY
-        draft = self.drafter.propose(tokens, plan)
-        kept = plan.keep() if cuttable else len(draft.tokens)
-        return Draft(draft.tokens[:kept], draft.q and draft.q[:kept])
+        return self.drafter.propose(tokens, plan).cut(plan.keep())
 
     def _commit(
         self, generation: _Generation, draft: Draft, verdict: Verdict
@@ -247,7 +245,7 @@ class Engine:
         tokens = emitted[:ended]
         generation.tokens.extend(tokens)
         generation.remaining -= len(tokens)
-        generation.drawing.sampler.accept(tokens)
+        generation.verification.sampler.accept(tokens)
         if ended is not None:
             return tokens, FinishReason.STOP
         if generation.remaining <= 0:
@@ -265,11 +263,11 @@ class Engine:
         drafter.observe(tokens, verdict.accepted)
         passes, catch_up = len(drafter.views), drafter.catch_up
         if not plan.learns:
-            return _Asked(plan.drafter, passes, catch_up)
+            return _Asked(drafter.name, passes, catch_up)
         # The position after the last one accepted was judged too; what follows it was not.
         judged = zip(drafter.views, p[: verdict.accepted + 1], strict=False)
         chances = tuple(view.chance(row) for view, row in judged)
-        return _Asked(plan.drafter, passes, catch_up, tuple(drafter.confidences), chances)
+        return _Asked(drafter.name, passes, catch_up, tuple(drafter.confidences), chances)
 
 
 def _nothing(finish: FinishReason) -> Round:

@@ -1,4 +1,9 @@
-"""The randomness of one generation: one object for all of it, never reseeded inside."""
+"""The randomness of one generation, all of it from one seed, never reseeded inside.
+
+The target draws from one stream, the drafts from another: what verification meets does not depend
+on how many tokens were drafted before. The coupled rule wants the opposite, one and the same
+randomness for both, by position and not by turn.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +41,17 @@ class StreamNoise:
 
     Args:
         seed: fixes the stream; None draws a fresh one. `seed` holds the one in force.
+        of_drafts: the other stream of that seed, independent of the first.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | None = None, *, of_drafts: bool = False) -> None:
         self.seed = secrets.randbits(63) if seed is None else seed
-        self._random = np.random.Generator(np.random.PCG64(self.seed))
+        sequence = np.random.SeedSequence(self.seed, spawn_key=(0,) if of_drafts else ())
+        self._random = np.random.Generator(np.random.PCG64(sequence))
+
+    def for_drafts(self) -> StreamNoise:
+        """What drafts are drawn from beside this."""
+        return StreamNoise(self.seed, of_drafts=True)
 
     def uniform(self) -> float:
         """A number in [0, 1)."""
@@ -59,29 +70,24 @@ class StreamNoise:
         return int(dist.ids[min(index, len(reached) - 1)])
 
 
-class CounterNoise:
+class CounterNoise(StreamNoise):
     """One Gumbel variable for every (seed, position, token id): for the coupled rule.
 
     The draw is a function of the distribution, the position and the seed, not of what was drawn
     before (drafter-invariant speculative decoding, 2408.07978). Only the ids that survived the
-    filters are hashed.
+    filters are hashed. `uniform` and `chance`, which this rule never asks for, are a stream's.
 
     Args:
         seed: fixes every variable; None draws a fresh one. `seed` holds the one in force.
     """
 
     def __init__(self, seed: int | None = None) -> None:
-        self.seed = secrets.randbits(63) if seed is None else seed
-        self._stream = StreamNoise(self.seed)
+        super().__init__(seed)
         self._key = _mix(self.seed + _GOLDEN)
 
-    def uniform(self) -> float:
-        """A number in [0, 1) from an ordinary stream; the coupled rule never asks."""
-        return self._stream.uniform()
-
-    def chance(self, probability: float) -> bool:
-        """True with this probability, from an ordinary stream; the coupled rule never asks."""
-        return self._stream.chance(probability)
+    def for_drafts(self) -> CounterNoise:
+        """The same: with shared variables draft and target tend to say the same."""
+        return self
 
     def pick(self, dist: Dist, position: int) -> int:
         """The id with the largest ``log p + G``, G a Gumbel variable.

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+DRAFT = "draft"
+"""The drafter that is the pair's small model, by name."""
+
 
 class FinishReason(StrEnum):
     """Why a generation ended."""
@@ -72,7 +75,7 @@ class Round:
         draft_cached: tokens that the draft's cache held already.
         draft_passes: decodes of the draft; one more than `drafted` where it was stopped by what
             the last one showed.
-        drafter: which drafter was asked.
+        drafter: the name of the drafter that was asked; empty if none was.
         context: tokens of the sequence when the round began.
         confidences: how sure the draft was, after each of its passes, in order; empty unless the
             policy learns.
@@ -93,7 +96,7 @@ class Round:
     draft_prefill: int = 0
     draft_cached: int = 0
     draft_passes: int = 0
-    drafter: int = 0
+    drafter: str = ""
     context: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()
@@ -106,7 +109,7 @@ class Round:
 
     @property
     def undrafted_s(self) -> float:
-        """Seconds of the round but for the drafting: a look at the draft takes some, too."""
+        """Seconds of the round but for the drafting: a probe takes some, too."""
         return self.total_s - self.draft_s
 
     @property
@@ -143,12 +146,22 @@ class Prefill:
 
 
 @dataclass(slots=True)
+class DrafterStats:
+    """One drafter's share of a generation: tokens drafted and accepted, seconds of drafting."""
+
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
 class GenerationStats:
     """Sums over the rounds of one generation. Times in seconds.
 
     `time_to_first_token_s` runs from the start of the prefill to the end of the first round
     that emitted something; loading is left out. `draft_prefill` and `draft_cached` are those of
     the first round that asked the draft: the prompt, and the token or two generated before it.
+    `drafters` has the sums of every drafter that was asked, by name.
     `lenience` is that of a lossy rule, None for a lossless one.
     """
 
@@ -161,6 +174,7 @@ class GenerationStats:
     draft_cached: int = 0
     draft_passes: int = 0
     rounds: list[Round] = field(default_factory=list)
+    drafters: dict[str, DrafterStats] = field(default_factory=dict)
     generated_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
@@ -198,6 +212,11 @@ class GenerationStats:
         if done.draft_passes and not self.draft_passes:
             self.draft_prefill, self.draft_cached = done.draft_prefill, done.draft_cached
         self.draft_passes += done.draft_passes
+        if done.drafter:
+            its = self.drafters.setdefault(done.drafter, DrafterStats())
+            its.drafted += done.drafted
+            its.accepted += done.accepted
+            its.seconds += done.draft_s
         self.finish_reason = done.finish
         if self.time_to_first_token_s is not None:
             self.after_first_s += done.between_s + done.total_s

@@ -1,8 +1,9 @@
 """Writes traces: what is needed to derive every emitted token of a run again.
 
 A trace is a list of JSON documents, one to a line: first the settings, then one for every round
-with the drafted ids, the rows of q and p that were looked at, the numbers drawn, and what came of
-it. `tests/support/replay.py` reads them, derives the tokens and decodes the batches again.
+with the drafted ids, the rows of q and p that were looked at, the numbers drawn for the draft and
+by the target, and what came of it. `tests/support/replay.py` reads them, derives the tokens and
+decodes the batches again.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from localspec.engine.noise import CounterNoise, Noise, StreamNoise
+from localspec.engine.noise import StreamNoise
 from localspec.engine.params import SamplingParams
 from localspec.engine.sampling import Dist, Rows
 from localspec.engine.verify import Draft, Verdict
 
 FORMAT = "localspec-trace"
-VERSION = 1
+VERSION = 2
 
 
 class Recorder:
@@ -33,19 +34,19 @@ class Recorder:
     ) -> None:
         self._write = write
         self._about = dict(about or {})
-        self._tape: list[float] = []
+        self._draws: list[float] = []
+        self._draft_draws: list[float] = []
         self._header: dict[str, Any] = {}
 
-    def listen(self, noise: Noise, rule: str, lenience: float | None) -> Noise:
-        """The same noise, its numbers noted down."""
-        coupled = isinstance(noise, CounterNoise)
-        self._header = {"rule": rule, "lenience": lenience, "coupled": coupled}
-        if isinstance(noise, StreamNoise):
-            self._header["seed"] = noise.seed
-            return _Taped(noise, self._tape)
-        if isinstance(noise, CounterNoise):
-            self._header["seed"] = noise.seed
-        return noise
+    def listen(
+        self, noise: StreamNoise, drafts: StreamNoise, rule: str, lenience: float | None
+    ) -> tuple[StreamNoise, StreamNoise]:
+        """The target's noise and the drafts', their numbers noted down unless they are coupled."""
+        coupled = noise is drafts  # by position: the seed tells all
+        self._header = {"rule": rule, "lenience": lenience, "coupled": coupled, "seed": noise.seed}
+        if coupled:
+            return noise, drafts
+        return _Taped(noise, self._draws), _Taped(drafts, self._draft_draws)
 
     def begin(self, prompt: Sequence[int], sampling: SamplingParams) -> None:
         """Write the settings: the first document."""
@@ -67,12 +68,14 @@ class Recorder:
                 "drafted": list(draft.tokens),
                 "q": None if q is None else [_plain(row) for row in q],
                 "p": {str(i): _plain(row) for i, row in p.seen().items()},
-                "draws": self._tape.copy(),
+                "draft_draws": self._draft_draws.copy(),
+                "draws": self._draws.copy(),
                 "accepted": verdict.accepted,
                 "token": verdict.token,
             }
         )
-        self._tape.clear()
+        self._draft_draws.clear()
+        self._draws.clear()
 
 
 class _Taped(StreamNoise):

@@ -25,16 +25,28 @@ class Draft:
         tokens: the drafted ids.
         q: the distributions that they were really drawn from, one each; None for a proposal
             without probabilities.
+        firm: so many leading tokens must be submitted: through the last one that was sampled, if
+            the rule weighs its q. The rest may be left out for whatever reason.
+
+    Raises:
+        EngineError: the numbers do not fit together.
     """
 
     tokens: tuple[int, ...]
     q: tuple[Dist, ...] | None = None
+    firm: int = 0
 
     def __post_init__(self) -> None:
-        if self.q is not None and len(self.q) != len(self.tokens):
-            raise EngineError(
-                f"{len(self.tokens)} drafted tokens came with {len(self.q)} rows of q"
-            )
+        n = len(self.tokens)
+        if self.q is not None and len(self.q) != n:
+            raise EngineError(f"{n} drafted tokens came with {len(self.q)} rows of q")
+        if not 0 <= self.firm <= n:
+            raise EngineError(f"{self.firm} of {n} drafted tokens cannot be firm")
+
+    def cut(self, length: int) -> Draft:
+        """The first `length` tokens, or the firm ones where these are more."""
+        kept = max(length, self.firm)
+        return Draft(self.tokens[:kept], self.q and self.q[:kept], self.firm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,13 @@ from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, gamma_for
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.llama import default_threads
-from localspec.loading.measuring import ANY_THREADS, UNUSUAL, profile_store, unusual
+from localspec.engine.stats import DRAFT
+from localspec.loading.measuring import (
+    ANY_THREADS,
+    UNUSUAL,
+    profile_store,
+    unusual,
+)
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.plan import MemoryPlan
 
@@ -61,9 +67,9 @@ def choices(target: Points, draft: Points, takes_back: int | None = None) -> tup
         draft: the same.
         takes_back: drafted tokens that the target takes back at once (see `Costs`).
     """
-    costs = Costs({0: target}, [{0: draft}], takes_back)
+    costs = Costs({0: target}, {DRAFT: {0: draft}}, takes_back)
     times = costs.target.at(0).times(costs.longest(LONGEST) + 1)
-    step = costs.drafts[0].at(0).seconds(1)
+    step = costs.drafts[DRAFT].at(0).seconds(1)
     return tuple(
         Choice(each, *gamma_for(each, times, step, rereads=costs.rereads)) for each in ACCEPTANCES
     )

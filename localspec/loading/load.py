@@ -13,7 +13,7 @@ from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.llama import Context, ContextOptions, Model, devices
 from localspec.engine.llama.grammar import check_grammar

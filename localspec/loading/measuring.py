@@ -23,6 +23,7 @@ from localspec.engine.length.profile import (
     step,
 )
 from localspec.engine.llama import Context, default_threads, devices
+from localspec.engine.stats import DRAFT
 from localspec.pairs.folders import user_path
 
 # The demo pair is there to show speculation, even where its tiny target would be faster alone.
@@ -69,7 +70,7 @@ class Measured:
         costs = self.auto.costs
         if not self.auto.learnt:
             return
-        for known, model in ((self.target, costs.target), (self.draft, costs.drafts[0])):
+        for known, model in ((self.target, costs.target), (self.draft, costs.drafts[DRAFT])):
             now = self.store.load(known.identity)
             # It may have been too noisy to keep, or measured anew by another process.
             if now is not None and now.measured == known.measured:
@@ -135,7 +136,7 @@ def measured(
     target_costs = _costs(pair.target, target, pair.loaded.n_gpu_layers)
     draft_costs = _costs(pair.draft, draft, pair.loaded.draft_n_gpu_layers)
     auto = AutoGamma(
-        Costs(target_costs, [draft_costs], pair.target.takes_back),
+        Costs(target_costs, {DRAFT: draft_costs}, pair.target.takes_back),
         demonstration=DEMO_GAMMA if pair.name == DEMO else 0,
     )
     return Measured(store, target, draft, auto)

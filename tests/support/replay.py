@@ -49,6 +49,7 @@ class TracedRound:
     last: int
     draft: Draft
     p: Mapping[int, Dist]
+    draft_draws: Sequence[float]
     draws: Sequence[float]
     verdict: Verdict
 
@@ -60,8 +61,12 @@ class TracedRound:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A whole trace: the settings, what was noted about the run, and the rounds."""
+    """A whole trace: the settings, what was noted about the run, and the rounds.
 
+    In version 1 draft and target drew from one stream, in turns.
+    """
+
+    version: int
     about: Mapping[str, Any]
     prompt: tuple[int, ...]
     sampling: SamplingParams
@@ -71,9 +76,13 @@ class Trace:
     seed: int
     rounds: tuple[TracedRound, ...]
 
-    def noise(self, done: TracedRound) -> Noise:
-        """The randomness of one round."""
-        return CounterNoise(self.seed) if self.coupled else _Recorded(done.draws)
+    def noise(self, done: TracedRound) -> tuple[Noise, Noise]:
+        """The randomness of one round: the draft's, and the target's."""
+        if self.coupled:
+            both = CounterNoise(self.seed)
+            return both, both
+        noise = _Recorded(done.draws)
+        return (_Recorded(done.draft_draws) if self.version > 1 else noise), noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,7 @@ def read_trace(lines: Iterable[str]) -> Trace:
     """
     try:
         head, *rounds = (json.loads(line) for line in lines if line.strip())
-        if head["format"] != FORMAT or head["version"] != VERSION:
+        if head["format"] != FORMAT or not 1 <= _whole(head["version"])[0] <= VERSION:
             raise _damaged(f"version {head['version']} of {head['format']}")
         return _trace(head, rounds)
     except _DAMAGE as error:
@@ -118,9 +127,9 @@ def rederive(trace: Trace) -> list[int]:
     for number, done in enumerate(trace.rounds):
         if done.position != len(tokens) or done.last != tokens[-1]:
             raise _damaged(f"round {number} does not follow the one before")
-        noise = trace.noise(done)
+        drafts, noise = trace.noise(done)
         for i, (token, q) in enumerate(zip(done.draft.tokens, done.draft.q or (), strict=False)):
-            if noise.pick(q, done.position + i) != token:
+            if drafts.pick(q, done.position + i) != token:
                 raise _damaged(f"round {number} drafted another token than was drawn")
         if (
             _verdict(trace, done, _Looked(done.p, len(done.draft.tokens) + 1), noise)
@@ -200,10 +209,10 @@ def _verdict(trace: Trace, done: TracedRound, p: Sequence[Dist], noise: Noise) -
 
 def _repeats(trace: Trace, done: TracedRound, p: Sequence[Dist]) -> bool:
     """Whether the rows `p` and the recorded draws give the recorded verdict."""
-    noise = trace.noise(done)
+    drafts, noise = trace.noise(done)
     try:
         for i, q in enumerate(done.draft.q or ()):
-            noise.pick(q, done.position + i)
+            drafts.pick(q, done.position + i)
         return _verdict(trace, done, p, noise) == done.verdict
     except LocalspecError:  # other rows may need more draws than were made
         return False
@@ -240,6 +249,7 @@ def _trace(head: dict[str, Any], rounds: Iterable[dict[str, Any]]) -> Trace:
         raise _damaged("the prompt is empty")
     bias = {id_: float(bias) for id_, bias in settings.pop("logit_bias")}
     return Trace(
+        version=head["version"],
         about=head["about"],
         prompt=_whole(*head["prompt"]),
         sampling=SamplingParams(**settings, logit_bias=bias),
@@ -247,11 +257,11 @@ def _trace(head: dict[str, Any], rounds: Iterable[dict[str, Any]]) -> Trace:
         lenience=head["lenience"],
         coupled=head["coupled"],
         seed=_whole(head["seed"])[0],
-        rounds=tuple(_rounds(rounds)),
+        rounds=tuple(_rounds(rounds, head["version"])),
     )
 
 
-def _rounds(rounds: Iterable[dict[str, Any]]) -> Iterator[TracedRound]:
+def _rounds(rounds: Iterable[dict[str, Any]], version: int) -> Iterator[TracedRound]:
     for plain in rounds:
         q = plain["q"]
         rows = None if q is None else tuple(_dist(row) for row in q)
@@ -262,6 +272,7 @@ def _rounds(rounds: Iterable[dict[str, Any]]) -> Iterator[TracedRound]:
             last=_whole(plain["last"])[0],
             draft=Draft(_whole(*plain["drafted"]), rows),
             p={int(i): _dist(row) for i, row in plain["p"].items()},
+            draft_draws=_draws(plain["draft_draws"] if version > 1 else ()),
             draws=_draws(plain["draws"]),
             verdict=Verdict(*_whole(plain["accepted"], plain["token"])),
         )

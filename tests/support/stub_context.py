@@ -38,6 +38,7 @@ class StubContext:
     tokens: list[int] = field(default_factory=list)
     batches: list[list[int]] = field(default_factory=list)
     on_decode: Callable[[], None] = lambda: None
+    after_decode: Callable[[Sequence[int], int], None] | None = None
 
     @property
     def free(self) -> int:
@@ -55,6 +56,8 @@ class StubContext:
         self.batches.append(list(tokens))
         before = len(self.tokens)
         self.tokens.extend(tokens)
+        if self.after_decode is not None:
+            self.after_decode(tokens, before)
         first = before + len(tokens) - n_logits
         rows = [self.script(tuple(self.tokens[: i + 1])) for i in range(first, len(self.tokens))]
         return np.array(rows, np.float32).reshape(n_logits, self.model.n_vocab)

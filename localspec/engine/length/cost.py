@@ -342,7 +342,7 @@ class Costs:
         target: the target's curves. T(n) stands for all of a round but the drafting: the pass
             itself, the copy of a recurrent state before it, the sampler chain along the draft, the
             rule.
-        drafts: the drafters' curves, in the order in which the policy knows them.
+        drafts: the drafters' curves by their names.
         takes_back: drafted tokens that the target takes back at once, None for any number.
         rereads: seconds of going back over those of a decode of what stays, which is read again;
             0 where nothing is.
@@ -351,20 +351,18 @@ class Costs:
     def __init__(
         self,
         target: ByContext | ModelCosts,
-        drafts: Sequence[ByContext | ModelCosts],
+        drafts: Mapping[str, ByContext | ModelCosts],
         takes_back: int | None = None,
     ) -> None:
         """Costs by what was measured, or with what was learnt besides."""
-        self.target, *others = (
-            each if isinstance(each, ModelCosts) else ModelCosts(each) for each in (target, *drafts)
-        )
-        self.drafts = tuple(others)
+        self.target = _model_costs(target)
+        self.drafts = {name: _model_costs(draft) for name, draft in drafts.items()}
         self.takes_back = takes_back
         self.rereads = 1.0 if takes_back == 0 else 0.0
 
     def as_measured(self) -> Costs:
         """The same without anything learnt."""
-        drafts = [each.as_measured() for each in self.drafts]
+        drafts = {name: draft.as_measured() for name, draft in self.drafts.items()}
         return Costs(self.target.as_measured(), drafts, self.takes_back)
 
     def longest(self, most: int) -> int:
@@ -380,7 +378,7 @@ class Costs:
             return 0.0
         return self.rereads * self.target.at(context).seconds(accepted + 1)
 
-    def drafting(self, drafter: int, context: int, lag: int, passes: int) -> float:
+    def drafting(self, drafter: str, context: int, lag: int, passes: int) -> float:
         """Seconds of so many draft passes, the first of which reads `lag` tokens."""
         if passes == 0:
             return 0.0
@@ -398,7 +396,7 @@ class Costs:
         self.target.at(context).observe(n, seconds)
 
     def observe_draft(
-        self, drafter: int, context: int, lag: int, passes: int, seconds: float
+        self, drafter: str, context: int, lag: int, passes: int, seconds: float
     ) -> None:
         """A round's drafting took this long (see `drafting`)."""
         if passes == 0:
@@ -408,3 +406,7 @@ class Costs:
             curve.observe(1, seconds / passes)
         else:
             curve.observe(lag, seconds - (passes - 1) * curve.seconds(1))
+
+
+def _model_costs(known: ByContext | ModelCosts) -> ModelCosts:
+    return known if isinstance(known, ModelCosts) else ModelCosts(known)

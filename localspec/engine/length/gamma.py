@@ -51,7 +51,8 @@ class FixedGamma:
 
     def plan(self, situation: Situation) -> Plan:
         """The fixed draft length, as far as there is room."""
-        return FixedPlan(max(0, min(self.gamma, situation.room)), learns=self._learns)
+        length = max(0, min(self.gamma, situation.room))
+        return FixedPlan(length, next(iter(situation.lags), ""), learns=self._learns)
 
     def observe(self, done: Round) -> None:
         """A fixed length learns nothing."""
@@ -65,9 +66,9 @@ _FADE = 1 - 1 / 40
 _LATELY = 1 / 12
 _WILLING = 0.25
 
-# While plain decoding is best the draft is looked at now and then, after pauses of this many rounds
-# and then longer and longer ones. Since a look has to read all that was written meanwhile, pauses
-# alone do not bound what looks cost. An account does: so many seconds of plain rounds, less where
+# While plain decoding is best the draft is probed now and then, after pauses of this many rounds
+# and then longer and longer ones. Since a probe has to read all that was written meanwhile, pauses
+# alone do not bound what probes cost. An account does: so many seconds of plain rounds, less where
 # even a draft that is nearly always right would gain less than 100 %. Drafting fills it up again; a
 # plain round adds a little, and the next answer some more for every token of the last one: to begin
 # with a full account again would cost short answers up to a tenth of their time.
@@ -90,9 +91,9 @@ class _Track:
     """What one drafter has shown so far; the three sums fade."""
 
     calibration: Calibration
-    pause: float = _PAUSE  # plain rounds after the next look
+    pause: float = _PAUSE  # plain rounds after the next probe
     wait: int = 0  # plain rounds until then
-    spent: float = 0.0  # on looks since it last was worth drafting, in plain rounds
+    spent: float = 0.0  # on probes since it last was worth drafting, in plain rounds
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
@@ -103,8 +104,15 @@ class _Track:
         return max(1, round(self.drafted / self.rounds)) if self.rounds else 1
 
     def rest(self, returned: float = math.inf) -> None:
-        """Look again soon, with so many plain rounds more to spend on it."""
+        """Probe again soon, with so many plain rounds more to spend on it."""
         self.pause, self.wait, self.spent = _PAUSE, 0, max(0.0, self.spent - returned)
+
+    def learn(self, done: Round) -> None:
+        """Take note of a round in which the drafter was asked."""
+        self.calibration.learn(done.confidences, done.chances)
+        self.rounds = _FADE * self.rounds + 1
+        self.drafted = _FADE * self.drafted + done.drafted
+        self.accepted = _FADE * self.accepted + done.accepted
 
 
 class AutoGamma:
@@ -125,12 +133,12 @@ class AutoGamma:
         self._reset()
 
     def _reset(self) -> None:
-        self._tracks = [_Track(Calibration()) for _ in self.costs.drafts]
+        self._tracks = {name: _Track(Calibration()) for name in self.costs.drafts}
         # Sums over recent rounds: tokens, and what they took, in plain rounds of that moment: what
         # a throttled machine can do, or a longer context lets it do, is not what it did.
         self._tokens = self._spent = 0.0
         self._generated = 0
-        self._looking = False  # whether the round is one that plain decoding would have won
+        self._probing = False  # whether the round is one that plain decoding would have won
         self._willing: float | None = None  # share of the last rounds where drafts promised to pay
 
     def begin(self, *, follow_clock: bool) -> None:
@@ -139,23 +147,20 @@ class AutoGamma:
         self._table = self.costs if follow_clock else self.costs.as_measured()
         if not follow_clock:
             self._reset()
-        for track in self._tracks:
+        for track in self._tracks.values():
             track.rest(_RETURN * self._generated)
         self._generated = 0
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
-        self._looking = False
+        self._probing = False
         longest = self._table.longest(min(situation.room, LONGEST))
         if longest < 1 or not self._tracks:
             return PLAIN
         target = self._table.target.at(situation.context)
         rate = max(1.0, self._gain) / target.shape(1)[1]
         times = target.shape(longest + 1)
-        choices = [
-            self._choice(index, situation, target, times, rate)
-            for index in range(len(situation.lags))
-        ]
+        choices = [self._choice(name, situation, target, times, rate) for name in situation.lags]
         plan, cost = choices[0]
         if len(choices) > 1:
             plan, cost = max(choices, key=lambda choice: choice[0].promise() - choice[1])
@@ -167,11 +172,11 @@ class AutoGamma:
             return plan
         if self.demonstration:
             return FixedPlan(min(self.demonstration, longest), plan.drafter, learns=True)
-        if not self._looks(plan.drafter, situation, target, longest):
+        if not self._probes(plan.drafter, situation, target, longest):
             return PLAIN
         if not self._tries:
             return plan
-        self._looking = True
+        self._probing = True
         times = target.hoped(longest + 1)
         return self._choice(plan.drafter, situation, target, times, rate)[0]
 
@@ -191,10 +196,11 @@ class AutoGamma:
         rounds = seconds / (target.unit * target.shape(1)[1])
         self._spent = _FADE * self._spent + rounds
         self._generated += done.emitted
-        if self._tracks:
-            self._judge(self._tracks[done.drafter], done)
-        if self._looking and done.drafted:  # what verifying it cost, over what it brought
-            self._tracks[done.drafter].spent += max(0.0, rounds - done.emitted)
+        if done.draft_passes:
+            track = self._tracks[done.drafter]
+            track.learn(done)
+            if self._probing and done.drafted:  # what verifying it cost, over what it brought
+                track.spent += max(0.0, rounds - done.emitted)
 
     def follow(self, done: Round) -> None:
         """Let the round's own timing correct the cost table, whoever planned it."""
@@ -224,7 +230,7 @@ class AutoGamma:
     @property
     def length(self) -> int:
         """Tokens drafted per round lately; 0 while plain decoding is best."""
-        track = max(self._tracks, key=lambda each: each.rounds, default=None)
+        track = max(self._tracks.values(), key=lambda each: each.rounds, default=None)
         if track is None or not (self._drafting or self.demonstration):
             return 0
         return track.length
@@ -235,7 +241,7 @@ class AutoGamma:
             return GammaNote(GammaReason.NO_DRAFT)
         if not self._tokens or self._willing is None:
             return GammaNote(GammaReason.UNDECIDED)
-        track = max(self._tracks, key=lambda each: each.rounds)
+        track = max(self._tracks.values(), key=lambda each: each.rounds)
         if not self._drafting and not (self.demonstration and track.rounds):
             return GammaNote(GammaReason.TOO_DEAR)
         if track.drafted < 1:
@@ -251,24 +257,23 @@ class AutoGamma:
 
     def _choice(
         self,
-        index: int,
+        name: str,
         situation: Situation,
         target: Curve,
         times: Sequence[float],
         rate: float,
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
-        lag, curve = situation.lags[index], self._table.drafts[index].at(situation.context)
+        lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
         cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
         unit = target.unit
         plan = StoppingPlan(
-            self._tracks[index].calibration,
+            self._tracks[name].calibration,
             times,
             curve.seconds(1) / unit,
             rate,
-            cuttable=situation.cuttable,
-            least=() if self._looking else target.least,
-            drafter=index,
+            least=() if self._probing else target.least,
+            drafter=name,
             rereads=self._table.rereads,
         )
         return plan, rate * cost / unit
@@ -283,22 +288,22 @@ class AutoGamma:
 
     @property
     def _tries(self) -> bool:
-        """Whether a look may verify tokens in hope, to see what that takes.
+        """Whether a probe may verify tokens in hope, to see what that takes.
 
         A table that stands still learns nothing from it, and it is dear where the target has to
         read again what was accepted.
         """
         return self._follow_clock and not self._table.rereads
 
-    def _looks(self, index: int, situation: Situation, target: Curve, longest: int) -> bool:
+    def _probes(self, name: str, situation: Situation, target: Curve, longest: int) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
-        track, curve = self._tracks[index], self._table.drafts[index].at(situation.context)
+        track, curve = self._tracks[name], self._table.drafts[name].at(situation.context)
         track.spent = max(0.0, track.spent - _INTEREST)
         if track.wait > 0:
             track.wait -= 1
             return False
         unit = target.unit
-        cost = curve.seconds(situation.lags[index]) / (unit * target.shape(1)[1])
+        cost = curve.seconds(situation.lags[name]) / (unit * target.shape(1)[1])
         if track.spent + cost > _CREDIT:  # mostly so, and what could be gained takes long to tell
             return False
         times = (target.hoped if self._tries else target.shape)(longest + 1)
@@ -309,15 +314,6 @@ class AutoGamma:
         track.spent += cost
         track.wait, track.pause = int(track.pause), _LONGER * track.pause
         return True
-
-    def _judge(self, track: _Track, done: Round) -> None:
-        """Learn about the drafter from a round."""
-        if not done.draft_passes:
-            return
-        track.calibration.learn(done.confidences, done.chances)
-        track.rounds = _FADE * track.rounds + 1
-        track.drafted = _FADE * track.drafted + done.drafted
-        track.accepted = _FADE * track.accepted + done.accepted
 
 
 def _best_length(

@@ -5,12 +5,13 @@ A leaf: a plan sees confidences and costs, never a clock, a model or a token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import least_after
+from localspec.engine.stats import DRAFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,25 +22,21 @@ class Situation:
         room: tokens that a draft may have at most.
         context: tokens of the sequence so far.
         remaining: tokens that may still be generated.
-        lags: for every drafter, the tokens it has to read in its first pass, at least 1.
-        cuttable: whether the rule allows a finished draft to be cut short: match and coupled do.
-            Under the token and block rules what was sampled must be submitted (or the output
-            would be biased): there a draft may only be stopped before a token is sampled.
+        lags: by the name of the drafter the tokens it has to read in its first pass, at least 1.
     """
 
     room: int
     context: int = 0
     remaining: int = 1 << 30
-    lags: tuple[int, ...] = (1,)
-    cuttable: bool = False
+    lags: Mapping[str, int] = field(default_factory=lambda: {DRAFT: 1})
 
 
 class Plan(Protocol):
     """One round's decisions, asked for as the draft grows."""
 
     @property
-    def drafter(self) -> int:
-        """Which of the drafters proposes."""
+    def drafter(self) -> str:
+        """The name of the drafter that proposes; empty if none does."""
         ...
 
     @property
@@ -61,16 +58,17 @@ class Plan(Protocol):
         """Whether to spend another draft pass; asked before each but the first."""
         ...
 
-    def wants_token(self, confidence: float) -> bool:
+    def wants_token(self, confidence: float, *, firm: bool) -> bool:
         """Whether to add a token; asked after a pass, before the token is picked.
 
         Args:
             confidence: the probability of the draft's best guess, if the plan learns.
+            firm: whether the token, once picked, must be submitted.
         """
         ...
 
     def keep(self) -> int:
-        """How many of the tokens added are worth verifying, where the rest may be cut off."""
+        """How many of the tokens added are worth verifying: those that are firm, or more."""
         ...
 
 
@@ -83,7 +81,7 @@ class FixedPlan:
     """
 
     limit: int
-    drafter: int = 0
+    drafter: str = ""
     learns: bool = False
 
     @property
@@ -95,7 +93,7 @@ class FixedPlan:
         """Always."""
         return True
 
-    def wants_token(self, confidence: float) -> bool:  # noqa: ARG002 - it does not look
+    def wants_token(self, confidence: float, *, firm: bool) -> bool:  # noqa: ARG002 - always
         """Always."""
         return True
 
@@ -118,7 +116,7 @@ class StoppingPlan:
         V(m) = 1 + sum_{k<=m} S_k - lambda T(m+1),
 
     and drafting goes on iff max_{m>n} (E[V(m)] - lambda c_d (m-n)) exceeds the best V there is:
-    that of the best prefix where a draft may be cut, V(n) where it may not. The maximum looks
+    that of the best prefix that may be submitted, no shorter than what is firm. The maximum looks
     ahead over the whole curve, since T is jagged: after a token that does not pay there may come
     one that does. Positions not looked at yet are expected to do as the last ones did.
 
@@ -135,9 +133,8 @@ class StoppingPlan:
         step: float,
         rate: float,
         *,
-        cuttable: bool,
         least: Sequence[float] = (),
-        drafter: int = 0,
+        drafter: str = DRAFT,
         rereads: float = 0.0,
     ) -> None:
         """Plan one round.
@@ -147,9 +144,8 @@ class StoppingPlan:
             times: T(n) at index n, up to the longest draft and one more, in any unit.
             step: one draft pass, in the same unit.
             rate: lambda, tokens per unit.
-            cuttable: whether the finished draft may be cut.
             least: `least_after` of the times, if it is at hand.
-            drafter: which drafter this is for.
+            drafter: the name of the drafter that this is for.
             rereads: r, 0 where nothing is read again.
         """
         self.drafter = drafter
@@ -160,7 +156,6 @@ class StoppingPlan:
         self._rate = rate
         self._back = rate * rereads  # times T(n): what it costs that token n is rejected first
         self._step = rate * step
-        self._cuttable = cuttable
         self._drafted = 0
         self._chain = 1.0  # S_n
         self._gain = 1.0  # 1 + S_1 + ... + S_n, less the going back
@@ -194,7 +189,7 @@ class StoppingPlan:
             worth += weight * max(floor, here, ahead)
         return worth - floor
 
-    def wants_token(self, confidence: float) -> bool:
+    def wants_token(self, confidence: float, *, firm: bool) -> bool:
         """The look-ahead, with the confidence of the position known and its pass paid."""
         accepted = self._calibration.acceptance(confidence)
         follows = self._calibration.next_after(accepted)
@@ -205,12 +200,12 @@ class StoppingPlan:
             if ahead <= self._floor:
                 return False
         self._drafted, self._chain, self._gain, self._next = n, chain, gain, follows
-        if here > self._floor or not self._cuttable:
+        if here > self._floor or firm:
             self._floor, self._kept = here, n
         return True
 
     def keep(self) -> int:
-        """The best prefix."""
+        """The best prefix, no shorter than what is firm."""
         return self._kept
 
     def _with(self, accepted: float) -> tuple[float, float, float]:

@@ -1,7 +1,7 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
 from localspec.engine.llama.build import build, machine
-from localspec.engine.llama.context import Context, ContextOptions
+from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
 from localspec.engine.llama.cores import default_threads
 from localspec.engine.llama.devices import (
     RPC,
@@ -14,6 +14,7 @@ from localspec.engine.llama.rpc import add_servers
 
 __all__ = [
     "RPC",
+    "AfterDecode",
     "Context",
     "ContextOptions",
     "Model",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
@@ -54,6 +54,14 @@ class ContextOptions:
     cache_v: str = "f16"
 
 
+AfterDecode: TypeAlias = Callable[[Sequence[int], int], None]
+"""(tokens, start): these tokens have just been decoded at the positions from `start` on.
+
+Nothing is said of what is taken back: whatever was known from `start` on is void with this call,
+and what lies behind the cache's end is until then.
+"""
+
+
 class Context:
     """A cache of one sequence, always a prefix of what was decoded.
 
@@ -63,6 +71,8 @@ class Context:
         tokens: the ids in the cache, in order. Read it, never write it.
         rollback: how tokens are taken out again, found by trying.
         cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
+        after_decode: called after every decode, while llama.cpp's buffers hold its results: prompts
+            batch by batch, rounds, what is read again after going back; None for nobody.
     """
 
     def __init__(self, model: Model, options: ContextOptions, cancel: Cancel | None = None) -> None:
@@ -76,6 +86,7 @@ class Context:
         self.model = model
         self.n_ctx = options.n_ctx
         self.tokens: list[int] = []
+        self.after_decode: AfterDecode | None = None
         self._n_batch = min(options.n_batch, options.n_ctx)
         self._watched: Cancel | None = None
         log = start_backend()
@@ -147,6 +158,8 @@ class Context:
             self._recover(code)
         self._batch_start = len(self.tokens)
         self.tokens.extend(tokens)
+        if self.after_decode is not None:
+            self.after_decode(tokens, self._batch_start)
         return self._logits(n, n_logits)
 
     def wait(self) -> None:

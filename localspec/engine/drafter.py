@@ -1,0 +1,190 @@
+"""Drafters: what proposes tokens for the target to check.
+
+A drafter proposes and observes. `ModelDrafter` is the small model beside the large one. Another
+kind (n-gram, a hierarchy, another vocabulary) needs only the `Drafter` protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.stopping import Plan
+from localspec.engine.llama import AfterDecode, Context
+from localspec.engine.proposer import Logits, Proposer, View, argmax_proposer
+from localspec.engine.sampling import Dist
+from localspec.engine.stats import DRAFT
+from localspec.engine.verify import Draft
+from localspec.errors import SamplingError
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """What a drafter had to read before it could propose: tokens decoded, tokens cached."""
+
+    decoded: int
+    cached: int
+
+
+NOTHING_READ = CatchUp(0, 0)
+
+
+class Drafter(Protocol):
+    """Proposes tokens; learns what became of them.
+
+    `begin` opens a generation, then `propose` and `observe` alternate. A drafter that was not asked
+    for some rounds catches up by itself: `tokens` is always the whole sequence.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in rounds, costs and figures."""
+        ...
+
+    @property
+    def after_decode(self) -> AfterDecode | None:
+        """Called after every decode of the target from a prompt's first on; None where it is blind.
+
+        This is where hidden rows can be had: they are gone with the target's next decode. What
+        stood in the target's cache before was never shown.
+        """
+        ...
+
+    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
+        """Start a generation that continues `tokens`."""
+        ...
+
+    def lag(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` the first pass of a proposal would have to read."""
+        ...
+
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+        """Tokens that may follow `tokens`, as many as the plan wants. Raises Cancelled."""
+        ...
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """The round is over: `accepted` of the drafted tokens stay; `tokens` is all there is."""
+        ...
+
+    @property
+    def catch_up(self) -> CatchUp:
+        """What the last `propose` had to read first."""
+        ...
+
+    @property
+    def views(self) -> Sequence[View]:
+        """What the passes of the last `propose` showed, also those that led to no token."""
+        ...
+
+    @property
+    def confidences(self) -> Sequence[float]:
+        """Of these views, if the plan learns."""
+        ...
+
+
+class ModelDrafter:
+    """A small model that writes ahead of the target.
+
+    The draft's cache is always a prefix of what the conversation holds: `observe` takes back what
+    was rejected, `propose` decodes what is missing. After a draft accepted whole, its last token
+    is missing, since nothing was to be proposed after it.
+
+    Attributes:
+        context: the draft model's context.
+        name: what it is called in rounds, costs and figures.
+        catch_up: what the last `propose` had to read first.
+        views: what the passes of the last `propose` showed; by now without their confidence,
+            since llama.cpp's buffer has been overwritten.
+        confidences: of these views, if the plan learns.
+    """
+
+    after_decode = None
+
+    def __init__(self, context: Context, n_vocab: int, name: str = DRAFT) -> None:
+        """Draft with `context` for a target of `n_vocab` tokens.
+
+        Ids that the target does not have are left out before anything is picked.
+        """
+        self.context = context
+        self.name = name
+        self.catch_up = CatchUp(0, 0)
+        self.views: list[View] = []
+        self.confidences: list[float] = []
+        self._cancel = Cancel()
+        self._n_vocab = min(n_vocab, context.model.n_vocab)
+        self._proposer: Proposer = argmax_proposer
+
+    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
+        """Keep of the cache what `tokens` begins with."""
+        self.context.watch(cancel)
+        self._cancel = cancel
+        # The last token is decoded anew if need be: proposing needs its logits.
+        self.context.keep_prefix(tokens[:-1])
+        self._proposer = proposer
+
+    def lag(self, tokens: Sequence[int]) -> int:
+        """What the cache lacks of `tokens`."""
+        return len(tokens) - len(self.context.tokens)
+
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+        """Draft while the plan goes on.
+
+        Fewer after an end of generation, in a full context, where no id that the draft has may
+        follow and where its logits are no distribution; none once the text holds an id that only
+        the target has.
+        """
+        limit = min(plan.limit, self.context.n_ctx - len(tokens) + 1)
+        self.catch_up = CatchUp(0, len(self.context.tokens))
+        self.views, self.confidences = [], []
+        if limit < 1 or max(tokens[len(self.context.tokens) :]) >= self.context.model.n_vocab:
+            return Draft(())
+        logits = self._read(tokens)
+        drafted: list[int] = []
+        rows: list[Dist] = []
+        firm = 0
+        while True:
+            try:
+                view = self._proposer(logits[0, : self._n_vocab], tokens, drafted)
+            except SamplingError:  # no distribution; or none but the target has an id for it
+                break
+            confidence = view.confidence() if plan.learns else 0.0
+            self.views.append(view)
+            self.confidences.append(confidence)
+            # Nothing has been drawn yet: a draft that ends here is lossless under every rule.
+            if not plan.wants_token(confidence, firm=view.firm):
+                break
+            token, q = view.pick()
+            drafted.append(token)
+            if q is not None:
+                rows.append(q)
+            if view.firm:
+                firm = len(drafted)
+            if len(drafted) == limit or self.context.model.is_end(token) or not plan.wants_pass():
+                break
+            self._cancel.check()
+            if len(drafted) == 1:
+                self.context.mark()
+            logits = self.context.decode([token], 1)
+        return Draft(tuple(drafted), tuple(rows) or None, firm)
+
+    def _read(self, tokens: Sequence[int]) -> Logits:
+        """Decode what the cache lacks of `tokens`; return the logits after the last one."""
+        start = len(self.context.tokens)
+        step = self.context.n_batch
+        for i in range(start, len(tokens), step):
+            self._cancel.check()
+            if i > start:
+                self.context.mark()
+            logits = self.context.decode(tokens[i : i + step], 1)
+        self.catch_up = CatchUp(len(tokens) - start, start)
+        return logits
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:  # noqa: ARG002 - the protocol's
+        """Take what was rejected out of the cache: it may hold all but the newest token.
+
+        A recurrent draft goes back to where it began to draft, and reads what was accepted with
+        the newest token.
+        """
+        self.context.rewind(len(tokens) - 1)
