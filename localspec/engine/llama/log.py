@@ -11,7 +11,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from llama_cpp import llama_cpp as lib
@@ -59,7 +59,8 @@ class Log:
 
     def _write(self, level: int, text: bytes, _data: object) -> None:
         if self.echo is not None and level > DEBUG_LEVEL:
-            os.write(self.echo, text)
+            with suppress(OSError):  # a full disk
+                os.write(self.echo, text)
         line = text[:_LONGEST].decode("utf-8", "replace")
         with self._lock:
             if level == CONTINUE_LEVEL and self._lines:
