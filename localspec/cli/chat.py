@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from localspec.chat.history.records import Header
-    from localspec.chat.session import Session
-    from localspec.engine.cancel import Cancel
-    from localspec.ui.contract import Loader, Progress
     from localspec.ui.looks import Looks
 
 
@@ -56,14 +53,16 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     if found is not None and options.pair is None and found.pair.target:
         draft = found.pair.draft if options.draft is None else options.draft
         options = replace(options, pair=found.pair.target, draft=draft)
-    # Late, like everything heavy: `chat --help` needs neither Textual nor llama.cpp.
+    # Late, like everything heavy: `chat --help` needs neither Textual nor an engine.
+    from localspec.process.client import Engine  # noqa: PLC0415
+
+    engine = Engine(options)  # it imports and loads in its process, while this one imports Textual
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
     looks = _looks(click.get_current_context().obj)
     with raising():  # a signal from elsewhere must leave the terminal as it was
         run_app(
-            lambda progress, cancel: _load(options, progress, cancel),
-            lambda name: _opener(options, name),
+            engine,
             archive=archive,
             resume=found.id if found is not None else None,
             looks=looks,
@@ -105,17 +104,3 @@ def _wanted(archive: Path, search: str) -> Header:
             "F7 in the chat lists them all.",
         )
     return found[0].header
-
-
-def _load(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    """Load the pair; runs in the engine's thread while the app is on screen."""
-    from localspec.loading.opening import open_session  # noqa: PLC0415
-
-    return open_session(options, progress, cancel)
-
-
-def _opener(options: LoadRequest, name: str) -> Loader:
-    """Find the loader of another pair; runs in the engine's thread."""
-    from localspec.loading.opening import opener  # noqa: PLC0415
-
-    return opener(options, name)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from localspec.chat.history.record import Place
     from localspec.engine.stats import GenerationStats
-    from localspec.ui.contract import ChatSession
+    from localspec.process.messages import SessionInfo
 
 Figures: TypeAlias = "Mapping[str, Any]"
 """How an answer was made, by name; `figures_of` says what there can be."""
@@ -123,7 +123,7 @@ class Notice(Item):
 class Welcome(Item):
     """What an empty conversation shows: which pair is loaded and how to begin."""
 
-    def __init__(self, session: ChatSession) -> None:
+    def __init__(self, session: SessionInfo) -> None:
         super().__init__()
         self._session = session
 
@@ -131,7 +131,7 @@ class Welcome(Item):
         return [line for part in welcome(self._session) for line in part.wrap(width)]
 
 
-def welcome(session: ChatSession) -> list[Content]:
+def welcome(session: SessionInfo) -> list[Content]:
     """The pair, what the two models do, and the first keys to know."""
     draft = session.draft_name
     how = (

@@ -8,8 +8,7 @@ they are out of sight, so an old conversation does not slow down a new answer.
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from localspec.chat.conversation import Message
     from localspec.chat.history.record import Place
     from localspec.engine.stats import FinishReason
-    from localspec.ui.contract import ChatSession
+    from localspec.process.messages import SessionInfo
 
 # Laying out thousands of messages takes seconds: so many at once where one of them is wanted, and
 # so many where the reader comes to the top, who would feel more of them as a jerk.
@@ -43,6 +42,9 @@ _TOP = 1
 _JUMPS = 8  # by this part of what is seen an answer scrolls that grows at the end
 
 AnyItem = TypeVar("AnyItem", bound=Item)
+
+Shown: TypeAlias = "tuple[Message, Place, Figures]"
+"""A message, where it stands, and how it was made."""
 
 
 class Transcript(ScrollView, Plain, can_focus=False):
@@ -54,7 +56,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         self.thoughts_shown = False
         self._thinking = Thinking()
         self.items: list[Item] = []
-        self._older: list[tuple[Message | None, tuple[Place, Figures] | None]] = []
+        self._older: list[Shown] = []
         self._above = 0  # how many items stand above the messages
         self._more = 0  # whether one of the items below those says that there are older ones
         self._starts: list[int] = []
@@ -74,19 +76,18 @@ class Transcript(ScrollView, Plain, can_focus=False):
 
     # Changing the conversation
 
-    def open(self, session: ChatSession, nodes: Sequence[tuple[Place, Figures]] = ()) -> None:
-        """Show a session's messages, or the welcome.
+    def open(self, session: SessionInfo, shown: Sequence[Shown]) -> None:
+        """Show a conversation, or the welcome.
 
         Args:
-            session: what to show.
-            nodes: where its messages stand and how they were made, if that is known.
+            session: what answers in it.
+            shown: its messages.
         """
         self._thinking = session.thinking
         self.items = [Notice(notice) for notice in session.notices]
-        if not session.messages:
+        if not shown:
             self.items.insert(0, Welcome(session))
-        known = nodes if len(nodes) == len(session.messages) else ()
-        self._older = list(zip_longest(session.messages, known, fillvalue=None))
+        self._older = list(shown)
         self._above = len(self.items)
         self._add_older()
         self._measure(0)
@@ -97,10 +98,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         batch, self._older = self._older[-count:], self._older[:-count]
         del self.items[self._above : self._above + self._more]
         items: list[Item] = []
-        for message, node in batch:
-            place, figures = node or (None, {})
-            if message is None:
-                continue
+        for message, place, figures in batch:
             if message.role == "user":
                 items.append(Question(message.content, place))
             elif message.role == "assistant":

@@ -11,7 +11,7 @@ from localspec.ui.plain import Uncopied
 from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
-    from localspec.ui.contract import ChatSession
+    from localspec.process.messages import SessionInfo
 
 
 class TitleLine(Static, Uncopied):
@@ -20,7 +20,7 @@ class TitleLine(Static, Uncopied):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__("", markup=False, id=id)
 
-    def show(self, session: ChatSession | None) -> None:
+    def show(self, session: SessionInfo | None) -> None:
         """Name what has been loaded, if anything has."""
         pieces = [("localspec", "bold $text-primary")]
         if session is not None:
