@@ -21,8 +21,8 @@ from textual.widget import Widget
 
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
+from localspec.ui.bases import Plain, PlainScrollBar
 from localspec.ui.conversation.items import Answer, Figures, Item, Notice, Question, Welcome
-from localspec.ui.plain import Plain, PlainScrollBar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
