@@ -13,14 +13,14 @@ import pytest
 
 from localspec.chat.settings import ChatSettings
 from localspec.errors import SamplingError, UsageError
+from localspec.ui import parameters
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation import attach
 from localspec.ui.conversation.completion import candidates
 from localspec.ui.conversation.copying import code_blocks
 from localspec.ui.conversation.turns import Phase
-from localspec.ui.screens import parameters
-from localspec.ui.screens.pairs_screen import PairsScreen
+from localspec.ui.screens.pairs import PairsScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession

@@ -33,15 +33,13 @@ from localspec.ui.conversation.shelf import Shelf, StoreTrouble
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.conversation.turns import REASONS, Phase, Turns
 from localspec.ui.in_use import InUse
-from localspec.ui.key_line import KeyLine
+from localspec.ui.lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.looks import Looks
 from localspec.ui.messages import FromEngine, TurnNews
+from localspec.ui.pair_work import PairNews, Pairs
 from localspec.ui.panel.dashboard import Dashboard
-from localspec.ui.panel.status import StatusLine
-from localspec.ui.panel.title import TitleLine
 from localspec.ui.screens.compare import CompareScreen, question
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.screens.pairs import PairNews, Pairs
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
