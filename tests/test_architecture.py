@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "engine": {"machine"},
     "pairs": {"machine"},
     "chat": {"engine", "machine"},
-    "bench": {"chat", "engine", "pairs"},
+    "bench": {"chat", "engine", "loading", "pairs"},
     "ui": {"chat", "engine", "pairs"},
     "loading": {"chat", "engine", "machine", "pairs"},
     "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs"},

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from localspec.cli.interrupt import interruptible
-from localspec.cli.options import TEXT, shared_options
+from localspec.cli.option_types import plain_text
+from localspec.cli.options import shared_options
 from localspec.errors import Cancelled, LocalspecError
 from localspec.loading.request import LoadRequest
 
@@ -32,7 +33,7 @@ class Wanted:
 @shared_options
 @click.option(
     *("-p", "--prompt"),
-    type=TEXT,
+    type=plain_text,
     metavar="TEXT",
     help="What to answer; '-' reads it from standard input, as does leaving this out.",
 )
