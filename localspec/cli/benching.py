@@ -16,7 +16,7 @@ from localspec.bench.output.text import text
 from localspec.bench.request import Request
 from localspec.bench.result import INTERRUPTED, Report
 from localspec.bench.runner import Step
-from localspec.cli.answering import write
+from localspec.cli.standard_streams import write
 from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError
 from localspec.loading.request import LoadRequest
