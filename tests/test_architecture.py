@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "engine": {"machine"},
     "pairs": {"machine"},
     "chat": {"engine", "machine"},
-    "bench": {"chat", "engine", "pairs"},
+    "bench": {"chat", "engine", "loading", "pairs"},
     "process": {"chat", "engine", "loading", "machine"},
     "ui": {"chat", "engine", "pairs", "process"},
     "loading": {"chat", "engine", "machine", "pairs"},

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.interrupt import raising
-from localspec.cli.options import TEXT, shared_options
+from localspec.cli.option_types import plain_text
+from localspec.cli.options import shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import ConversationError, UsageError
 from localspec.loading.request import LoadRequest
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
 @click.option(
     "--resume",
-    type=TEXT,
+    type=plain_text,
     metavar="TEXT",
     help="Go on with the latest conversation in which all these words occur.",
 )

@@ -25,9 +25,9 @@ from localspec.engine.length.profile import (
 from localspec.engine.llama import Context, default_threads, devices
 from localspec.engine.stats import DRAFT
 from localspec.pairs.folders import user_path
+from localspec.pairs.installed import DEMO
 
 # The demo pair is there to show speculation, even where its tiny target would be faster alone.
-DEMO = "demo"
 DEMO_GAMMA = 3
 
 ANY_THREADS = 0
