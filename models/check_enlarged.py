@@ -19,7 +19,7 @@ from measure import KINDS, answer, held_out, open_context, prompts_of
 
 from localspec.engine.generate import Engine
 from localspec.engine.llama import Context, Model
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.params import SamplingParams
 
 
 def gap(context: Context, tokens: list[int]) -> float:

@@ -20,13 +20,12 @@ import numpy as np
 from arithmetic import sums
 from corpora import Message, conversations
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.draft import ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context, ContextOptions, Model
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.params import Accept, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

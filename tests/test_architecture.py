@@ -35,7 +35,8 @@ MAY_IMPORT = {
 # Inside the engine: what decides knows neither llama.cpp nor what runs it.
 PURE = (
     *("engine/stats", "engine/cancel", "engine/grammar", "engine/params", "engine/sampling"),
-    *("engine/noise", "engine/verify", "engine/trace", "engine/schema"),
+    *("engine/noise", "engine/proposer", "engine/verify", "engine/acceptance", "engine/trace"),
+    "engine/schema",
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     "engine/length/calibration",
 )
@@ -46,6 +47,13 @@ ONLY_IN = {
     "huggingface_hub": ("pairs/hub",),
     "llama_cpp": ("engine/llama", "chat/template"),
     "ctypes": ("engine/llama",),
+}
+
+
+# Whose `__init__` does more than name what the room offers, and why.
+MAY_ACT = {
+    "__init__.py": "the Python interface is imported when it is first used",
+    "cli/__init__.py": "Ctrl+C is looked after before anything else is imported",
 }
 
 
@@ -148,6 +156,40 @@ def test_no_script_goes_through_the_command_line(folder: str) -> None:
 @pytest.mark.parametrize("package", list(ONLY_IN))
 def test_each_library_stays_in_its_room(package: str) -> None:
     assert [line for path in files() for line in strays(package, path)] == []
+
+
+def acts(path: Path, source: str | None = None) -> bool:
+    """Whether a file has more than a docstring, imports and dunder names such as `__all__`."""
+    tree = ast.parse(path.read_text(encoding="utf-8") if source is None else source)
+    return not all(
+        isinstance(node, ast.ImportFrom | ast.Import)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        or (
+            isinstance(node, ast.Assign)
+            and all(
+                isinstance(name, ast.Name) and name.id.startswith("__") for name in node.targets
+            )
+        )
+        for node in tree.body
+    )
+
+
+def test_a_rooms_init_names_what_it_offers_and_does_nothing() -> None:
+    found = {
+        path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py") if acts(path)
+    }
+    assert found <= set(MAY_ACT)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["def f(): ...", "LIMIT = 3", "class A: ...", "import os\nos.environ['A'] = 'b'", "f()"],
+)
+def test_control_an_init_that_acts_is_seen(source: str) -> None:
+    assert acts(PACKAGE / "ui/__init__.py", source)
+    assert not acts(
+        PACKAGE / "ui/__init__.py", '"""Doc."""\nfrom os import path\n__all__ = ["path"]'
+    )
 
 
 @pytest.mark.parametrize(
