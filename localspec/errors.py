@@ -13,6 +13,7 @@
      ├── PromptTooLong            the prompt leaves no room in the context
      ├── SamplingError            impossible sampling parameters or logits
      ├── EngineError              a decode or a cache operation failed
+     │    └── EngineDied          the process that runs the models ended by itself
      ├── ConversationError        a stored conversation cannot be read or written
      └── HubError                 the Hub, the network or a download failed
           ├── BadReference        the text names no model
@@ -86,6 +87,10 @@ class SamplingError(LocalspecError):
 
 class EngineError(LocalspecError):
     """A decode or a cache operation failed."""
+
+
+class EngineDied(EngineError):
+    """The process that runs the models ended by itself."""
 
 
 class ConversationError(LocalspecError):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from localspec.engine.stats import FinishReason, GenerationStats, Round
 
 
@@ -28,15 +30,13 @@ class Span:
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True)
-class TurnsLeftOut:
+class TurnsLeftOut(Struct, frozen=True, tag=True):
     """The context is full: from now on the model is not told the first `messages` messages."""
 
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class PromptProgress:
+class PromptProgress(Struct, frozen=True, tag=True):
     """The prompt is being read: `done` of `total` new tokens, `cached` were known already."""
 
     done: int
@@ -44,8 +44,7 @@ class PromptProgress:
     cached: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoundText:
+class RoundText(Struct, frozen=True, tag=True):
     """The text that one round released (it may be empty: half a character, half a stop string)."""
 
     spans: tuple[Span, ...]
@@ -57,8 +56,7 @@ class RoundText:
         return "".join(span.text for span in self.spans)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnd:
+class TurnEnd(Struct, frozen=True, tag=True):
     """The turn is over; `text` is the whole answer as it was released."""
 
     text: str

@@ -228,20 +228,6 @@ class Session:
             self.speculation = speculation
             self._meter, self._kind, self._window.left_out = meter, kind, left_out
 
-    def continue_from(self, other: Session) -> None:
-        """Take over the messages and the settings of `other`, which may be closed.
-
-        The caches begin anew: the next answer reads the whole conversation.
-
-        Raises:
-            LocalspecError: a turn is running.
-        """
-        with self._exclusive(Cancel()):
-            self.messages[:] = other.messages
-            self.settings = other.settings
-            if other.draft_name is not None and not other.speculation:
-                self.speculation = False
-
     def close(self) -> None:
         """Stop a running turn, wait for its end, free the models. A second call does nothing."""
         self._closed = True

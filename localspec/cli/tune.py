@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from localspec.cli.placement_options import BUT_THREADS, MAX_THREADS
+from localspec.cli.options import BUT_THREADS, MAX_THREADS, PAIR, with_options
 from localspec.errors import Cancelled, UsageError
 from localspec.loading.request import LoadRequest
 
 
-def _placement(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(BUT_THREADS):
-        command = option(command)
-    return command
-
-
 @click.command(name="tune")
-@click.argument("pair", required=False, metavar="[PAIR]")
-@click.option("--target", metavar="MODEL", help="The same as PAIR.")
-@click.option(
-    "--draft", metavar="MODEL", help="Draft model: a file, a reference, or 'none' for none."
-)
+@with_options(*PAIR)
 @click.option(
     *("-c", "--ctx-size"), type=click.IntRange(0), metavar="N", help="Context size in tokens."
 )
@@ -33,7 +22,7 @@ def _placement(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="N",
     help="CPU threads; without it the best count is looked for.",
 )
-@_placement
+@with_options(*BUT_THREADS)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -> None:
     """Measure what decodes cost here, and show the draft length that follows from it.
@@ -45,9 +34,9 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
         raise UsageError("PAIR and --target say the same", "Give one of them.")
     # Late, so that `tune --help` imports neither llama.cpp nor numpy.
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
-    from localspec.cli.tuning import tune  # noqa: PLC0415
+    from localspec.cli.tuning import print_tuned  # noqa: PLC0415
 
     # A fixed gamma: loading need not measure what is about to be measured.
     options = LoadRequest(pair=target if pair is None else pair, gamma=0, **given)
-    if interruptible(lambda cancel: tune(options, cancel, as_json=as_json)):
+    if interruptible(lambda cancel: print_tuned(options, cancel, as_json=as_json)):
         raise Cancelled

@@ -1,9 +1,7 @@
-"""Run the app and see to it that the engine's thread has ended when it is over."""
+"""Run the app and see to it that the engine has ended when it is over."""
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.errors import ConversationError
@@ -11,28 +9,13 @@ from localspec.ui.app import ChatApp
 from localspec.ui.keyboard import reading_anything
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from localspec.ui.contract import Loader, Opener
+    from localspec.process.client import Engine
     from localspec.ui.looks import Looks
 
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
 _PATIENCE_S = 10.0
-# A thread that waits for Python's lock gets it after this time at the latest. The engine takes the
-# lock a dozen times a round: at Python's own 5 ms, a frame that is being drawn would stop it.
-_SWITCH_S = 1e-4
-
-
-@contextmanager
-def sharing_the_lock() -> Iterator[None]:
-    """Let the engine's thread have Python's lock soon, whatever the screen is doing."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
 
 
 class _App(ChatApp):
@@ -49,8 +32,7 @@ class _App(ChatApp):
 
 
 def run_app(
-    load: Loader,
-    opener: Opener,
+    engine: Engine,
     *,
     archive: Path | None = None,
     resume: str | None = None,
@@ -59,8 +41,7 @@ def run_app(
     """Run the chat app until the user leaves.
 
     Args:
-        load: makes the first session.
-        opener: finds the loaders of other pairs.
+        engine: what answers; it has ended when this returns.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
         looks: what the user has chosen about the screen.
@@ -70,9 +51,9 @@ def run_app(
         ConversationError: the conversation is not kept to its end.
         Exception: an unforeseen one that ended the app; the terminal is what it was.
     """
-    app = _App(load, opener, archive=archive, resume=resume, looks=looks)
+    app = _App(engine, archive=archive, resume=resume, looks=looks)
     try:
-        with sharing_the_lock(), reading_anything():
+        with reading_anything():
             app.run()
     finally:
         app.pairs.shut_down()

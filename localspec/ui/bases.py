@@ -1,0 +1,109 @@
+"""Bases for widgets: lines shown as they are, nothing copied, a mark at the chosen line of a list.
+
+`Plain` and `Uncopied` stand last among a widget's bases: Textual takes styles for the first one's
+name only.
+
+The plain way to the screen is for widgets without a border, padding, or links to look after:
+Textual puts every line of a widget through its styles before it is shown. Where there is nothing
+to add that costs more than the line itself, several times a second and beside a model that needs
+the core.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from rich.color import Color
+from textual.scrollbar import ScrollBar
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import OptionList
+
+if TYPE_CHECKING:
+    from rich.segment import Segment
+    from textual.geometry import Region
+    from textual.scrollbar import ScrollBarRender
+    from textual.selection import Selection
+
+MARK = "▸"
+
+
+class Plain(Widget):
+    """Shows what its `render_line` draws, as it is."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines in `crop`."""
+        background = self.background_colors[1]
+        filters = self.get_line_filters()
+        strips = []
+        for y in crop.line_range:
+            strip = self.render_line(y)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            strips.append(strip.crop(crop.x, crop.right))
+        return strips
+
+
+class Uncopied(Widget):
+    """Is left out of what is copied where a selection reaches over it."""
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:  # noqa: ARG002
+        """Nothing; Textual would give the text, or the name of a widget that draws lines."""
+        return None
+
+
+class PlainScrollBar(ScrollBar, Plain):
+    """A vertical scrollbar of one cell's width, drawn when it says something else than before."""
+
+    _drawn: object = None
+    _strips: tuple[Strip, ...] = ()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines in `crop`."""
+        self._draw()
+        return super().render_lines(crop)
+
+    def render_line(self, y: int) -> Strip:
+        """One cell."""
+        return self._strips[y]
+
+    def _draw(self) -> None:
+        # How long, where and in which colours: nothing is drawn yet.
+        bar = cast("ScrollBarRender", self.render())
+        state = (self.size.height, bar.virtual_size, bar.window_size, bar.position, bar.style)
+        if state == self._drawn:
+            return
+        style = self.app.console.get_style(bar.style)
+        cells = self.renderer.render_bar(
+            size=self.size.height,
+            virtual_size=bar.virtual_size,
+            window_size=bar.window_size,
+            position=bar.position,
+            back_color=style.bgcolor or Color.default(),
+            bar_color=style.color or Color.default(),
+        )
+        # Equal cells are the same object, and so are their strips: Textual keeps what it derives.
+        kinds = {id(cell): Strip([cell], 1) for cell in cells.segments}
+        self._strips = tuple(kinds[id(cell)] for cell in cells.segments)
+        self._drawn = state
+
+
+class MarkedList(OptionList):
+    """Puts a mark before the highlighted option, in a cell that the lines leave for it.
+
+    So it is found without colour too.
+    """
+
+    def render_line(self, y: int) -> Strip:
+        """The line, its first cell a mark where an option that is highlighted begins."""
+        strip = super().render_line(y)
+        line = self.scroll_offset.y + y
+        here = self._lines[line] if line < len(self._lines) else None
+        if here is None or here != (self.highlighted, 0):
+            return strip
+        first, *_ = strip.crop(0, 1)
+        return Strip.join([Strip([_as_mark(first)], 1), strip.crop(1)])
+
+
+def _as_mark(segment: Segment) -> Segment:
+    return type(segment)(MARK, segment.style)
