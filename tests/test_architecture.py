@@ -44,7 +44,8 @@ PURE = (
 ONLY_IN = {
     "textual": ("ui",),
     "huggingface_hub": ("pairs/hub",),
-    "llama_cpp": ("engine/llama", "chat/template"),
+    "llama_cpp": ("engine/llama",),
+    "jinja2": ("chat/rendering",),
     "ctypes": ("engine/llama",),
 }
 
