@@ -33,6 +33,10 @@ class _Bias(click.ParamType[tuple[int, float]]):
         return int(match[1]), size if match[2] == "+" else -size
 
 
+# Of a grammar or a schema, in bytes; a device or a pipe may never end.
+LARGEST_TEXT = 16 << 20
+
+
 class _FileText(click.ParamType[str]):
     """The text of a UTF-8 file."""
 
@@ -40,7 +44,11 @@ class _FileText(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            return Path(str(value)).read_text(encoding="utf-8")
+            with Path(str(value)).open("rb") as file:
+                raw = file.read(LARGEST_TEXT + 1)
+            if len(raw) > LARGEST_TEXT:
+                self.fail(f"{value} is too large: {LARGEST_TEXT >> 20} MB are allowed.", param, ctx)
+            return raw.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
         except OSError as error:
             self.fail(f"cannot read {value}: {error.strerror}.", param, ctx)
         except UnicodeDecodeError:

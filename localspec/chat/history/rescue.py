@@ -24,7 +24,6 @@ _COLUMNS = {
     "pieces": ("number", "message", "content", "origins"),
     "drafts": ("conversation", "content"),
 }
-_FARTHEST = 2**62
 # Messages whose conversation's own row is lost, and the words of all.
 _COMPLETE = (
     "INSERT OR IGNORE INTO conversations (id, title, created, updated, pair, parameters)"
@@ -111,22 +110,35 @@ def _copy_rows(damaged: Path, new: Path) -> int:
 
 
 def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-    """The rows before every damage and behind it, each once: upwards, then downwards."""
-    seen: set[int] = set()
-    for way, order, beyond in ((1, "ASC", ">"), (-1, "DESC", "<")):
-        query = f"SELECT rowid, {columns} FROM {table} NOT INDEXED WHERE rowid {beyond} ?"  # noqa: S608
-        at, leap = 0 if way > 0 else max(seen, default=0) + 1, 0
-        while leap < _FARTHEST:
-            try:
-                for number, *row in db.execute(
-                    f"{query} ORDER BY rowid {order}", (at + way * leap,)
-                ):
-                    if (number - at) * way <= 0:
-                        raise sqlite3.DatabaseError("the rows are out of order")
-                    at, leap = number, 0
-                    if number not in seen:
-                        seen.add(number)
-                        yield tuple(row)
-                break
-            except sqlite3.DatabaseError:  # over the damage, farther each time
-                leap = 2 * leap or 1
+    """Every row that can be read: a span with a damage in it is halved around the damage."""
+    query = (
+        f"SELECT rowid, {columns} FROM {table} NOT INDEXED"  # noqa: S608
+        " WHERE rowid > ? AND rowid <= ? ORDER BY rowid"
+    )
+    spans = [(0, _last(db, table))]
+    while spans:
+        at, end = spans.pop()
+        try:
+            for number, *row in db.execute(query, (at, end)):
+                if number <= at:
+                    raise sqlite3.DatabaseError("the rows are out of order")
+                at = number
+                yield tuple(row)
+        except sqlite3.DatabaseError:
+            if end - at > 1:
+                middle = (at + end) // 2
+                spans += [(middle, end), (at, middle)]
+
+
+def _last(db: sqlite3.Connection, table: str) -> int:
+    """A number that no row exceeds, as far as can be told."""
+    known = 0
+    for power in range(62):
+        try:
+            beyond = f"SELECT 1 FROM {table} NOT INDEXED WHERE rowid > ? LIMIT 1"  # noqa: S608
+            if db.execute(beyond, (2**power,)).fetchone() is None:
+                return int(2**power)
+            known = power + 1
+        except sqlite3.DatabaseError:  # there, or at the very end
+            continue
+    return int(2 ** (known + 1)) if known else 0
