@@ -18,6 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from localspec import private
 from localspec.engine.length.cost import ByContext, Points
 from localspec.engine.llama import Context, build, machine
 
@@ -310,7 +311,7 @@ class ProfileStore:
         }
         path = self._path(profile.identity)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private.make_folder(self.folder)
             handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
