@@ -23,7 +23,8 @@ from localspec.pairs import catalogue, folders, sources, units, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import write_atomically
-from localspec.pairs.memory import fit
+from localspec.pairs.memory import outlook
+from localspec.pairs.memory.facts import facts
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import Source
 
@@ -47,9 +48,8 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
     """
     target, draft = (_look_at(side, patience) for side in (entry.target, entry.draft))
     vocabulary.check(target.header, draft.header)
-    needed = fit.needed_bytes(
-        target.header, draft.header, more_bytes=target.more_bytes + draft.more_bytes
-    )
+    sizes = [facts(side.header, side.more_bytes) for side in (target, draft)]
+    needed = outlook.counted(*sizes).needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
         remarks.append(f"needs {units.size(needed)}, more than its class of {entry.memory_gb} GB")

@@ -139,7 +139,7 @@ def test_split_models_are_read_whole(tmp_path: Path) -> None:
     model = gguf.read_model(first)
     assert [path.name for path in model.paths] == list(files)
     assert model.file_bytes == sum(map(len, files.values()))
-    assert model.tensor_bytes == 3 * 4096
+    assert model.header.tensor_bytes == 3 * 4096
     assert "first part" in failure(tmp_path / "deep-00002-of-00003.gguf").message
     (tmp_path / "deep-00003-of-00003.gguf").write_bytes(b"GGUF")
     assert "00003" in failure(first).message

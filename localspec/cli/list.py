@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from localspec.pairs import installed, listing, report, units
+from localspec.pairs import describe, installed, listing, units
 from localspec.pairs.listing import Row
 from localspec.pairs.remove import used_bytes
 
@@ -58,6 +58,6 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 def _data(row: Row) -> dict[str, Any]:
     data = asdict(row)
     data["bytes"] = data.pop("n_bytes")
-    data["memory"] = report.fit_data(row.fit)
+    data["memory"] = describe.fit_data(row.fit)
     del data["fit"]
     return data

@@ -10,7 +10,7 @@ import click
 
 from localspec.cli.interrupt import raising
 from localspec.errors import Cancelled
-from localspec.pairs import report, units
+from localspec.pairs import describe, units
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.pull import PullPlan, PullProgress, execute, plan, require_room
 
@@ -32,7 +32,7 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
         with raising():
             found = plan(pair, draft, name, patience, screen.note)
             screen.clear()
-            for line in report.lines(found.report):
+            for line in describe.lines(found.report):
                 click.echo(line)
             click.echo(f"disk        {_disk_line(found)}")
             require_room(found)

@@ -12,7 +12,7 @@ from localspec.engine.length.gamma import LONGEST, gamma_for
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.llama import default_threads
 from localspec.loading.measuring import ANY_THREADS, CHOICES, chosen, profile_store
-from localspec.pairs.memory.plan import MemoryPlan
+from localspec.pairs.memory.placement import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 

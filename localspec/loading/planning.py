@@ -16,7 +16,7 @@ from localspec.pairs.memory import disk
 from localspec.pairs.memory.facts import Facts, facts
 from localspec.pairs.memory.free import Device, Free
 from localspec.pairs.memory.need import Setup
-from localspec.pairs.memory.plan import DEFAULT_CTX, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.placement import DEFAULT_CTX, MemoryPlan, Wishes, plan
 from localspec.pairs.resolver import ResolvedPair
 
 LEAST_CTX = 16
@@ -100,7 +100,7 @@ def _find(options: LoadRequest) -> tuple[ResolvedPair, ModelFiles, ModelFiles | 
 
 def facts_of(model: ModelFiles) -> Facts:
     """The sizes of a model on disk."""
-    return facts(model.header, model.tensor_bytes - model.header.tensor_bytes)
+    return facts(model.header)
 
 
 def free_memory(

@@ -229,13 +229,11 @@ class ModelFiles:
         header: the first part's, which holds all metadata, with the tensors of all parts.
         paths: every part in order; llama.cpp is given the first.
         file_bytes: size of all parts on disk.
-        tensor_bytes: size of all weights.
     """
 
     header: GgufHeader
     paths: tuple[Path, ...]
     file_bytes: int
-    tensor_bytes: int
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -288,14 +286,13 @@ def read_model(path: Path) -> ModelFiles:
     """
     header = read_header(path)
     if header.split_count == 1:
-        return ModelFiles(header, (path,), path.stat().st_size, header.tensor_bytes)
+        return ModelFiles(header, (path,), path.stat().st_size)
     paths = require_parts(path, header.split_count)
     headers = [header, *(read_header(part) for part in paths[1:])]
     return ModelFiles(
         replace(header, tensors=tuple(chain.from_iterable(part.tensors for part in headers))),
         paths,
         sum(part.stat().st_size for part in paths),
-        sum(part.tensor_bytes for part in headers),
     )
 
 

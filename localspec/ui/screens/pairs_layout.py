@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from localspec.pairs import report, units
+from localspec.pairs import describe, units
 from localspec.ui.panel import drawing
 from localspec.ui.safe_text import one_line, safe
 
@@ -202,12 +202,12 @@ def _plan_lines(plan: PullPlan | None, width: int, height: int) -> list[Content]
     found = plan.report
     lines = []
     for label, text in (
-        ("licence", report.licence_line(found)),
-        ("memory", report.memory_line(found.fit, found.n_ctx)),
+        ("licence", describe.licence_line(found)),
+        ("memory", describe.memory_line(found.outlook)),
         ("tokens", found.vocabulary.reason if found.vocabulary else "no draft to compare"),
         ("target", f"{found.target.label}, {units.size(found.target.n_bytes)}"),
         ("draft", _draft_words(plan)),
-        *(("", line) for line in report.candidate_lines(found.candidates)),
+        *(("", line) for line in describe.candidate_lines(found.candidates)),
     ):
         lines += _labelled(label, text, width)
     return [*lines[: height - 1], *_wrap(f"{question}{free}, Esc leaves it.", width, "bold")[:1]]

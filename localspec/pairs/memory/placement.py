@@ -81,14 +81,7 @@ class MemoryPlan:
     @property
     def needs(self) -> tuple[Need, ...]:
         """What each model takes."""
-        return (
-            (self.target_need,)
-            if self.draft_need is None
-            else (
-                self.target_need,
-                self.draft_need,
-            )
-        )
+        return tuple(need for need in (self.target_need, self.draft_need) if need is not None)
 
     @property
     def host(self) -> int:
