@@ -18,8 +18,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec import formats
 from localspec.errors import HubOffline, LocalspecError
-from localspec.pairs import catalogue, folders, sources, units, vocabulary
+from localspec.pairs import catalogue, folders, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import write_atomically
@@ -52,14 +53,14 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
     needed = outlook.counted(*sizes).needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
-        remarks.append(f"needs {units.size(needed)}, more than its class of {entry.memory_gb} GB")
+        remarks.append(f"needs {formats.size(needed)}, more than its class of {entry.memory_gb} GB")
     for side, known in ((target, entry.target), (draft, entry.draft)):
         if side.gated:
             remarks.append(f"{side.repo} is gated")
         if known.sha256 and known.sha256 != side.files[0].sha256:
             remarks.append(f"{side.label} has changed since it was pinned")
         if abs(known.n_bytes - side.n_bytes) > 0.02 * side.n_bytes:
-            remarks.append(f"{side.label} has {units.size(side.n_bytes)}")
+            remarks.append(f"{side.label} has {formats.size(side.n_bytes)}")
     return Verified(target, draft, tuple(remarks))
 
 

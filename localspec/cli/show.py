@@ -11,6 +11,7 @@ import click
 from localspec.pairs import describe
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
+from localspec.safe_text import unbroken
 
 if TYPE_CHECKING:
     from localspec.pairs.examine import PairReport
@@ -42,7 +43,7 @@ def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -
     if found.name:
         click.echo(f"pair        {found.name}")
     for line in [*describe.lines(found), *speed]:
-        click.echo(line)
+        click.echo(unbroken(line))
 
 
 def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | None]:

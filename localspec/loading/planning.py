@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from localspec import machine
+from localspec import formats, machine
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import UnsupportedModel, UsageError
 from localspec.loading.request import LoadRequest
-from localspec.pairs import resolver, units, vocabulary
+from localspec.pairs import resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory import disk
@@ -201,8 +201,8 @@ def _unlocked(memory: MemoryPlan) -> list[str]:
     if limit is None or weights <= limit:
         return []
     return [
-        f"--mlock can keep {units.size(limit)} of {units.size(weights)} of weights in memory: raise"
-        " the limit on locked memory (ulimit -l), or leave it out"
+        f"--mlock can keep {formats.size(limit)} of {formats.size(weights)} of weights in memory:"
+        " raise the limit on locked memory (ulimit -l), or leave it out"
     ]
 
 

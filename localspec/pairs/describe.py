@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from localspec.pairs import units
+from localspec import formats
 from localspec.pairs.drafts import Candidate
 from localspec.pairs.examine import PairReport
 from localspec.pairs.memory.need import Need, Setup
 from localspec.pairs.memory.outlook import Fit, Outlook
 from localspec.pairs.sources import Source
+from localspec.safe_text import one_line
 
 MOST_CANDIDATES = 12
 _ROLES = ("target", "draft")
@@ -37,12 +38,12 @@ def memory_line(outlook: Outlook) -> str:
     need = outlook.fit
     sentence = {
         "fits": "it fits",
-        "tight": f"tight: of {units.size(need.total)} in all, other programs hold too much",
-        "too large": f"too large for {units.size(need.total)}: weights would be read from disk",
+        "tight": f"tight: of {formats.size(need.total)} in all, other programs hold too much",
+        "too large": f"too large for {formats.size(need.total)}: weights would be read from disk",
     }[need.verdict]
     return (
-        f"about {units.size(need.needed)} with {outlook.n_ctx:,} tokens of context,"
-        f" {units.size(need.available)} available: {sentence}"
+        f"about {formats.size(need.needed)} with {outlook.n_ctx:,} tokens of context,"
+        f" {formats.size(need.available)} available: {sentence}"
     )
 
 
@@ -51,10 +52,10 @@ def _plan_lines(outlook: Outlook) -> list[str]:
     found = outlook.plan
     if found is None:
         return [f"plan        {outlook.refusal}"]
-    where = f", {units.size(found.device)} of it on the GPU" if found.device else ""
+    where = f", {formats.size(found.device)} of it on the GPU" if found.device else ""
     first = (
         f"plan        {found.target.n_ctx:,} tokens of context, {found.target.cache_k} cache:"
-        f" {units.size(found.total)}{where}"
+        f" {formats.size(found.total)}{where}"
     )
     return [
         first,
@@ -66,15 +67,15 @@ def _plan_lines(outlook: Outlook) -> list[str]:
 
 def _sizes(need: Need) -> str:
     return (
-        f"weights {units.size(need.weights)}, cache {units.size(need.cache)},"
-        f" buffers {units.size(need.buffers)}"
+        f"weights {formats.size(need.weights)}, cache {formats.size(need.cache)},"
+        f" buffers {formats.size(need.buffers)}"
     )
 
 
 def licence_line(report: PairReport) -> str:
     """Name the licences, and what a gated repository wants."""
     models = [report.target] if report.draft is None else [report.target, report.draft]
-    names = list(dict.fromkeys(units.plain(model.licence) or "not stated" for model in models))
+    names = list(dict.fromkeys(one_line(model.licence, 80) or "not stated" for model in models))
     gated = [model.repo for model in models if model.gated]
     tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""
     return " / ".join(names) + tail
@@ -87,7 +88,7 @@ def candidate_lines(candidates: tuple[Candidate, ...]) -> list[str]:
         word = "fits" if one.fits else "no"
         where = "on this disk" if one.here else "to be fetched"
         found.append(
-            f"{word:5} --draft {one.name} ({units.size(one.n_bytes)}, {where}): {one.reason}"
+            f"{word:5} --draft {one.name} ({formats.size(one.n_bytes)}, {where}): {one.reason}"
         )
     if len(candidates) > MOST_CANDIDATES:
         found.append(f"and {len(candidates) - MOST_CANDIDATES} more that do not fit better")
@@ -95,10 +96,10 @@ def candidate_lines(candidates: tuple[Candidate, ...]) -> list[str]:
 
 
 def _model_line(role: str, source: Source) -> str:
-    state = "on this disk" if not source.missing else f"{units.size(source.missing)} to fetch"
+    state = "on this disk" if not source.missing else f"{formats.size(source.missing)} to fetch"
     return (
-        f"{role:11} {source.label}, {units.plain(source.header.architecture, 30)},"
-        f" {units.size(source.n_bytes)}, {state}"
+        f"{role:11} {source.label}, {one_line(source.header.architecture, 30)},"
+        f" {formats.size(source.n_bytes)}, {state}"
     )
 
 

@@ -11,11 +11,11 @@ from localspec.chat.history import exchange
 from localspec.errors import UsageError
 from localspec.limits import MAX_GAMMA
 from localspec.pairs.folders import user_path
+from localspec.safe_text import one_line, safe
 from localspec.ui.contract import ChatSession
 from localspec.ui.conversation import attach, copying
 from localspec.ui.conversation.turns import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
 from localspec.ui.panel.panel import PanelForm
-from localspec.ui.safe_text import one_line, safe
 from localspec.ui.screens import parameters
 from localspec.ui.screens.history import HistoryScreen
 

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Final, overload
 
 from localspec.errors import ModelFileError
-from localspec.pairs import units
 from localspec.pairs.gguf.cursor import (
     FETCH_AGAIN,
     MAX_STRING_LENGTH,
@@ -27,6 +26,7 @@ from localspec.pairs.gguf.cursor import (
 )
 from localspec.pairs.gguf.split import require_parts
 from localspec.pairs.gguf.types import GGML_TYPES
+from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -270,7 +270,7 @@ def require_file(path: Path) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelFileError(
-            f"{units.plain(str(path), 200)} cannot be read: {reason}", "Check the path."
+            f"{one_line(str(path), 200)} cannot be read: {reason}", "Check the path."
         ) from None
     if stat.S_ISDIR(mode):
         raise ModelFileError(f"{path} is a folder", "Name the .gguf file inside it.")

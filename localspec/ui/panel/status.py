@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.safe_text import one_line
 from localspec.ui.panel import drawing
 from localspec.ui.plain import Uncopied
-from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
     from textual.timer import Timer

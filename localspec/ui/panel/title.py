@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.safe_text import one_line
 from localspec.ui.plain import Uncopied
-from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.ui.contract import ChatSession
