@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from localspec import formats, machine
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
@@ -11,6 +12,7 @@ from localspec.errors import UnsupportedModel, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory import disk
 from localspec.pairs.memory.facts import Facts, facts
@@ -89,13 +91,19 @@ def check_files(options: LoadRequest) -> None:
 def _find(options: LoadRequest) -> tuple[ResolvedPair, ModelFiles, ModelFiles | None]:
     """Find the files, and check by their headers that they can chat and belong together."""
     resolved = resolver.resolve(options.pair, options.draft)
-    target = gguf.read_model(resolved.target)
-    _require_chat_model(target)
-    draft = gguf.read_model(resolved.draft) if resolved.draft else None
+    target = _read(resolved.target)
+    draft = _read(resolved.draft) if resolved.draft else None
     if draft is not None:
-        _require_chat_model(draft)
         vocabulary.check(target.header, draft.header)
     return resolved, target, draft
+
+
+def _read(path: Path) -> ModelFiles:
+    """Read a model's header, and make sure that llama.cpp can be given the file to chat with."""
+    model = gguf.read_model(path)
+    strict.require_sound(model.header, str(path))
+    _require_chat_model(model)
+    return model
 
 
 def facts_of(model: ModelFiles) -> Facts:

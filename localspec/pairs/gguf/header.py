@@ -38,6 +38,7 @@ MAX_TENSORS: Final = 32_768
 MAX_KEY_LENGTH: Final = 4096
 MAX_NAME_LENGTH: Final = 63  # GGML_MAX_NAME - 1
 MAX_DIMS: Final = 4  # GGML_MAX_DIMS
+LEAST_ALIGNMENT: Final = 32  # of what llama.cpp takes (TENSOR_ALIGNMENT), and the usual one
 _INT64_MAX: Final = 2**63 - 1
 
 # GGUF value types: id -> struct format.
@@ -83,7 +84,13 @@ class StringArray(Sequence[bytes]):
         return self._at(self._starts[index])
 
     def __iter__(self) -> Iterator[bytes]:
-        return (self._at(start) for start in self._starts)
+        starts, data = self._starts, bytes(self._raw(0, len(self)))
+        base = starts[0] if starts else 0
+        ends = chain((start - 8 for start in starts[1:]), (base - 8 + len(data),))
+        return (
+            data[start - base + 8 : end - base + 8]
+            for start, end in zip(starts, ends, strict=False)
+        )
 
     def same(self, other: StringArray, first: int, last: int) -> bool:
         """Tell whether both arrays hold the same bytes from index `first` up to `last`."""
@@ -341,7 +348,7 @@ def parse_header(
     n_tensors = cursor.count("tensors", MAX_TENSORS)
     n_keys = cursor.count("metadata keys", MAX_KEYS)
     metadata: dict[str, Value] = {}
-    alignment = 32
+    alignment = LEAST_ALIGNMENT
     for _ in range(n_keys):
         key = cursor.text(MAX_KEY_LENGTH)
         kind = cursor.number("I")
@@ -429,8 +436,13 @@ def _read_strings(cursor: Cursor, count: int) -> StringArray:
 
 
 def _checked_alignment(cursor: Cursor, kind: int, value: Value) -> int:
-    if kind != _UINT32 or not isinstance(value, int) or value == 0 or value & (value - 1):
-        raise cursor.damaged("its alignment is no power of two")
+    if (
+        kind != _UINT32
+        or not isinstance(value, int)
+        or value < LEAST_ALIGNMENT
+        or value & (value - 1)
+    ):
+        raise cursor.damaged(f"its alignment is no power of two, or below {LEAST_ALIGNMENT}")
     return value
 
 
