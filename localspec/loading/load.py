@@ -27,7 +27,7 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs.installed import DEMO
 from localspec.pairs.last_used import lasting
 from localspec.pairs.memory.need import Setup
-from localspec.pairs.memory.plan import MemoryPlan
+from localspec.pairs.memory.placement import MemoryPlan
 from localspec.pairs.resolver import ResolvedPair
 
 Progress: TypeAlias = Callable[[str, float | None], None]
