@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
+from benchmarks.kills import Killing, kill_app
 from tests.support.terminal import Terminal
 
 
@@ -190,3 +192,50 @@ def test_what_cannot_be_resumed_is_explained(terminal: Callable[..., Terminal]) 
     chat = terminal("--resume", "nonsense")
     assert chat.ends() == 1
     assert b"there is no such conversation" in chat.raw
+
+
+@pytest.mark.parametrize("also", ["", "import numpy"])
+def test_the_screens_process_imports_neither_llama_cpp_nor_numpy(
+    also: str, demo_target: Path, tmp_path: Path
+) -> None:
+    """Started for real; the second time as a control that sees it."""
+    found = tmp_path / "found"
+    program = f"""
+import atexit, pathlib, sys
+{also}
+heavy = ("llama_cpp", "numpy", "ctypes", "jinja2")
+atexit.register(lambda: pathlib.Path({str(found)!r}).write_text(
+    str([name for name in heavy if name in sys.modules])))
+from localspec.cli import main
+main()
+"""
+    options = ["chat", "demo", "--threads", "1", "--n-predict", "8", "--gamma", "3"]
+    chat = Terminal(options, tmp_path, program=("-c", program))
+    chat.sees("ready")
+    chat.child.send("Hello!\r")
+    chat.until(lambda: "tokens ·" in chat.text() and "ready" in chat.text(), "an answer")
+    chat.child.send("/pairs\r")
+    chat.sees("available")
+    chat.child.send("\x11")
+    assert chat.ends() == 0
+    assert ("numpy" in found.read_text()) == bool(also)
+    assert also or found.read_text() == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_the_engine_killed_at_random_moments_costs_nothing(
+    how: signal.Signals, demo_target: Path, tmp_path: Path
+) -> None:
+    killing = Killing(tmp_path, seed=20)
+    for _ in range(3):
+        killing.kill(how)
+    killing.leave()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_killed_chat_leaves_no_process_behind(
+    how: signal.Signals, demo_target: Path, tmp_path: Path
+) -> None:
+    kill_app(tmp_path, 20, how)
