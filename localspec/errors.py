@@ -30,6 +30,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from localspec.safe_text import shortened
+
+_LONGEST: Final = 490  # and what is printed around both
+_LONGEST_REMEDY: Final = 350
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -38,15 +45,18 @@ EXIT_INTERRUPTED = 130
 class LocalspecError(Exception):
     """What went wrong in one line, and what the user can do about it in another.
 
+    Messages quote files, servers and options: here all of them become harmless, and no longer than
+    500 characters together with the remedy.
+
     Args:
         message: what is wrong, without a full stop, fit to follow ``error:``.
         remedy: what to do, an imperative sentence; empty where nothing can be done.
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
+        self.remedy = shortened(remedy, _LONGEST_REMEDY)
+        self.message = shortened(message, _LONGEST - len(self.remedy))
+        super().__init__(self.message)
 
 
 class UsageError(LocalspecError):

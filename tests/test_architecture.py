@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "localspec"
 
 # What each room may import of localspec, besides itself and the leaves, which are open to all.
-LEAVES = {"errors", "formats", "limits"}
+LEAVES = {"errors", "formats", "limits", "private", "safe_text"}
 
 MAY_IMPORT = {
     **{leaf: set[str]() for leaf in LEAVES},
@@ -45,7 +45,8 @@ PURE = (
 ONLY_IN = {
     "textual": ("ui",),
     "huggingface_hub": ("pairs/hub",),
-    "llama_cpp": ("engine/llama", "chat/template"),
+    "llama_cpp": ("engine/llama",),
+    "jinja2": ("chat/rendering",),
     "ctypes": ("engine/llama",),
 }
 

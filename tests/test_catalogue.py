@@ -445,7 +445,7 @@ def test_show_of_the_demo(hub_world: World) -> None:
 
 def test_show_reports_an_unfit_draft_without_failing(hub_world: World, tmp_path: Path) -> None:
     odd = tmp_path / "odd.gguf"
-    odd.write_bytes(ggufs.model(["x"] * 10))
+    odd.write_bytes(ggufs.model([f"x{n}" for n in range(10)]))
     done = hub_world.run("show", "demo", "--draft", str(odd))
     assert done.code == 0, done.err
     assert "vocabulary  does not match:" in done.out

@@ -16,6 +16,7 @@ from textual.theme import BUILTIN_THEMES
 
 from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
+from localspec.safe_text import one_line, safe
 from localspec.ui import commands, launch, numbers
 from localspec.ui.conversation.blocks import Block, lay_out
 from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins, cut
@@ -23,7 +24,6 @@ from localspec.ui.conversation.items import Answer, Question
 from localspec.ui.conversation.prompt import History
 from localspec.ui.panel import drawing
 from localspec.ui.panel.drawing import Outcome
-from localspec.ui.safe_text import one_line, safe
 
 UI = Path(launch.__file__).parent
 

@@ -24,7 +24,7 @@ from localspec.engine.stats import Round
 from localspec.errors import Cancelled
 from localspec.loading.load import Progress, load_beside, load_session
 from localspec.loading.request import LoadRequest
-from localspec.pairs import units
+from localspec.safe_text import one_line
 
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
 ON = "on"
@@ -112,7 +112,7 @@ def arms_of(sessions: Sequence[Session], request: Request) -> list[Arm]:
     able = [session for session in sessions if session.draft_name and not session.speculation_note]
     arms = [Arm(name=OFF, session=sessions[0], gamma=0)]
     if request.gamma != 0:
-        names = _names([units.plain(session.draft_name or "", 40) for session in able])
+        names = _names([one_line(session.draft_name or "", 40) for session in able])
         arms += [
             Arm(name=name if len(able) > 1 else ON, session=session, gamma=request.gamma)
             for name, session in zip(names, able, strict=True)
@@ -210,7 +210,7 @@ def _arm(arm: Arm, runs: Sequence[Run], *, show: bool) -> ArmReport:
     name = arm.session.draft_name if arm.gamma != 0 else None
     return ArmReport(
         name=arm.name,
-        draft=units.plain(name) if name else None,
+        draft=one_line(name, 80) if name else None,
         gamma=str(arm.gamma),
         demonstration=show,
         swept=arm.swept,

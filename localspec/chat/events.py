@@ -1,7 +1,7 @@
 """What a turn of the conversation reports while it runs: plain frozen values, in order.
 
-A turn yields `TurnsLeftOut` where the context is full, `PromptProgress` (any number), then
-`RoundText` (one a round), then one `TurnEnd`.
+A turn yields `Noticed` for what came up, `TurnsLeftOut` where the context is full,
+`PromptProgress` (any number), then `RoundText` (one a round), then one `TurnEnd`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ class TurnsLeftOut(Struct, frozen=True, tag=True):
     messages: int
 
 
+class Noticed(Struct, frozen=True, tag=True):
+    """Something that the user should know came up: the model's template was given up, say."""
+
+    text: str
+
+
 class PromptProgress(Struct, frozen=True, tag=True):
     """The prompt is being read: `done` of `total` new tokens, `cached` were known already."""
 
@@ -64,4 +70,4 @@ class TurnEnd(Struct, frozen=True, tag=True):
     stats: GenerationStats
 
 
-TurnEvent: TypeAlias = TurnsLeftOut | PromptProgress | RoundText | TurnEnd
+TurnEvent: TypeAlias = Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd

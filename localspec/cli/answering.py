@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from localspec.chat.events import RoundText, TurnEnd
+from localspec.chat.events import Noticed, RoundText, TurnEnd
 from localspec.chat.session import Session
 from localspec.cli import run_report
 from localspec.cli.standard_streams import write
@@ -103,7 +103,9 @@ def _stream(session: Session, prompt: str, cancel: Cancel, *, show: bool) -> Tur
         for event in session.turn(prompt, cancel):
             if isinstance(event, TurnEnd):
                 return event
-            if show and isinstance(event, RoundText) and event.text:
+            if isinstance(event, Noticed):
+                click.echo(f"warning: {event.text}", err=True)
+            elif show and isinstance(event, RoundText) and event.text:
                 last = event.text
                 write(last)
     finally:

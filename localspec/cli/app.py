@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -31,6 +34,16 @@ COMMANDS = {
 }
 
 
+# What the system may lack, and what to do about it.
+_STRAINS = {
+    errno.ENOSPC: "Make room on the disk.",
+    errno.EDQUOT: "Make room on the disk.",
+    errno.EMFILE: "Allow more open files (ulimit -n).",
+    errno.ENFILE: "Close other programs.",
+    errno.EIO: "Look at the disk, or the terminal: it does not answer.",
+}
+_LONGEST = 450  # characters of a message; the line has more around it
+
 # Those that need llama.cpp.
 _WITH_ENGINE = {"chat", "run", "show", "tune", "bench", "doctor"}
 
@@ -50,7 +63,7 @@ class _Defaults(dict[str, Any]):
         found = self._settings.defaults(command, self._all_settings)
         self._settings.check_tables(COMMANDS)
         for problem in self._settings.problems:
-            click.echo(f"warning: {problem}", err=True)
+            click.echo(f"warning: {_fit(problem)}", err=True)
         return found
 
     def _all_settings(self) -> Iterator[str]:
@@ -120,7 +133,9 @@ def main() -> NoReturn:
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(_fit(shown.getvalue().rstrip()), err=True)
         code = error.exit_code
     except click.exceptions.Abort:
         code = EXIT_INTERRUPTED
@@ -132,15 +147,29 @@ def main() -> NoReturn:
 def report(error: BaseException) -> int:
     """Print `error` for a person on standard error; return its exit code."""
     if isinstance(error, LocalspecError):
-        click.echo(f"error: {error.message}", err=True)
-        if error.remedy:
-            click.echo(f"  {error.remedy}", err=True)
+        _say(error.message, error.remedy)
     elif isinstance(error, MemoryError):
-        click.echo("error: there is not enough memory", err=True)
-        click.echo("  Close other programs, or raise the limit (ulimit -v).", err=True)
+        _say("there is not enough memory", "Close other programs, or raise the limit (ulimit -v).")
+    elif isinstance(error, OSError) and error.errno in _STRAINS:
+        _say(error.strerror or "the system refuses", _STRAINS[error.errno])
     elif isinstance(error, Exception) and not isinstance(error, Cancelled):
-        click.echo(f"error: localspec has a fault: {type(error).__name__}: {error}", err=True)
-        click.echo("  Please report it, with what LOCALSPEC_TRACEBACK=1 prints.", err=True)
+        _say(
+            f"localspec has a fault: {type(error).__name__}: {error}",
+            "Please report it, with what LOCALSPEC_TRACEBACK=1 prints.",
+        )
         if os.environ.get("LOCALSPEC_TRACEBACK"):
             traceback.print_exception(error)
     return exit_code(error)
+
+
+def _say(message: str, remedy: str) -> None:
+    with suppress(OSError):  # nobody can be told where that is full as well
+        click.echo(f"error: {_fit(message)}", err=True)
+        if remedy:
+            click.echo(f"  {_fit(remedy)}", err=True)
+
+
+def _fit(text: str) -> str:
+    """`text` without what a terminal would obey, its middle left out where it is long."""
+    text = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 151]}…{text[-150:]}"

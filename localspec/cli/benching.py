@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from localspec import formats
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.output import files
 from localspec.bench.output.text import text
@@ -20,7 +21,7 @@ from localspec.cli.standard_streams import write
 from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError
 from localspec.loading.request import LoadRequest
-from localspec.pairs import units
+from localspec.safe_text import one_line
 
 _EVERY_S = 10.0  # between two lines of progress where there is no terminal
 
@@ -91,12 +92,12 @@ class _Screen:
         """What is being done now."""
         if what != self._said:
             self._said = what
-            self._show(f"{units.plain(what)} ...")
+            self._show(f"{one_line(what, 80)} ...")
 
     def warn(self, notice: str) -> None:
         """Something that the user should know."""
         self.clear()
-        click.echo(f"warning: {units.plain(notice, 400)}", err=True)
+        click.echo(f"warning: {one_line(notice, 400)}", err=True)
 
     def step(self, step: Step) -> None:
         """How far the run is, with the time that is left."""
@@ -104,8 +105,8 @@ class _Screen:
         if not self._is_terminal and now - self._last < _EVERY_S:
             return
         self._last = now
-        left = "" if step.left_s is None else f", about {units.duration(step.left_s)} left"
-        self._show(f"{step.done + 1} of {step.total}: {units.plain(step.prompt.name)}{left}")
+        left = "" if step.left_s is None else f", about {formats.duration(step.left_s)} left"
+        self._show(f"{step.done + 1} of {step.total}: {one_line(step.prompt.name, 80)}{left}")
 
     def clear(self) -> None:
         """Take the drawn line away."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from localspec.cli.interrupt import raising
 from localspec.cli.option_types import plain_text
 from localspec.cli.options import shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
-from localspec.errors import ConversationError, UsageError
+from localspec.errors import ConversationError, LocalspecError, UsageError
 from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
@@ -88,17 +87,17 @@ def _wanted(archive: Path, search: str) -> Header:
     Raises:
         ConversationError: there is none, or the store cannot be read.
     """
-    from localspec.chat.history.keeper import in_words  # noqa: PLC0415
-    from localspec.chat.history.store import Store  # noqa: PLC0415
+    from localspec.chat.history.keeper import Keeper  # noqa: PLC0415
 
+    told: list[LocalspecError] = []
+    keeper = Keeper(archive, told.append)
+    keeper.start()
     try:
-        store = Store(archive)
-        try:
-            found = store.listed(search)
-        finally:
-            store.close()
-    except (OSError, sqlite3.Error, ValueError) as error:
-        raise in_words(error, archive) from None
+        found = keeper.ask(lambda store: store.listed(search)).result()
+    finally:
+        keeper.close()
+    for error in told:
+        click.echo(f"warning: {error.message}. {error.remedy}", err=True)
     if not found:
         raise ConversationError(
             "there is no such conversation" if search else "there is no conversation yet",

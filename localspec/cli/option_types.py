@@ -12,6 +12,9 @@ import click
 
 from localspec.limits import MAX_GAMMA
 
+# Of a grammar or a schema, in bytes; a device or a pipe may never end.
+LARGEST_TEXT = 16 << 20
+
 
 def gamma(value: Any) -> int | str:
     """A draft length, or ``auto``."""
@@ -79,9 +82,14 @@ def plain_text(value: Any) -> str:
 def file_text(value: Any) -> str:
     """The text of a UTF-8 file."""
     try:
-        return Path(str(value)).read_text(encoding="utf-8")
+        with Path(str(value)).open("rb") as file:
+            raw = file.read(LARGEST_TEXT + 1)
     except OSError as error:
         raise click.BadParameter(f"cannot read {value}: {error.strerror}.") from None
+    if len(raw) > LARGEST_TEXT:
+        raise click.BadParameter(f"{value} is too large: {LARGEST_TEXT >> 20} MB are allowed.")
+    try:
+        return raw.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise click.BadParameter(f"{value} is not UTF-8.") from None
 

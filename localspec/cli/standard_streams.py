@@ -9,23 +9,30 @@ import click
 
 from localspec.errors import LocalspecError
 
+LARGEST = 64 << 20  # bytes of a prompt: more than any model reads
+
 
 def read_prompt() -> str:
     """The prompt from standard input.
 
     Raises:
-        LocalspecError: there is no standard input, or it is not UTF-8.
+        LocalspecError: there is no standard input, it is too large, or not UTF-8.
     """
     if sys.stdin is None:
         raise LocalspecError("there is no prompt", "Say what to answer: -p TEXT.")
     if sys.stdin.isatty():
         click.echo("Type the prompt, then end it with Ctrl+D (Ctrl+Z, Enter on Windows).", err=True)
     try:
-        raw = sys.stdin.buffer.read()
+        raw = sys.stdin.buffer.read(LARGEST + 1)
     except OSError as error:
         raise LocalspecError(
             f"standard input cannot be read: {error.strerror}", "Say what to answer: -p TEXT."
         ) from None
+    if len(raw) > LARGEST:
+        raise LocalspecError(
+            f"standard input is too large for a prompt: {LARGEST >> 20} MB are allowed",
+            "Give it less.",
+        )
     try:
         return raw.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:

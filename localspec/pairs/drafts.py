@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from localspec import formats
 from localspec.errors import HubOffline, LocalspecError
 from localspec.pairs import catalogue, installed, resolver, sources, vocabulary
 from localspec.pairs.gguf import header as gguf
@@ -123,7 +124,7 @@ def _read_remote(target: Source, reference: Reference, patience: Patience) -> Gg
 def _try(target: Source, trial: _Trial) -> Candidate:
     fits, reason = False, ""
     if trial.n_bytes > LARGEST_SHARE * target.n_bytes:
-        reason = f"it is too large: more than {LARGEST_SHARE:.0%} of the target"
+        reason = f"it is too large: more than {formats.percent(LARGEST_SHARE)} of the target"
     else:
         try:
             report = vocabulary.compare(target.header, trial.header())

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from localspec import private
 from localspec.errors import LocalspecError, UsageError
 from localspec.pairs import folders
 
@@ -149,7 +150,7 @@ def save(pair: InstalledPair) -> None:
     name = check_name(pair.name)
     data = {"format": FORMAT, **asdict(pair), "name": name}
     with _recording(name):
-        folder().mkdir(parents=True, exist_ok=True)
+        private.make_folder(folder())
         write_atomically(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
 
 
@@ -160,7 +161,7 @@ def require_recordable(name: str) -> None:
         LocalspecError: it could not.
     """
     with _recording(name):
-        folder().mkdir(parents=True, exist_ok=True)
+        private.make_folder(folder())
         tempfile.TemporaryFile(dir=folder()).close()
 
 

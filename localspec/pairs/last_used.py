@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from localspec import private
 from localspec.pairs import folders, installed, references
 
 FORMAT: Final = 1
@@ -41,7 +42,7 @@ def remember(pair: str, draft: str | None = None) -> None:
     """Keep what was used now; a folder that cannot be written costs nothing but the memory."""
     used = LastUsed(lasting(pair), None if draft is None else lasting(draft))
     with contextlib.suppress(OSError):
-        _path().parent.mkdir(parents=True, exist_ok=True)
+        private.make_folder(_path().parent)
         text = json.dumps({"format": FORMAT, **asdict(used)}, indent=2)
         installed.write_atomically(_path(), text + "\n")
 

@@ -12,6 +12,7 @@ from typing import Final
 from localspec.errors import HubOffline, ModelFileError, UnsupportedModel, VocabularyMismatch
 from localspec.pairs import folders, quants, vocabulary
 from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.cursor import ReadRange
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.hub import cache as hub_cache
@@ -92,6 +93,7 @@ def local(path: Path) -> Source:
         UnsupportedModel: nobody can chat with it.
     """
     model = gguf.read_model(path)
+    strict.require_sound(model.header, str(path))
     _require_language_model(model.header, str(path))
     licence = model.header.text("general.license")
     return Source(str(path), model.header, model.file_bytes, model.paths, licence=licence)
@@ -134,6 +136,7 @@ def from_hub(
     for file in files:
         hub.require_safe(file)
     source = _describe(repo, files, _header_of(files[0], patience, like))
+    strict.require_sound(source.header, source.label)
     _require_language_model(source.header, source.label)
     return source
 

@@ -12,11 +12,11 @@ from localspec.chat.settings import Gamma
 from localspec.errors import UsageError
 from localspec.limits import MAX_GAMMA
 from localspec.pairs.folders import user_path
+from localspec.safe_text import one_line, safe
 from localspec.ui import parameters
 from localspec.ui.conversation import attach, copying
 from localspec.ui.conversation.turns import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
 from localspec.ui.panel.panel import PanelForm
-from localspec.ui.safe_text import one_line, safe
 from localspec.ui.screens.history import HistoryScreen
 
 if TYPE_CHECKING:

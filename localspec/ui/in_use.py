@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from localspec.safe_text import one_line
 from localspec.ui.conversation.turns import REASONS, Phase
-from localspec.ui.safe_text import one_line
 from localspec.ui.wording import in_words, switch_failure
 
 if TYPE_CHECKING:

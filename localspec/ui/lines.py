@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.safe_text import one_line
 from localspec.ui.bases import Uncopied
 from localspec.ui.commands import COMMANDS
 from localspec.ui.panel import drawing
-from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

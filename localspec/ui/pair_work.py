@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
+from localspec import formats
 from localspec.errors import Cancelled, UsageError
-from localspec.pairs import installed, listing, pull, remove, request, units
+from localspec.pairs import installed, listing, pull, remove, request
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.request import PullRequest
 from localspec.ui.commands import EVERYWHERE
@@ -185,7 +186,7 @@ class Pairs:
     def _remove(self, name: str) -> None:
         removal = remove.remove(name, self._patience)
         kept = f"{len(removal.kept)} files are kept: others use them" if removal.kept else ""
-        text = f"{name} is removed, {units.size(removal.freed)} freed"
+        text = f"{name} is removed, {formats.size(removal.freed)} freed"
         self._tell(lambda: self._ended(text, kept))
         self._list()
 

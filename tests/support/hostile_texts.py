@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
+from localspec.safe_text import one_line
 from localspec.ui.conversation.copying import code_blocks
 from localspec.ui.conversation.items import Answer, Item, Notice, Question
-from localspec.ui.safe_text import one_line
 
 # What must never reach a terminal as it is. A tab is laid out as blanks before it does.
 CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from localspec import private
 from localspec.engine.length.cost import ByContext, Points
 from localspec.engine.llama import Context, build, machine
 
@@ -318,7 +319,7 @@ class ProfileStore:
         document = json.dumps({**asdict(profile), "format": FORMAT}, indent=1)
         path = self._path(profile.identity)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private.make_folder(self.folder)
             handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as file:

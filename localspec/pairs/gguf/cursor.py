@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from localspec import formats
 from localspec.errors import ModelFileError
-from localspec.pairs import units
 from localspec.pairs.gguf import sniff
 
 # Gemma 4's header, the largest known, has 16 MB.
@@ -50,7 +50,7 @@ class Cursor:
     def fill(self, end: int) -> None:
         """Have the bytes up to `end` in the buffer."""
         if end > MAX_HEADER_BYTES:
-            limit = units.size(MAX_HEADER_BYTES)
+            limit = formats.size(MAX_HEADER_BYTES)
             raise self.damaged(f"its header claims to be larger than {limit}")
         if self.total is not None and end > self.total:
             raise self._cut_off(self.total, end)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from localspec.pairs.hub.errors import CONTINUES
 from localspec.pairs.hub.patience import Interrupted, Patience
 from localspec.pairs.hub.settings import endpoint, timeout_s
-from localspec.pairs.units import reason
+from localspec.safe_text import reason
 
 STEP_S: Final = 0.25
 

@@ -17,12 +17,13 @@ from localspec.errors import (
     HubUnavailable,
     NotOnHub,
 )
-from localspec.pairs import references, units
+from localspec.pairs import references
 from localspec.pairs.hub.body import Body
 from localspec.pairs.hub.errors import NO_HUB, only_hub_answers, translated
 from localspec.pairs.hub.patience import Patience, retried
 from localspec.pairs.hub.settings import endpoint, headers, timeout_s
 from localspec.pairs.references import Reference
+from localspec.safe_text import one_line
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 
@@ -112,7 +113,7 @@ def _describe(reference: Reference, info: Any) -> RemoteRepo:
 
 def _check_moved(reference: Reference, actual: str) -> None:
     if actual.lower() != reference.repo.lower():
-        actual = units.plain(actual, 200)
+        actual = one_line(actual, 200)
         moved = Reference(actual, reference.file, reference.quant, reference.revision)
         raise NotOnHub(
             f"{reference.repo} has moved to {actual}", f"Pull {moved} if you trust its owner."
@@ -137,7 +138,7 @@ def _licence(info: Any) -> str:
         name = tags[0].removeprefix("license:") if tags else ""
     if isinstance(name, list):
         name = ", ".join(str(one) for one in name)
-    return units.plain(str(name))
+    return one_line(str(name), 80)
 
 
 def require_safe(file: RemoteFile) -> None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from localspec import formats
 from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
-from localspec.pairs import units
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import settings as hub_settings
@@ -121,9 +121,9 @@ def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -
 
 def _disk_error(file: RemoteFile, error: OSError) -> HubError:
     if _is_full(error):
-        have = units.size(part_size(file))
+        have = formats.size(part_size(file))
         return NotEnoughDisk(
-            f"the disk is full: {have} of {file.name} ({units.size(file.size)}) are kept",
+            f"the disk is full: {have} of {file.name} ({formats.size(file.size)}) are kept",
             "Make room, then run the same command again: it continues where it stopped.",
         )
     return HubError(

@@ -18,7 +18,7 @@ from localspec.errors import (
 from localspec.pairs.hub.patience import Interrupted, Unreachable
 from localspec.pairs.hub.settings import LOGIN, endpoint
 from localspec.pairs.references import Reference
-from localspec.pairs.units import reason
+from localspec.safe_text import reason
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import AccessDenied, HubError, UsageError
-from localspec.pairs.units import reason
+from localspec.safe_text import reason
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 

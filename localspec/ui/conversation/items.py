@@ -13,6 +13,7 @@ from textual.content import Content
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason
+from localspec.safe_text import one_line, safe
 from localspec.ui import numbers
 from localspec.ui.conversation.blocks import Block, Frame, Paragraph, lay_out
 from localspec.ui.conversation.growing import (
@@ -23,7 +24,6 @@ from localspec.ui.conversation.growing import (
 )
 from localspec.ui.conversation.markdown_blocks import definitions
 from localspec.ui.conversation.thought import Thought
-from localspec.ui.safe_text import one_line, safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

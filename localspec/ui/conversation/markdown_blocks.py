@@ -19,8 +19,8 @@ from markdown_it import MarkdownIt
 from textual.content import Content
 from textual.highlight import highlight
 
+from localspec.safe_text import safe
 from localspec.ui.conversation.blocks import FAINT, Block, Code, Frame, Gap, Paragraph, Rule, Table
-from localspec.ui.safe_text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-from localspec.ui.safe_text import safe
+from localspec.safe_text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

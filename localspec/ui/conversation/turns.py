@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import PromptProgress, RoundText, TurnEnd, TurnsLeftOut
+from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnEnd, TurnsLeftOut
 from localspec.process.messages import Compact, Compare, Regenerate, Request, Reset
 from localspec.ui.conversation.items import figures_of
 from localspec.ui.messages import Inbox
@@ -310,6 +310,8 @@ class Turns:
             return event.spans
         if isinstance(event, PromptProgress):
             self._app.show_prompt_progress(event)
+        elif isinstance(event, Noticed):
+            self._app.transcript.say_before(self._answer, event.text)
         elif isinstance(event, TurnsLeftOut):
             self._app.transcript.say_before(
                 self._answer,

@@ -14,7 +14,7 @@ from textual.widgets import Static
 from localspec.chat.conversation import Role
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.errors import UsageError
-from localspec.ui.safe_text import one_line, safe
+from localspec.safe_text import one_line, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
