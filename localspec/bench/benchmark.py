@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.bench.environment import environment
-from localspec.bench.predict import Costs, Prediction, overhead, predictions
+from localspec.bench.predict import Prediction, RoundCosts, overhead, predictions
 from localspec.bench.prompts import Prompt
 from localspec.bench.request import Request
 from localspec.bench.result import OFF, Agreement, ArmReport, Report, SweepPoint
@@ -248,14 +248,14 @@ def _rounds(runs: Sequence[Run], names: set[str]) -> list[Round]:
     return [done for run in runs if run.arm in names for done in run.rounds[1:]]
 
 
-def _costs(points: _Points, plain: Sequence[Round], drafting: Sequence[Round]) -> Costs:
+def _costs(points: _Points, plain: Sequence[Round], drafting: Sequence[Round]) -> RoundCosts:
     """The measured costs, scaled so that T(1) is what plain decoding showed in the runs.
 
     A machine is never as fast for minutes as in its best moment, which is what was measured.
     """
     seen = middle([done.verify_s for done in plain])
     slower = seen / points.target[1] if seen else 1.0
-    return Costs(
+    return RoundCosts(
         Curve({n: slower * seconds for n, seconds in points.target.items()}),
         Curve({n: slower * seconds for n, seconds in points.draft.items()}),
         overhead([*plain, *drafting]),
