@@ -10,13 +10,13 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
 from localspec import __version__
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
-from localspec.errors import EXIT_INTERRUPTED, Cancelled, LocalspecError, exit_code
+from localspec.errors import EXIT_INTERRUPTED, Cancelled, Ended, LocalspecError, exit_code
 from localspec.pairs.folders import config_folder
 
 # name -> (module, one line for `localspec --help`). The lines stand here so that the help
@@ -85,9 +85,9 @@ class LateGroup(click.Group):
             if sys.stdout is not None:  # it is closed where somebody says so (>&-)
                 sys.stdout.flush()
         except BrokenPipeError:
-            # Python flushes once more at exit, and must find somebody to write to then.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except Ended as error:  # here: click would write to a terminal that may be gone
+            return exit_code(error)
         return result
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -141,7 +141,21 @@ def main() -> NoReturn:
         code = EXIT_INTERRUPTED
     except BaseException as error:
         code = report(error)
+    for stream in (sys.stdout, sys.stderr):
+        _let_go(stream)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _let_go(stream: TextIO | None) -> None:
+    """Flush a stream, or have it flushed to nowhere: Python does so at exit, and must not fail."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except ValueError:  # closed
+        return
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report(error: BaseException) -> int:
