@@ -18,6 +18,7 @@ from localspec import __version__
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
 from localspec.errors import EXIT_INTERRUPTED, Cancelled, Ended, LocalspecError, exit_code
 from localspec.pairs.folders import config_folder
+from localspec.safe_text import safe
 
 # name -> (module, one line for `localspec --help`). The lines stand here so that the help
 # can be printed without importing what the commands need.
@@ -168,7 +169,7 @@ def report(error: BaseException) -> int:
         _say(error.strerror or "the system refuses", _STRAINS[error.errno])
     elif isinstance(error, Exception) and not isinstance(error, Cancelled):
         _say(
-            f"localspec has a fault: {type(error).__name__}: {error}",
+            _fit(f"localspec has a fault: {type(error).__name__}: {error}"),
             "Please report it, with what LOCALSPEC_TRACEBACK=1 prints.",
         )
         if os.environ.get("LOCALSPEC_TRACEBACK"):
@@ -178,12 +179,12 @@ def report(error: BaseException) -> int:
 
 def _say(message: str, remedy: str) -> None:
     with suppress(OSError):  # nobody can be told where that is full as well
-        click.echo(f"error: {_fit(message)}", err=True)
+        click.echo(f"error: {message}", err=True)
         if remedy:
-            click.echo(f"  {_fit(remedy)}", err=True)
+            click.echo(f"  {remedy}", err=True)
 
 
 def _fit(text: str) -> str:
-    """`text` without what a terminal would obey, its middle left out where it is long."""
-    text = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """`text` made safe, its lines kept, its middle left out where it is long."""
+    text = safe(text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 151]}…{text[-150:]}"
