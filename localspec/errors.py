@@ -24,6 +24,7 @@
           ├── DownloadCorrupt     the bytes are not those that were promised
           └── NotEnoughDisk       the download does not fit
     Cancelled                     the user asked to stop                           exit 130
+    Ended                         a signal asked for the end                 exit 128 + its number
 
 ``Cancelled`` stands outside the tree on purpose: it is a wish, not a failure.
 """
@@ -143,8 +144,22 @@ class Cancelled(Exception):
     """The user asked to stop."""
 
 
+class Ended(KeyboardInterrupt):
+    """A signal asked for the end: whoever keeps or undoes something at Ctrl+C does so here.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def exit_code(error: BaseException) -> int:
     """The process's exit code for `error`."""
+    if isinstance(error, Ended):
+        return 128 + error.number
     if isinstance(error, Cancelled | KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, UsageError):

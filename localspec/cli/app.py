@@ -10,14 +10,15 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
 from localspec import __version__
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
-from localspec.errors import EXIT_INTERRUPTED, Cancelled, LocalspecError, exit_code
+from localspec.errors import EXIT_INTERRUPTED, Cancelled, Ended, LocalspecError, exit_code
 from localspec.pairs.folders import config_folder
+from localspec.safe_text import safe
 
 # name -> (module, one line for `localspec --help`). The lines stand here so that the help
 # can be printed without importing what the commands need.
@@ -85,9 +86,9 @@ class LateGroup(click.Group):
             if sys.stdout is not None:  # it is closed where somebody says so (>&-)
                 sys.stdout.flush()
         except BrokenPipeError:
-            # Python flushes once more at exit, and must find somebody to write to then.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except Ended as error:  # here: click would write to a terminal that may be gone
+            return exit_code(error)
         return result
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -141,7 +142,21 @@ def main() -> NoReturn:
         code = EXIT_INTERRUPTED
     except BaseException as error:
         code = report(error)
+    for stream in (sys.stdout, sys.stderr):
+        _let_go(stream)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _let_go(stream: TextIO | None) -> None:
+    """Flush a stream, or have it flushed to nowhere: Python does so at exit, and must not fail."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except ValueError:  # closed
+        return
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report(error: BaseException) -> int:
@@ -154,7 +169,7 @@ def report(error: BaseException) -> int:
         _say(error.strerror or "the system refuses", _STRAINS[error.errno])
     elif isinstance(error, Exception) and not isinstance(error, Cancelled):
         _say(
-            f"localspec has a fault: {type(error).__name__}: {error}",
+            _fit(f"localspec has a fault: {type(error).__name__}: {error}"),
             "Please report it, with what LOCALSPEC_TRACEBACK=1 prints.",
         )
         if os.environ.get("LOCALSPEC_TRACEBACK"):
@@ -164,12 +179,12 @@ def report(error: BaseException) -> int:
 
 def _say(message: str, remedy: str) -> None:
     with suppress(OSError):  # nobody can be told where that is full as well
-        click.echo(f"error: {_fit(message)}", err=True)
+        click.echo(f"error: {message}", err=True)
         if remedy:
-            click.echo(f"  {_fit(remedy)}", err=True)
+            click.echo(f"  {remedy}", err=True)
 
 
 def _fit(text: str) -> str:
-    """`text` without what a terminal would obey, its middle left out where it is long."""
-    text = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """`text` made safe, its lines kept, its middle left out where it is long."""
+    text = safe(text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 151]}…{text[-150:]}"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.interrupt import raising
 from localspec.cli.option_types import plain_text
 from localspec.cli.options import shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
@@ -60,13 +59,12 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
     looks = _looks(click.get_current_context().obj)
-    with raising():  # a signal from elsewhere must leave the terminal as it was
-        run_app(
-            engine,
-            archive=archive,
-            resume=found.id if found is not None else None,
-            looks=looks,
-        )
+    run_app(
+        engine,
+        archive=archive,
+        resume=found.id if found is not None else None,
+        looks=looks,
+    )
 
 
 def _looks(settings: SettingsFile | None) -> Looks:

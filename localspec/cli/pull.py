@@ -10,7 +10,7 @@ import click
 
 from localspec import formats
 from localspec.cli.interrupt import raising
-from localspec.errors import Cancelled
+from localspec.errors import Cancelled, Ended
 from localspec.pairs import describe
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.pull import PullPlan, PullProgress, execute, plan, require_room
@@ -41,10 +41,10 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
             if dry_run:
                 return
             record = execute(found, patience, screen.show)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         screen.clear()
         click.echo("stopped; what came so far is kept, and the same command continues", err=True)
-        raise Cancelled from None
+        raise error if isinstance(error, Ended) else Cancelled from None
     finally:
         screen.clear()
     click.echo(f"installed as {record.name}: try `localspec chat {record.name}`")

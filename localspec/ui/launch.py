@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from localspec.errors import ConversationError
+from localspec.signals import leaving
 from localspec.ui.app import ChatApp
 from localspec.ui.keyboard import reading_anything
 
@@ -49,17 +50,19 @@ def run_app(
     Raises:
         LocalspecError: what kept the models from being loaded, if that is how it ended.
         ConversationError: the conversation is not kept to its end.
+        Ended: a signal asked for the end, or the terminal is gone; what was said is kept.
         Exception: an unforeseen one that ended the app; the terminal is what it was.
     """
     app = _App(engine, archive=archive, resume=resume, looks=looks)
-    try:
-        with reading_anything():
-            app.run()
-    finally:
-        app.pairs.shut_down()
-        app.engine.shut_down()
-        app.engine.join(_PATIENCE_S)
-        kept = app.shelf.shut_down()
+    with leaving(app.exit):
+        try:
+            with reading_anything():
+                app.run()
+        finally:
+            app.pairs.shut_down()
+            app.engine.shut_down()
+            app.engine.join(_PATIENCE_S)
+            kept = app.shelf.shut_down()
     if app.fault is not None:
         raise app.fault
     if app.in_use.load_error is not None:

@@ -70,6 +70,5 @@ class Terminal:
     def restored(self) -> bool:
         """The alternate screen was left and the cursor is back."""
         last = self.raw.rfind(b"\x1b[?1049")
-        return (
-            self.raw[last : last + 8] == b"\x1b[?1049l" and b"\x1b[?25h" in self.raw[last - 200 :]
-        )
+        shown = b"\x1b[?25h" in self.raw[max(0, last - 200) :]
+        return shown and self.raw[last : last + 8] == b"\x1b[?1049l"

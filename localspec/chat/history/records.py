@@ -82,12 +82,7 @@ class Stored:
 
 def title_of(message: Message) -> str:
     """A title made of the first question: its first words on one line."""
-    return shortened(message.content)
-
-
-def shortened(text: str) -> str:
-    """The first words of `text` on one line."""
-    line = " ".join(text.split())
+    line = " ".join(message.content.split())
     return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1] + "…"
 
 

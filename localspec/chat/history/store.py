@@ -19,7 +19,6 @@ from localspec.chat.history.records import (
     Listed,
     Stored,
     pack,
-    shortened,
     storable,
     unpack,
 )
@@ -27,6 +26,7 @@ from localspec.chat.history.rows import header_of, node_of, readable, text
 from localspec.chat.history.schema import back_up, migrate, require_known
 from localspec.chat.history.tree import Node, Tree
 from localspec.errors import ConversationError
+from localspec.safe_text import one_line
 
 _BUSY_S = 5.0
 KEEP_DELETED_S = 7 * 24 * 3600.0
@@ -219,8 +219,7 @@ class Store:
         wrong: set[str] = set()
         header = header_of(row, wrong)
         nodes = [node_of(message, wrong) for message in messages]
-        title = "".join(c if c.isprintable() else " " for c in shortened(header.title))
-        self._note(wrong, f"the conversation “{title}” is")
+        self._note(wrong, f"the conversation “{one_line(header.title, 60)}” is")
         return Stored(header, Tree(nodes, row[6] if isinstance(row[6], str) else None))
 
     def _note(self, wrong: set[str], what: str) -> None:
