@@ -544,10 +544,11 @@ def test_rm_clears_an_unfinished_pull_of_a_curated_pair(hub_world: World) -> Non
     assert "there is nothing to remove" in again.err
 
 
-def test_rm_refuses_the_demo_and_forgets_damaged_records(hub_world: World) -> None:
-    refused = hub_world.run("rm", "demo")
-    assert refused.code == 1
-    assert "cannot be removed" in refused.err
+def test_rm_keeps_what_ships_of_the_demo_and_forgets_damaged_records(hub_world: World) -> None:
+    kept = hub_world.run("rm", "demo")
+    assert kept.code == 0
+    assert "ship with localspec" in kept.out
+    assert hub_world.run("show", "demo").code == 0
     installed.save(PAIR)
     (installed.folder() / "mine.json").write_text("{")
     assert "record of mine is damaged" in hub_world.run("list").err
