@@ -83,7 +83,9 @@ def test_entries_that_do_not_hold_are_named_and_left(
 ) -> None:
     serve_everything(hub_world)
     entry = catalogue.pairs()["qwen3-8b"]
-    hub_world.server.repos[entry.target.repo].files[entry.target.file] = ggufs.model([f"x{n}" for n in range(300)])
+    hub_world.server.repos[entry.target.repo].files[entry.target.file] = ggufs.model(
+        [f"x{n}" for n in range(300)]
+    )
     del hub_world.server.repos["bartowski/SmolLM2-135M-Instruct-GGUF"]
     hub_world.server.repos["unsloth/gemma-3-12b-it-qat-GGUF"].gated = "manual"
     loud = catalogue.pairs()["qwen3-14b"].target
