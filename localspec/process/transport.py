@@ -165,7 +165,7 @@ class Child:
             killed = "was killed, perhaps for want of memory"
             how = f"{killed if name == 'SIGKILL' else 'crashed'} ({name})"
         lines = self._last_lines()
-        said = "its log ends with:\n" + "\n".join(lines) if lines else ""
+        said = f"its log ends with: {' · '.join(lines)}" if lines else ""
         return EngineDied(f"the process that runs the models {how}", said)
 
     def _last_lines(self) -> list[str]:
