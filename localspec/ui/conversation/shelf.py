@@ -13,7 +13,7 @@ from localspec.chat.conversation import Role
 from localspec.chat.history import exchange, parameters
 from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.record import Place, Record
-from localspec.chat.history.records import PairReference, Stored
+from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError, LocalspecError
 from localspec.process.messages import Open
 from localspec.ui.wording import in_words
