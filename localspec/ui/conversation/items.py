@@ -111,6 +111,7 @@ class _Short(Item):
         if self._done:
             return False
         self._lines, self._done = [*self._lay_out(self._width), Content("")], True
+        self.strips.clear()  # a frame may have come in between, and drawn nothing
         return True
 
     @abstractmethod
