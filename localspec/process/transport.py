@@ -51,6 +51,9 @@ class Transport(Protocol):
     def join(self, timeout: float) -> bool:
         """Wait for its end; whether it has ended."""
 
+    def peak_beside(self) -> int:
+        """Peak resident size of this process, where the engine has one of its own."""
+
 
 class Inline:
     """An engine in a thread of this process, for tests and debuggers.
@@ -84,6 +87,10 @@ class Inline:
     def join(self, timeout: float) -> bool:
         """Wait for the thread."""
         return self._server.join(timeout)
+
+    def peak_beside(self) -> int:
+        """Nothing: the engine's own figures have it."""
+        return 0
 
 
 class Child:
@@ -140,6 +147,12 @@ class Child:
         self._line.close()
         self._log.close()
         return True
+
+    def peak_beside(self) -> int:
+        """Peak resident size of this process."""
+        from localspec import machine  # noqa: PLC0415 - psutil can wait
+
+        return machine.peak_resident()
 
     def _read(self, hear: Hear) -> None:
         try:
