@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from localspec.process.contract import Loader
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
 
 # A decode or a load that does not notice that it is to end does not keep the process alive.
 _GRACE_S = 5.0
+_OOM_SCORE = Path("/proc/self/oom_score_adj")  # Linux has it: from -1000, never taken, to 1000
+_MORE_DISPENSABLE = 300
 
 
 def main() -> None:
     """Serve until the pipe ends, however it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _offer_to_the_memory_killer()
     logging.basicConfig(level=logging.INFO)
     source, sink = _private()
     line = Line(source, sink, Letter[Request])
@@ -38,6 +43,13 @@ def main() -> None:
     server.join(_GRACE_S)
     sys.stderr.flush()
     os._exit(0)
+
+
+def _offer_to_the_memory_killer() -> None:
+    """Where memory runs out, the kernel takes this process, not the one with the screen."""
+    with suppress(OSError, ValueError):
+        score = int(_OOM_SCORE.read_text("ascii"))
+        _OOM_SCORE.write_text(str(min(1000, score + _MORE_DISPENSABLE)), "ascii")
 
 
 def _private() -> tuple[BinaryIO, BinaryIO]:
