@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -24,6 +26,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
 from localspec.errors import Cancelled, LocalspecError
 from tests.fakes import CHATML, FakeModel, fake_session, renderer, rounds_of
+from tests.support.gguf_models import Sizes, other_vocabulary, write_llama
 
 TALK = [Message(Role.SYSTEM, "Be brief."), Message(Role.USER, "hi")]
 ENDLESS = "{{ 10 ** (10 ** 9) }}"
@@ -270,3 +273,32 @@ def test_templates_mean_what_they_mean_to_llama_cpp_python(template: str) -> Non
     plain = [{"role": m.role.value, "content": m.content} for m in talk]
     expected = usual(messages=plain).prompt  # type: ignore[arg-type]
     assert renderer().render(Source(template, "<s>", "</s>"), talk, Budget()) == expected
+
+
+@pytest.fixture
+def hostile_file(tmp_path: Path) -> Path:
+    vocabulary = replace(other_vocabulary(), template=LATER)
+    return write_llama(tmp_path / "hostile.gguf", vocabulary, Sizes(), seed=0, type="q8_0")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+def test_esc_and_quitting_work_while_a_template_runs(hostile_file: Path, tmp_path: Path) -> None:
+    from tests.support.terminal import Terminal  # noqa: PLC0415 - there is none on Windows
+
+    options = ("--system-prompt", "Be brief.", "--n-predict", "4", "--threads", "1")
+    chat = Terminal(["chat", str(hostile_file), *options], tmp_path)
+    try:
+        chat.sees("ready")
+        chat.child.send("hi\r")
+        chat.sees("answering")
+        chat.child.send("\x1b")
+        begun = time.monotonic()
+        chat.sees("stopped")
+        assert time.monotonic() - begun < 1  # the budget is longer; a loaded machine is slow
+        chat.child.send("\x1b[15~")  # F5: again, to the end of the template's patience
+        chat.sees("takes too")
+        chat.sees("ready")
+        chat.child.send("\x11")
+        assert chat.ends() == 0
+    finally:
+        chat.child.close(force=True)

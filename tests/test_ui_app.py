@@ -346,6 +346,20 @@ def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
     run(body)
 
 
+def test_what_is_said_before_the_first_frame_is_seen() -> None:
+    async def body() -> None:
+        def load(progress: Any, cancel: Any) -> Any:
+            raise ModelFileError("no file called x.gguf", "Check the path.")
+
+        app = ChatApp(inline(load))
+        async with app.run_test(size=(100, 30)) as pilot:
+            chat = Chat(app, pilot, ScriptedSession())
+            await chat.until(lambda: "✗ no file called x.gguf" in chat.screen())
+        assert app.engine.join(10)
+
+    asyncio.run(body())
+
+
 def test_too_little_memory_is_no_fault_of_ours() -> None:
     async def body() -> None:
         def load(progress: Any, cancel: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.pairs import describe
+from localspec.pairs import demo, describe
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
 from localspec.safe_text import unbroken
@@ -34,6 +34,8 @@ def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -
     """
     from localspec.loading.planning import free_memory  # noqa: PLC0415 - it needs llama.cpp
 
+    if demo.is_meant(pair) and demo.to_be_padded():
+        click.echo(demo.pad(), err=True)
     found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free_memory(draft=None))
     tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
     speed, profile = _speed(found, tune)

@@ -24,6 +24,7 @@ from localspec.errors import SamplingError, UsageError
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import check_files, devices_of_draft, draft_plan, load_plan
 from localspec.loading.request import LoadRequest
+from localspec.pairs import demo
 from localspec.pairs.installed import DEMO
 from localspec.pairs.last_used import lasting
 from localspec.pairs.memory.need import Setup
@@ -111,6 +112,9 @@ def load_session(
     """
     settings = chat_settings(options)
     progress("Reading the headers", None)
+    if demo.is_meant(options.pair) and demo.to_be_padded():
+        progress("Padding the demo's models", None)
+        notices = (*notices, demo.pad())
     plan = load_plan(options)
     setups = plan.memory
     before = devices()

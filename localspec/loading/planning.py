@@ -8,7 +8,7 @@ from pathlib import Path
 from localspec import formats, machine
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
 from localspec.engine.stats import DeviceMemory
-from localspec.errors import UnsupportedModel, UsageError
+from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
@@ -101,8 +101,7 @@ def _find(options: LoadRequest) -> tuple[ResolvedPair, ModelFiles, ModelFiles | 
 def _read(path: Path) -> ModelFiles:
     """Read a model's header, and make sure that llama.cpp can be given the file to chat with."""
     model = gguf.read_model(path)
-    strict.require_sound(model.header, str(path))
-    _require_chat_model(model)
+    strict.require_usable(model.header, str(path))
     return model
 
 
@@ -212,28 +211,3 @@ def _unlocked(memory: MemoryPlan) -> list[str]:
         f"--mlock can keep {formats.size(limit)} of {formats.size(weights)} of weights in memory:"
         " raise the limit on locked memory (ulimit -l), or leave it out"
     ]
-
-
-CHOOSE = "Choose a chat model."
-
-# Architectures that turn text into vectors, or images into embeddings.
-_NO_WRITERS = ("bert", "t5encoder", "clip", "gemma-embedding", "wavtokenizer-dec")
-
-
-def _require_chat_model(model: ModelFiles) -> None:
-    """Refuse by the header alone what loads but writes no text.
-
-    Raises:
-        UnsupportedModel: an embedding model, an adapter, a projector.
-    """
-    header, name = model.header, model.paths[0].name
-    architecture = header.architecture
-    kind = header.text("general.type", "model")
-    if kind != "model":
-        raise UnsupportedModel(f"{name} is no model of its own but of type {kind}", CHOOSE)
-    pooled = header.integer(header.arch_key("pooling_type")) > 0
-    causal = header.metadata.get(header.arch_key("attention.causal"), True)
-    if pooled or causal is False or architecture.endswith(_NO_WRITERS):
-        raise UnsupportedModel(
-            f"{name} is an embedding model ({architecture}): it writes no text", CHOOSE
-        )

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from localspec import private
 from localspec.pairs import folders, installed, references
 
@@ -27,15 +29,20 @@ class LastUsed:
     draft: str | None = None
 
 
+class _Record(msgspec.Struct):
+    format: int
+    pair: str
+    draft: str | None
+
+
 def recall() -> LastUsed | None:
     """Read what was used last; None where nothing was, or where it cannot be read."""
     try:
-        data = json.loads(_path().read_text(encoding="utf-8"))
-        pair, draft = data["pair"], data["draft"]
-    except (OSError, ValueError, KeyError, TypeError):
+        found = msgspec.json.decode(_path().read_bytes(), type=_Record)
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
-    known = data["format"] == FORMAT and isinstance(pair, str) and isinstance(draft, str | None)
-    return LastUsed(pair, draft) if known and pair.strip() else None
+    known = found.format == FORMAT and found.pair.strip()
+    return LastUsed(found.pair, found.draft) if known else None
 
 
 def remember(pair: str, draft: str | None = None) -> None:

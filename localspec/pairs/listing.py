@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
-from localspec.pairs import catalogue, installed, resolver
+from localspec.pairs import catalogue, demo, installed
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.installed import DEMO, InstalledPair
@@ -60,7 +60,7 @@ def rows() -> list[Row]:
 
 
 def _demo() -> Row:
-    pair = resolver.demo()
+    pair = demo.pair()
     target, draft = (model.path.name for model in pair.models)
     return replace(
         _installed(pair, None),

@@ -159,14 +159,13 @@ class Child:
     def _reason(self) -> EngineDied:
         """How the process ended, and what its log says last."""
         code = self._process.wait()
-        if code == -signal.SIGKILL:
-            how = "was killed, perhaps for want of memory (SIGKILL)"
-        elif code < 0:
-            how = f"crashed ({signal.Signals(-code).name})"
-        else:
-            how = f"ended by itself (exit code {code})"
+        how = f"ended by itself (exit code {code})"
+        if code < 0:
+            name = signal.Signals(-code).name
+            killed = "was killed, perhaps for want of memory"
+            how = f"{killed if name == 'SIGKILL' else 'crashed'} ({name})"
         lines = self._last_lines()
-        said = "its log ends with:\n" + "\n".join(lines) if lines else ""
+        said = f"its log ends with: {' · '.join(lines)}" if lines else ""
         return EngineDied(f"the process that runs the models {how}", said)
 
     def _last_lines(self) -> list[str]:

@@ -33,7 +33,7 @@ class Terminal:
             [*program, *arguments],
             dimensions=(rows, columns),
             env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "LANG": "C.UTF-8",
-                 "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data),
+                 "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data), "LOCALSPEC_DEMO": "small",
                  "LOCALSPEC_CONFIG": str(data),
                  "PYTHONPATH": str(ROOT)},
             timeout=PATIENCE_S,

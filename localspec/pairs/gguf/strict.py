@@ -1,4 +1,4 @@
-"""What llama.cpp ends the process over, found in a header before llama.cpp sees the file.
+"""What llama.cpp cannot chat with, or ends the process over: found in a header before it is loaded.
 
 Of most damage llama.cpp says what is wrong. Where it asserts instead (src/llama-model.cpp,
 src/llama-vocab.cpp, ggml's operators), or reads where nothing is, the header is held here to what
@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from localspec.errors import ModelFileError
+from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs.gguf.cursor import FETCH_AGAIN
 from localspec.pairs.gguf.header import GgufHeader, TensorInfo
 from localspec.pairs.vocabulary import printable, texts, vocabulary
 
+_PARTS: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
+_HEADS: Final = frozenset({"eagle3", "dflash", "dspark", "mtp"})
+# Architectures that turn text into vectors, or into sound.
+_ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
 _MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any size; llama.cpp rounds up in 32 bits
@@ -45,17 +49,44 @@ _EXACT: Final = (
 )
 
 
-def require_sound(header: GgufHeader, label: str) -> None:
-    """Insist that llama.cpp can be given the model; `header` lists the tensors of all its parts.
+def require_usable(header: GgufHeader, label: str) -> None:
+    """Insist that llama.cpp can be given the model to chat with, or as a draft.
+
+    Args:
+        header: of the model, with the tensors of all its parts.
+        label: how messages name it.
 
     Raises:
-        ModelFileError: it would end the process.
+        UnsupportedModel: it is whole, and writes no text: a part of a model, a head, an encoder.
+        ModelFileError: llama.cpp would end the process over it.
     """
+    _require_writer(header, label)
     check = _Check(header)
     for problems in (check.layers, check.experts, check.numbers, check.tensors, check.vocabulary):
         problem = next(problems(), None)
         if problem is not None:
             raise ModelFileError(f"{label} is damaged: {problem}", FETCH_AGAIN)
+
+
+def _require_writer(header: GgufHeader, label: str) -> None:
+    architecture, kind = header.architecture, header.text("general.type", "model")
+    if kind != "model" or architecture in _PARTS:
+        part = architecture if kind == "model" else kind
+        raise UnsupportedModel(
+            f"{label} is a part of a model ({part}), not a model", "Name the model itself."
+        )
+    if architecture in _HEADS:
+        raise UnsupportedModel(
+            f"{label} is a {architecture} head, which reads the target's hidden states",
+            "Choose a small model of the same family as the draft.",
+        )
+    pooled = header.integer(header.arch_key("pooling_type")) > 0
+    causal = header.metadata.get(header.arch_key("attention.causal"), True)
+    if pooled or causal is False or architecture.endswith(_ENCODERS):
+        raise UnsupportedModel(
+            f"{label} is an embedding model ({architecture}): it writes no text",
+            "Choose a chat model.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,21 +61,6 @@ def translated(repo: str, reference: Reference) -> Iterator[None]:
         raise HubUnavailable(f"{endpoint()} cannot be used: {reason(error)}", NO_HUB) from None
 
 
-@contextlib.contextmanager
-def only_hub_answers() -> Iterator[None]:
-    """Turn what happens when the answer is not what the library expects into an error."""
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        yield
-    except (HfHubHTTPError, HFValidationError):
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HubUnavailable(
-            f"{endpoint()} does not answer like a Hub: {reason(error)}", NO_HUB
-        ) from None
-
-
 def _host(error: Any) -> str:
     """Name who did not answer: the Hub, or the storage it sent us to."""
     with contextlib.suppress(AttributeError, RuntimeError):  # no request is known

@@ -18,6 +18,11 @@ def cache_folder() -> Path:
     return Path(_constants().HF_HUB_CACHE).absolute()  # as the records of pairs have it
 
 
+def links_wanted() -> bool:
+    """Tell whether the cache may hold links, as ``HF_HUB_DISABLE_SYMLINKS`` says."""
+    return not _constants().HF_HUB_DISABLE_SYMLINKS
+
+
 def endpoint() -> str:
     """Give the Hub's address, as ``HF_ENDPOINT`` says."""
     return str(_constants().ENDPOINT)

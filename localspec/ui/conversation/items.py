@@ -115,7 +115,7 @@ class _Short(Item):
         part = next(self._parts, None)
         if part is None:
             return False
-        self.strips.pop(len(self._lines) - 1, None)  # where the empty line was
+        self.strips.pop(len(self._lines) - 1, None)  # a frame may have drawn the empty line
         self._lines[-1:] = [*part, Content("")]
         return True
 
