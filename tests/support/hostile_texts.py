@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
 from localspec.safe_text import one_line
-from localspec.ui.conversation.copying import code_blocks
+from localspec.ui.conversation.extracts import code_blocks
 from localspec.ui.conversation.items import Answer, Item, Notice, Question
 
 # What must never reach a terminal as it is. A tab is laid out as blanks before it does.
