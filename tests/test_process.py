@@ -34,7 +34,7 @@ from localspec.process.server import Server
 from localspec.process.transport import Child
 from localspec.process.wire import Line
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.turns import Phase
+from localspec.ui.conversation.gate import Phase
 from tests.fakes import rounds_of
 from tests.support.chat_pilot import Chat
 from tests.support.scripted_session import Gate, ScriptedSession

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
     from localspec.loading.request import LoadRequest
-    from localspec.process.contract import Progress
+    from localspec.process.contract import Progress, Tell
 
 # A decode or a load that does not notice that it is to end does not keep the process alive.
 _GRACE_S = 5.0
@@ -34,7 +34,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     source, sink = _private()
     line = Line(source, sink, Letter[Request])
-    server = Server(Loader(_load, _check), line.send)
+    server = Server(Loader(_load, _check, _perform), line.send)
     server.start()
     for letters in line.letters():
         for letter in letters:
@@ -62,11 +62,23 @@ def _private() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _load(request: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    from localspec.engine.llama.log import start_backend  # noqa: PLC0415 - after the pipes are safe
-    from localspec.loading.opening import open_session  # noqa: PLC0415
+    from localspec.loading.opening import open_session  # noqa: PLC0415 - after the pipes are safe
+
+    _log_to_standard_error()
+    return open_session(request, progress, cancel)
+
+
+def _log_to_standard_error() -> None:
+    from localspec.engine.llama.log import start_backend  # noqa: PLC0415
 
     start_backend().echo = sys.stderr.fileno()
-    return open_session(request, progress, cancel)
+
+
+def _perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
+    from localspec.process.jobs import perform  # noqa: PLC0415
+
+    _log_to_standard_error()
+    return perform(job, tell, cancel)
 
 
 def _check(request: LoadRequest) -> None:

@@ -52,6 +52,9 @@ class Transport(Protocol):
     def join(self, timeout: float) -> bool:
         """Wait for its end; whether it has ended."""
 
+    def peak_beside(self) -> int:
+        """Peak resident size of this process, where the engine has one of its own."""
+
 
 class Inline:
     """An engine in a thread of this process, for tests and debuggers.
@@ -85,6 +88,10 @@ class Inline:
     def join(self, timeout: float) -> bool:
         """Wait for the thread."""
         return self._server.join(timeout)
+
+    def peak_beside(self) -> int:
+        """Nothing: the engine's own figures have it."""
+        return 0
 
 
 class Child:
@@ -146,6 +153,12 @@ class Child:
         self._streams[0].close()
         self._log.close()
         return True
+
+    def peak_beside(self) -> int:
+        """Peak resident size of this process."""
+        from localspec import machine  # noqa: PLC0415 - psutil can wait
+
+        return machine.peak_resident()
 
     def _write(self) -> None:
         while (data := self._requests.get()) is not None:
