@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from localspec.chat.conversation import Message, Role
 from localspec.errors import PromptTooLong
+
+if TYPE_CHECKING:
+    from localspec.chat.template import ChatTemplate
 
 # Where turns are left out, so many are that this share of the context is filled: each further one
 # would cost another reading of everything behind it.
@@ -61,16 +64,6 @@ class Window:
         return prompt
 
 
-class Codec(Protocol):
-    """What `KnownIds` needs of a chat template."""
-
-    def guard(self, text: str) -> str:
-        """Message text as it stands in rendered text."""
-
-    def tokenize(self, text: str, *, continues: bool = False) -> list[int]:
-        """The ids of rendered text."""
-
-
 class KnownIds:
     """One rendered text and its ids, with marks where both may be cut.
 
@@ -82,7 +75,7 @@ class KnownIds:
     the last mark whose text is still a beginning of the new rendering is tokenised afresh.
     """
 
-    def __init__(self, template: Codec) -> None:
+    def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         self._text = ""
         self._ids: list[int] = []

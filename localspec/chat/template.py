@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
 from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
@@ -11,37 +11,14 @@ from localspec.chat.thinking import Thinking, thinking_of
 from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError
 
+if TYPE_CHECKING:
+    from localspec.engine.llama import Model
+
 PLAIN_STOPS = ("\nUser:",)
 
 # Where a message contains the text of a control token, one of these private-use characters
 # takes its place until the rendered text has been cut into control tokens and plain text.
 _GUARDS = range(0x10FF00, 0x10FFFE)
-
-
-class Tokeniser(Protocol):
-    """What a template needs of a model."""
-
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja template, if the model has one."""
-
-    @property
-    def add_bos(self) -> bool:
-        """Whether a text begins with BOS."""
-
-    @property
-    def bos(self) -> int | None:
-        """The BOS token."""
-
-    @property
-    def eos(self) -> int | None:
-        """The EOS token."""
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """`text` as ids."""
-
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of `token`."""
 
 
 class ChatTemplate:
@@ -55,7 +32,7 @@ class ChatTemplate:
         stops: stop strings that the plain fallback needs; empty for a real template.
     """
 
-    def __init__(self, model: Tokeniser, renderer: Renderer | None = None) -> None:
+    def __init__(self, model: Model, renderer: Renderer | None = None) -> None:
         """Read the template of `model`.
 
         Args:

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -118,7 +119,7 @@ class Keeper:
             self._store = self._opened()
         except Exception as error:
             self._later = _may_pass(error)
-            self._refusal = in_words(error, self._path)
+            self._refusal = store_error(error, self._path)
             self._trouble(self._refusal)
         return self._store
 
@@ -180,14 +181,20 @@ class Keeper:
     def _catch_up(self) -> None:
         """Do what is to be written, in order, as far as the file takes it."""
         while self._store is not None and self._unwritten:
-            try:
-                self._done(self._unwritten[0], self._store)
-            except (sqlite3.Error, OSError) as error:
-                self._trouble(in_words(error, self._path))
+            if not self._is_settled(self._unwritten[0], self._store):
                 return
-            except Exception as error:  # it would never work: nothing else is to wait for it
-                self._trouble(_fault(error))
             self._unwritten.popleft()
+
+    def _is_settled(self, job: Job, store: Store) -> bool:
+        """Do what changes the store; whether it is not to be tried again."""
+        try:
+            self._done(job, store)
+        except (sqlite3.Error, OSError) as error:
+            self._trouble(store_error(error, self._path))
+            return False
+        except Exception as error:  # it would never work: nothing else is to wait for it
+            self._trouble(_fault(error))
+        return True
 
     def _write_pieces(self) -> None:
         # In this order: a round that comes from here on is announced again, at worst in vain.
@@ -203,18 +210,9 @@ class Keeper:
             elif running:
                 taken.setdefault(message, []).extend(spans)
         for message, spans in taken.items():
-            self._write_piece(message, spans)
-
-    def _write_piece(self, message: str, spans: Sequence[Span]) -> None:
-        if self._store is None:
-            return
-        try:
-            self._done(lambda store: store.add_text(message, spans), self._store)
-        except (sqlite3.Error, OSError) as error:
-            self._pieces.appendleft((message, spans))  # the next round tries again
-            self._trouble(in_words(error, self._path))
-        except Exception as error:
-            self._trouble(_fault(error))
+            append = partial(Store.add_text, message=message, spans=spans)
+            if self._store is not None and not self._is_settled(append, self._store):
+                self._pieces.appendleft((message, spans))  # the next round tries again
 
     def _answer(self, job: Callable[[Store], Result], future: Future[Result]) -> None:
         # From here on nobody can cancel it: a result that is refused would end the thread, and
@@ -226,7 +224,7 @@ class Keeper:
                 raise self._refusal or ConversationError("conversations are not kept")
             future.set_result(self._done(job, self._store))
         except (sqlite3.Error, ValueError) as error:
-            future.set_exception(in_words(error, self._path))
+            future.set_exception(store_error(error, self._path))
         except Exception as error:  # whoever asked is told; the thread writes on
             future.set_exception(error)
 
@@ -259,7 +257,7 @@ def _may_pass(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING_SQLITE
 
 
-def in_words(error: Exception, path: Path) -> LocalspecError:
+def store_error(error: Exception, path: Path) -> LocalspecError:
     """What is wrong with the store in one line, and what to do."""
     if isinstance(error, LocalspecError):
         return error
