@@ -406,7 +406,7 @@ def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
             await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
             await chat.send("/set n-predict 400")
             await chat.send(QUESTION)
-            await chat.until(lambda: chat.app.turns._heard, "some text")
+            await chat.until(lambda: chat.app.turns.stream.heard, "some text")
             kill()
             await chat.until(lambda: chat.app.turns.phase is Phase.DEAD, "the death")
             assert "was killed, perhaps for want of memory" in " ".join(chat.transcript().split())
