@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "pairs": {"machine"},
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "loading", "pairs"},
-    "process": {"chat", "engine", "loading", "machine"},
+    "process": {"bench", "chat", "engine", "loading", "machine"},
     "ui": {"chat", "engine", "pairs", "process"},
     "loading": {"chat", "engine", "machine", "pairs"},
     "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs", "process"},
