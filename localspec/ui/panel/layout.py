@@ -127,7 +127,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
             drawing.sparkline(state.speeds, bar_width),
             _figure(formats.percent(now.acceptance_rate), "accepted"),
             drawing.bar(now.acceptance_rate, bar_width),
-            drawing.styled((formats.ratio(now.tokens_per_round), "bold"), ("/round", MUTED)),
+            drawing.styled((formats.number(now.tokens_per_round, 2), "bold"), ("/round", MUTED)),
             _gamma(now),
         ],
         width,
@@ -219,7 +219,7 @@ def _speedup(now: Figures) -> Content:
 
 
 def _times(ratio: float | None) -> str:
-    return f"{formats.ratio(ratio)}×"
+    return f"{formats.number(ratio, 2)}×"
 
 
 def _speculation_lines(state: PanelState, width: int) -> list[Content]:
@@ -237,7 +237,9 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     lines += [
         Content.assemble(rate, drawing.bar(now.acceptance_rate, width - rate.cell_length)),
         *_course(state, width),
-        _pair(("gamma", str(now.gamma)), ("per round", formats.ratio(now.tokens_per_round)), half),
+        _pair(
+            ("gamma", str(now.gamma)), ("per round", formats.number(now.tokens_per_round, 2)), half
+        ),
         _pair(
             ("drafted", formats.count(now.drafted)),
             ("accepted", formats.count(now.accepted)),
