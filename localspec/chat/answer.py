@@ -12,7 +12,7 @@ from localspec.chat.stops import StopFilter
 from localspec.engine.stats import FinishReason, Round
 
 
-class Answer:
+class AnswerText:
     """Turns rounds into released text, and ends the answer at a stop string.
 
     Args:

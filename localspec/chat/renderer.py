@@ -47,7 +47,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TemplateSource:
     """A chat template, and the texts of the control tokens that it may ask for."""
 
     template: str
@@ -71,7 +71,7 @@ class Renderer:
         with suppress(OSError):  # it is tried again when it is needed, and told then
             self._start()
 
-    def check(self, source: Source) -> None:
+    def check(self, source: TemplateSource) -> None:
         """Read a template.
 
         Raises:
@@ -84,7 +84,7 @@ class Renderer:
 
     def render(
         self,
-        source: Source,
+        source: TemplateSource,
         messages: Sequence[Message],
         budget: Budget,
         cancel: Cancel | None = None,
@@ -111,7 +111,7 @@ class Renderer:
             self._child.end()
             self._child = None
 
-    def _ask(self, source: Source, messages: Any, budget: Budget, cancel: Cancel) -> str:
+    def _ask(self, source: TemplateSource, messages: Any, budget: Budget, cancel: Cancel) -> str:
         request = {
             "template": source.template,
             "bos": source.bos,

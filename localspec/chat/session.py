@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
-from localspec.chat.answer import Answer
+from localspec.chat.answer import AnswerText
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
@@ -16,11 +16,11 @@ from localspec.chat.figures import Figures
 from localspec.chat.kind import TextKind
 from localspec.chat.meter import Meter
 from localspec.chat.pair import LoadedPair
+from localspec.chat.prompt_ids import PromptIds
 from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
 from localspec.chat.switch import Switch
 from localspec.chat.template import ChatTemplate
-from localspec.chat.transcript import Transcript
 from localspec.chat.window import Window
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
@@ -82,7 +82,7 @@ class Session:
         self.pair = pair
         self._engine = engine
         self._template = ChatTemplate(pair.target.model, renderer)
-        self._transcript = Transcript(self._template)
+        self._transcript = PromptIds(self._template)
         self.thinking = self._template.thinking()
         self._meter = Meter(pair.target.n_ctx)
         self._kind = TextKind()
@@ -308,7 +308,7 @@ class Session:
             yield TurnsLeftOut(self._window.left_out)
         self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
         piece = self.pair.target.model.piece
-        answer = Answer(piece, (*settings.stop, *self._template.stops))
+        answer = AnswerText(piece, (*settings.stop, *self._template.stops))
         self._kind = answer.kind
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
@@ -347,7 +347,7 @@ class Session:
         return self._transcript.prompt(text)
 
     def _write(
-        self, prompt: list[int] | None, settings: ChatSettings, answer: Answer, cancel: Cancel
+        self, prompt: list[int] | None, settings: ChatSettings, answer: AnswerText, cancel: Cancel
     ) -> Generator[TurnEvent, None, FinishReason]:
         prefill = None if prompt is None else (yield from self._read(prompt, cancel))
         if prompt is None or prefill is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
-from localspec.chat.renderer import Budget, Refused, Renderer, Source, Unusable
+from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
 from localspec.chat.thinking import Thinking, thinking_of
 from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError
@@ -78,13 +78,15 @@ class ChatTemplate:
         """End the process that renders."""
         self._renderer.close()
 
-    def _read(self) -> Source | None:
+    def _read(self) -> TemplateSource | None:
         """The model's own template; None where the plain transcript takes its place."""
         template = self._model.chat_template
         if template is None:
             self._fall_back("the model has no chat template")
             return None
-        source = Source(template, self._special(self._model.bos), self._special(self._model.eos))
+        source = TemplateSource(
+            template, self._special(self._model.bos), self._special(self._model.eos)
+        )
         try:
             self._renderer.check(source)
         except Unusable as error:
@@ -121,7 +123,9 @@ class ChatTemplate:
                 self._fall_back(f"the model's chat template {error}")
         return _plain_text(guarded)
 
-    def _arranged(self, source: Source, guarded: list[Message], cancel: Cancel | None) -> str:
+    def _arranged(
+        self, source: TemplateSource, guarded: list[Message], cancel: Cancel | None
+    ) -> str:
         """The text of the first arrangement of the messages that the template takes."""
         refusal, budget = "", Budget()
         for arrange in (list, fold_system, merge_neighbours, _fold_and_merge):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.cli.standard_streams import StatusLine
+from localspec.cli.standard_streams import ProgressLine
 from localspec.loading.results import Choice, Tuned, TunedPair
 from localspec.process.messages import Event, Loading
 
@@ -30,7 +30,7 @@ def print_tuned(worker: Worker, *, as_json: bool) -> None:
     Raises:
         LocalspecError, Cancelled: as `Worker.result`.
     """
-    line = StatusLine()
+    line = ProgressLine()
 
     def hear(event: Event) -> None:
         if isinstance(event, Loading) and not as_json:

@@ -63,7 +63,7 @@ def connect() -> Transport:
     return Inline(Loader(open_session, check, perform))
 
 
-class Engine:
+class EngineClient:
     """An engine and one conversation with it, as one thread uses it; nothing here waits.
 
     It begins to load when it is made. Events arrive in another thread; the one that uses this

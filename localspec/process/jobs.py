@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from localspec.process.contract import Tell
 
 
-class Answer(Struct, frozen=True, tag=True):
+class AnswerOne(Struct, frozen=True, tag=True):
     """Answer one prompt; `Answered` comes of it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Tune(Struct, frozen=True, tag=True):
     request: LoadRequest
 
 
-Job: TypeAlias = Answer | Bench | Tune
+Job: TypeAlias = AnswerOne | Bench | Tune
 
 
 def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
@@ -80,7 +80,7 @@ def _result(job: Job, tell: Tell, cancel: Cancel) -> Answered | Report | TunedPa
         tell(Turn(event))
 
     match job:  # late imports: each needs only its own
-        case Answer(request, prompt, trace):
+        case AnswerOne(request, prompt, trace):
             from localspec.loading.answering import answer  # noqa: PLC0415
 
             path = None if trace is None else Path(trace)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Codec(Protocol):
-    """What `Transcript` needs of a chat template."""
+    """What `PromptIds` needs of a chat template."""
 
     def guard(self, text: str) -> str:
         """Message text as it stands in rendered text."""
@@ -21,7 +21,7 @@ class Codec(Protocol):
         """The ids of rendered text."""
 
 
-class Transcript:
+class PromptIds:
     """One rendered text and its ids, with marks where both may be cut.
 
     A template may rewrite history (drop thinking blocks, trim answers). Then everything after

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.prompt_ids import PromptIds
 from localspec.chat.template import ChatTemplate
-from localspec.chat.transcript import Transcript
 from tests.fakes import CHATML, END, FakeModel, renderer
 
 # "hello" written as he-llo: not what the tokeniser would make of the text.
@@ -21,7 +21,7 @@ class Talk:
     def __init__(self, template: str | None = CHATML, **model: object) -> None:
         self.model = FakeModel(chat_template=template, **model)  # type: ignore[arg-type]
         self.template = ChatTemplate(self.model, renderer())
-        self.transcript = Transcript(self.template)
+        self.transcript = PromptIds(self.template)
         self.messages: list[Message] = []
 
     def ask(self, text: str) -> list[int]:
