@@ -27,7 +27,7 @@ _WANTED_FEATURES = ("avx2", "fma", "f16c", "avx512f")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class MachineFacts:
     """One look at the machine; sizes in bytes.
 
     Attributes:
@@ -89,7 +89,7 @@ class Facts:
     bandwidth_one: float
 
 
-def look(threads_asked: int = 0) -> Facts:
+def look(threads_asked: int = 0) -> MachineFacts:
     """Look at this machine; takes two seconds, most of them for the bandwidth.
 
     `threads_asked` is what the settings file says.
@@ -100,7 +100,7 @@ def look(threads_asked: int = 0) -> Facts:
     clock, clock_most = _clock()
     version, _, system_info = build().partition(" ")
     battery = _battery()
-    return Facts(
+    return MachineFacts(
         localspec=__version__,
         python=platform.python_version(),
         llama_cpp=version,
