@@ -54,8 +54,7 @@ def connect() -> Transport:
     """Start an engine: a process, or with ``LOCALSPEC_ENGINE=inline`` a thread of this one."""
     if os.environ.get("LOCALSPEC_ENGINE") != "inline":
         return Child()
-    from localspec.loading.load import check  # noqa: PLC0415 - they need numpy and llama.cpp
-    from localspec.loading.opening import open_session  # noqa: PLC0415
+    from localspec.loading.load import check, open_session  # noqa: PLC0415 - needs numpy, llama.cpp
     from localspec.process.contract import Loader  # noqa: PLC0415
     from localspec.process.jobs import perform  # noqa: PLC0415
     from localspec.process.transport import Inline  # noqa: PLC0415
