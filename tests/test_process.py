@@ -28,7 +28,7 @@ from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.errors import EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
-from localspec.process.client import Engine
+from localspec.process.client import EngineClient
 from localspec.process.server import Loader, Server
 from localspec.process.transport import Child
 from localspec.ui.app import ChatApp
@@ -52,7 +52,7 @@ class Heard:
 
     def __init__(self, request: LoadRequest = DEMO) -> None:
         self.children: list[Child] = []
-        self.engine = Engine(request, self._start)
+        self.engine = EngineClient(request, self._start)
         self._said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
         self.engine.listen(self._said.put)
 
@@ -348,9 +348,9 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
     program = (
         "import os, time\n"
         "from localspec.loading.request import LoadRequest\n"
-        "from localspec.process.client import Engine\n"
+        "from localspec.process.client import EngineClient\n"
         "from localspec.process.messages import Loaded\n"
-        "engine = Engine(LoadRequest(pair='demo', threads=1, ctx_size=512))\n"
+        "engine = EngineClient(LoadRequest(pair='demo', threads=1, ctx_size=512))\n"
         "engine.listen(lambda letter: print(engine._transport.pid, flush=True)"
         " if isinstance(letter.body, Loaded) else None)\n"
         "time.sleep(600)\n"
@@ -411,7 +411,7 @@ class Spoken(Heard):
 
     def __init__(self, request: LoadRequest) -> None:
         self.children = []
-        self.engine = Engine(request, self._start)
+        self.engine = EngineClient(request, self._start)
 
 
 @asynccontextmanager

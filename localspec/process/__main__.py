@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from localspec.process.messages import Letter, Request, Wire
 from localspec.process.server import Loader, Server
+from localspec.signals import ENDING
 
 if TYPE_CHECKING:
     from localspec.chat.session import Session
@@ -27,6 +28,9 @@ _MORE_DISPENSABLE = 300
 
 def main() -> None:
     """Serve until the pipe ends, however it does."""
+    # What ends a whole group ends this process's user, which stops it and keeps what there is.
+    for number in ENDING:
+        signal.signal(number, lambda *_: None)  # not ignored, or a child of this one would, too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _offer_to_the_memory_killer()
     logging.basicConfig(level=logging.INFO)
@@ -60,7 +64,7 @@ def _private() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _load(request: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    from localspec.loading.opening import open_session  # noqa: PLC0415 - after the pipes are safe
+    from localspec.loading.load import open_session  # noqa: PLC0415 - after the pipes are safe
 
     _log_to_standard_error()
     return open_session(request, progress, cancel)

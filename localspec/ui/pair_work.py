@@ -19,9 +19,9 @@ from localspec.ui.screens.pairs import PairsScreen
 from localspec.ui.screens.pairs_lines import PairsState, Work
 
 if TYPE_CHECKING:
-    from localspec.pairs.listing import Row
+    from localspec.pairs.listing import PairRow
     from localspec.pairs.pull import PullPlan, PullProgress
-    from localspec.process.client import Engine
+    from localspec.process.client import EngineClient
 
 _STOP_WITHIN_S = 2.0
 
@@ -53,7 +53,7 @@ class Pairs:
         self,
         *,
         gate: Gate,
-        engine: Engine,
+        engine: EngineClient,
         use: Callable[[str], None],
         tell: Callable[..., None],
         hints: Sequence[tuple[str, str]],
@@ -86,7 +86,7 @@ class Pairs:
         self._screen = None
         self.step_back()
 
-    def act(self, row: Row) -> None:
+    def act(self, row: PairRow) -> None:
         """Do what Enter does on `row`: use it, check it, or pull what was checked."""
         state = self.state
         state.doomed = ""
@@ -110,7 +110,7 @@ class Pairs:
             return False
         return self._check(text, wanted, typed=True)
 
-    def remove(self, row: Row) -> None:
+    def remove(self, row: PairRow) -> None:
         """Remove `row` when it is asked for the second time."""
         state = self.state
         if row.name == state.in_use:
