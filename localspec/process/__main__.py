@@ -10,17 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from localspec.process.contract import Loader
-from localspec.process.messages import Letter, Request
-from localspec.process.server import Server
-from localspec.process.wire import Line
+from localspec.process.messages import Letter, Request, Wire
+from localspec.process.server import Loader, Server
 from localspec.signals import ENDING
 
 if TYPE_CHECKING:
     from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
     from localspec.loading.request import LoadRequest
-    from localspec.process.contract import Progress, Tell
+    from localspec.process.server import Progress, Tell
 
 # A decode or a load that does not notice that it is to end does not keep the process alive.
 _GRACE_S = 5.0
@@ -37,12 +35,12 @@ def main() -> None:
     _offer_to_the_memory_killer()
     logging.basicConfig(level=logging.INFO)
     source, sink = _private()
-    line = Line(source, sink, Letter[Request])
-    server = Server(Loader(_load, _check, _perform), line.send)
-    server.start()
-    for letters in line.letters():
+    wire = Wire(source, sink, Letter[Request])
+    server = Server(Loader(_load, _check, _perform))
+    server.listen(wire.send)
+    for letters in wire.letters():
         for letter in letters:
-            server.take(letter)
+            server.send(letter)
     server.shut_down()
     server.join(_GRACE_S)
     sys.stderr.flush()
