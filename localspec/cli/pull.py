@@ -29,7 +29,7 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
     A download that was stopped continues where it was.
     """
     patience = Patience()
-    screen = _Screen()
+    screen = _ProgressLine()
     try:
         with raising():
             found = plan(pair, draft, name, patience, screen.note)
@@ -56,7 +56,7 @@ def _disk_line(found: PullPlan) -> str:
     return f"{formats.size(found.report.missing)} to fetch, {formats.size(found.free)} free"
 
 
-class _Screen:
+class _ProgressLine:
     """One line of progress on standard error: redrawn on a terminal, now and then elsewhere."""
 
     def __init__(self) -> None:

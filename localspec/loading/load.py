@@ -25,8 +25,7 @@ from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import check_files, devices_of_draft, draft_plan, load_plan
 from localspec.loading.request import LoadRequest
 from localspec.pairs import demo
-from localspec.pairs.installed import DEMO
-from localspec.pairs.last_used import lasting
+from localspec.pairs.installed import DEMO, lasting
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import MemoryPlan
 from localspec.pairs.resolver import ResolvedPair

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError, UsageError
 from localspec.loading.load import load_session
-from localspec.pairs import last_used
-from localspec.pairs.installed import DEMO
+from localspec.pairs.installed import DEMO, recall_last, remember_last
 
 if TYPE_CHECKING:
     from localspec.chat.session import Session
@@ -27,9 +26,9 @@ def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Se
     """
     if options.pair is not None:
         session = load_session(options, progress=progress, cancel=cancel)
-        last_used.remember(options.pair, options.draft)
+        remember_last(options.pair, options.draft)
         return session
-    used = last_used.recall()
+    used = recall_last()
     if used is None:
         return load_session(options, progress=progress, cancel=cancel)
     draft = used.draft if options.draft is None else options.draft
