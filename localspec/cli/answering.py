@@ -15,13 +15,14 @@ import click
 from localspec.chat.events import Noticed, RoundText, TurnEnd
 from localspec.chat.session import Session
 from localspec.cli import run_report
-from localspec.cli.standard_streams import write
+from localspec.cli.standard_streams import write, write_said
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
 from localspec.engine.trace import Recorder
 from localspec.errors import LocalspecError
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
+from localspec.safe_text import one_line
 
 
 def print_answer(
@@ -51,13 +52,13 @@ def print_answer(
     with closing(session):
         _fix_seed(session)
         for notice in session.notices:
-            click.echo(f"warning: {notice}", err=True)
+            click.echo(f"warning: {one_line(notice, 400)}", err=True)
         try:
             with _traced(session, trace):
                 end = _stream(session, prompt, cancel, show=not as_json)
                 if as_json:
                     document = run_report.document(session, end)
-                    write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+                    write_said(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
                 if stats:
                     click.echo(run_report.summary(session, end.stats), err=True)
         except BrokenPipeError:
@@ -104,10 +105,10 @@ def _stream(session: Session, prompt: str, cancel: Cancel, *, show: bool) -> Tur
             if isinstance(event, TurnEnd):
                 return event
             if isinstance(event, Noticed):
-                click.echo(f"warning: {event.text}", err=True)
+                click.echo(f"warning: {one_line(event.text, 400)}", err=True)
             elif show and isinstance(event, RoundText) and event.text:
                 last = event.text
-                write(last)
+                write_said(last)
     finally:
         if last and not last.endswith("\n"):
             write("\n")
