@@ -276,6 +276,34 @@ def test_a_slow_machine_measures_fewer_points_but_more_than_one() -> None:
     assert list(timing.points) == [1, 2]
 
 
+@pytest.mark.parametrize("stopped", range(7))
+def test_a_measurement_leaves_out_the_pass_in_which_the_program_was_stopped(stopped: int) -> None:
+    clock = Clock()
+    context = scratch(clock, 0.01)
+    sizes = (1, 2, 4, 8, 1, 2)
+    undisturbed = measure(context, sizes, budget=3, clock=clock)  # type: ignore[arg-type]
+    calls = iter(range(99))
+    context.on_decode = lambda: setattr(clock, "now", clock.now + 60 * (next(calls) == stopped))
+    found = measure(context, sizes, budget=3, clock=clock)  # type: ignore[arg-type]
+    slept = {stopped: 0.0} if stopped == 0 else {}  # the pass that warms up, and its budget
+    assert slept or found.steady
+    assert found.points == pytest.approx({n: undisturbed.points[n] for n in found.points})
+    assert len(found.points) >= (2 if slept else 3)
+
+
+@pytest.mark.parametrize("n", [1, 8])
+def test_a_round_in_which_the_program_was_stopped_is_no_timing(n: int) -> None:
+    costs = ModelCosts({0: {1: 0.01, 2: 0.011, 8: 0.018}})
+    curve = costs.at(100)
+    before = curve.times(8)
+    curve.observe(n, 5.0)
+    assert curve.times(8) == before
+    assert not costs.learned()
+    for _ in range(5):  # but a machine that stays so slow has changed
+        curve.observe(n, 5.0)
+    assert curve.seconds(n) > 2
+
+
 def test_no_more_passes_than_allowed_and_none_that_do_not_fit() -> None:
     clock = Clock()
     context = scratch(clock, 0.001, held=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.prompt import PromptIds
+from localspec.chat.prompt import KnownIds
 from localspec.chat.template import ChatTemplate
 from tests.fakes import CHATML, END, FakeModel, renderer
 
@@ -21,7 +21,7 @@ class Talk:
     def __init__(self, template: str | None = CHATML, **model: object) -> None:
         self.model = FakeModel(chat_template=template, **model)  # type: ignore[arg-type]
         self.template = ChatTemplate(self.model, renderer())
-        self.known = PromptIds(self.template)
+        self.known = KnownIds(self.template)
         self.messages: list[Message] = []
 
     def ask(self, text: str) -> list[int]:

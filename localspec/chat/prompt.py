@@ -64,7 +64,7 @@ class Window:
         return prompt
 
 
-class PromptIds:
+class KnownIds:
     """One rendered text and its ids, with marks where both may be cut.
 
     Tokenising an answer's text again need not give the ids that were generated, and a cache is

@@ -15,7 +15,7 @@ from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, T
 from localspec.chat.figures import Figures
 from localspec.chat.meter import Meter
 from localspec.chat.pair import LoadedPair
-from localspec.chat.prompt import PromptIds, Window
+from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
 from localspec.chat.switch import Switch
@@ -80,7 +80,7 @@ class Session:
         self.pair = pair
         self._engine = engine
         self._template = ChatTemplate(pair.target.model, renderer)
-        self._prompt_ids = PromptIds(self._template)
+        self._known_ids = KnownIds(self._template)
         self.thinking = self._template.thinking()
         self._meter = Meter(pair.target.n_ctx)
         self._kind = TextKind()
@@ -206,7 +206,7 @@ class Session:
             LocalspecError: a turn is running.
         """
         self.open(())
-        self._prompt_ids.clear()
+        self._known_ids.clear()
 
     def open(self, messages: Sequence[Message]) -> None:
         """Go on from other messages: a stored conversation, or another version of this one.
@@ -316,7 +316,7 @@ class Session:
             reason = FinishReason.CANCELLED
             raise
         finally:
-            self._prompt_ids.answered(answer.tokens, piece, answer.text)
+            self._known_ids.answered(answer.tokens, piece, answer.text)
             again = len(asked) <= len(before)
             stopped = reason is FinishReason.CANCELLED
             if not answer.text and (reason is None or (again and stopped)):
@@ -342,7 +342,7 @@ class Session:
         # An answer stopped before its first word is nothing that the model said.
         said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
         text = self._template.render(with_system(said, settings.system_prompt), cancel)
-        return self._prompt_ids.prompt(text)
+        return self._known_ids.prompt(text)
 
     def _write(
         self, prompt: list[int] | None, settings: ChatSettings, answer: AnswerText, cancel: Cancel

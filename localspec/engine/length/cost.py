@@ -30,6 +30,8 @@ _WANDER = 0.01**2
 
 _CLIP = 2.5  # standard deviations; what lies beyond counts no more than this
 _STREAK = 4  # so many outliers on one side are no outliers: the machine has changed
+_PAUSE = math.log(10)  # slower by so much, and by so many seconds, it was no decode:
+_PAUSE_S = 0.25  # the program was stopped
 _ALIKE = 0.8  # of a measurement's error, shared by sizes that no round has timed yet
 _TRIED = 5  # tokens of a decode at most, of which the best is hoped as long as no round timed it
 _AT_BEST = 0.05  # of T(1), for every further token
@@ -59,6 +61,13 @@ class Drift:
         self.log = 0.0
         self.doubt = _SINCE
         self.streak = 0
+
+    def paused(self, error: float, seconds: float) -> bool:
+        """Whether a timing that was so far off tells of a pause, not of the machine."""
+        if error <= _PAUSE or seconds <= _PAUSE_S:
+            return False
+        self.streak = max(0, self.streak) + 1
+        return self.streak < _STREAK
 
     def admit(self, error: float, spread: float) -> float:
         """The error to learn from: clipped, unless too many in a row say the same."""
@@ -144,16 +153,18 @@ class Curve:
         """One decode of `n` tokens took this long."""
         if n < 1 or seconds <= 0:
             return
-        self.observed = True
-        drift = self.drift
-        drift.doubt += _WANDER
         # What is read at once may be of any length: that is learnt at powers of two alone.
         at = n if n < _TABLE else 1 << round(math.log2(n))
         log = self._log.get(at, math.log(self._between(at)))
         expected = math.log(self._here(n, math.exp(log) if at == n else self._between(n)))
+        drift = self.drift
+        seen = math.log(seconds) - expected - drift.log
+        if drift.paused(seen, seconds):
+            return
+        self.observed = True
+        drift.doubt += _WANDER
         doubt = self._doubt.get(at, _UNKNOWN)
         spread = doubt + drift.doubt + _NOISE
-        seen = math.log(seconds) - expected - drift.log
         error = drift.admit(seen, spread)
         spread = doubt + drift.doubt + _NOISE
         drift.log += drift.doubt / spread * error
