@@ -37,6 +37,7 @@ from pathlib import Path
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
+from localspec.chat.wording import gamma_words
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
@@ -262,7 +263,7 @@ def compare(
             race(going, question, temperature=temperature, seed=repeat, tokens=arguments.tokens)
             for lane in going:
                 speeds.setdefault((kind, temperature, lane.name), []).append(lane.speed)
-                said = auto.explain() if lane.name == AUTO else ""
+                said = gamma_words(auto.note()) if lane.name == AUTO else ""
                 at = f"{repeat} {kind} {temperature} {lane.name}"
                 print(f"{at}: {lane.speed:.2f} tokens/s {said}", file=sys.stderr, flush=True)
                 if scores and lane.name == AUTO:

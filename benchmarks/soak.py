@@ -224,7 +224,7 @@ class _Yardstick:
     """The same work again and again: batches as large as a round's, at the same place."""
 
     def __init__(self, session: Session) -> None:
-        threads = session.pair.load_settings["threads"]
+        threads = session.pair.loaded.threads
         options = ContextOptions(n_ctx=256, n_batch=64, threads=threads)
         self._context = Context(session.pair.target.model, options)
         self._context.decode([1] * 64, 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localspec.chat.load_record import LoadRecord
 from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
@@ -211,6 +212,7 @@ def fake_session(
         name="fake",
         target=target,  # type: ignore[arg-type]
         draft=FakeContext(FakeModel()) if drafter else None,  # type: ignore[arg-type]
+        loaded=LoadRecord(ctx_size=n_ctx, threads=1),
         draft_note="" if drafter else "there is no draft",
     )
     engine_: Any = engine

@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "loading": {"chat", "engine", "machine", "pairs"},
     "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "api": {"chat", "engine", "loading", "pairs"},
+    "__init__": {"api"},
 }
 
 # Inside the engine: what decides knows neither llama.cpp nor what runs it.
@@ -135,6 +136,20 @@ def test_what_decides_imports_nothing_of_the_engine_that_runs() -> None:
         and not inside(PACKAGE.parent.joinpath(*name.partition(":")[0].split(".")), *PURE)
     ]
     assert wrong == []
+
+
+def uses_the_command_line(path: Path, source: str | None = None) -> bool:
+    found = (f"{name.partition(':')[0]}." for name in imports(path, source))
+    return any(name.startswith("localspec.cli.") for name in found)
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "models"])
+def test_no_script_goes_through_the_command_line(folder: str) -> None:
+    scripts = sorted((PACKAGE.parent / folder).rglob("*.py"))
+    assert scripts
+    assert [path for path in scripts if uses_the_command_line(path)] == []
+    for line in ("from localspec import cli", "from localspec.cli import main"):
+        assert uses_the_command_line(scripts[0], f"def later():\n    {line}")
 
 
 @pytest.mark.parametrize("package", list(ONLY_IN))

@@ -13,7 +13,7 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
-from localspec.bench.report import Report
+from localspec.bench.result import Report
 from localspec.cli.app import cli
 from localspec.errors import LocalspecError, UsageError
 from tests.support import bench_reports

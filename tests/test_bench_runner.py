@@ -14,13 +14,12 @@ import pytest
 from localspec.bench import benchmark
 from localspec.bench.agreement import part
 from localspec.bench.benchmark import Request, arms_of, bench
-from localspec.bench.document import document
-from localspec.bench.picture import draw
-from localspec.bench.plan import OFF
+from localspec.bench.output.files import document
+from localspec.bench.output.picture import draw
+from localspec.bench.output.text import text
 from localspec.bench.prompts import DEMO, Prompt, PromptSet, shipped
-from localspec.bench.report import INTERRUPTED, OUT_OF_TIME, Report
+from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Report
 from localspec.bench.runner import Runner, Step
-from localspec.bench.text import text
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.chat.wording import gamma_words
 from localspec.engine.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import argmax_proposer
@@ -192,14 +193,16 @@ def test_it_drafts_where_that_pays_and_says_so() -> None:
         assert plan.limit > 0
         policy.observe(round_of(4, 3))
     assert policy.length == 4
-    note = policy.explain()
+    note = gamma_words(policy.note())
     assert note.startswith("drafting 4: 75 % accepted, ")
-    assert policy.explain("code").startswith("drafting 4: code, 75 % accepted, ")
+    assert gamma_words(replace(policy.note(), kind="code")).startswith(
+        "drafting 4: code, 75 % accepted, "
+    )
     assert note.endswith("x expected")
 
 
 def test_before_the_first_round_it_claims_nothing() -> None:
-    assert auto().explain().startswith("automatic")
+    assert gamma_words(auto().note()).startswith("automatic")
 
 
 def test_a_single_round_without_a_draft_does_not_change_what_is_said() -> None:
@@ -211,12 +214,12 @@ def test_a_single_round_without_a_draft_does_not_change_what_is_said() -> None:
     for room in (2, 1, 1, 0):  # an answer's last rounds
         policy.plan(Situation(room=room, remaining=room + 1, lags={DRAFT: 400}))
         policy.observe(round_of(0, 0))
-    assert policy.explain().startswith("drafting 4")
+    assert gamma_words(policy.note()).startswith("drafting 4")
     assert policy.length == 4
     for _ in range(20):
         policy.plan(Situation(room=60, remaining=8, lags={DRAFT: 4000}))
         policy.observe(round_of(0, 0))
-    assert policy.explain().startswith("not drafting")
+    assert gamma_words(policy.note()).startswith("not drafting")
     assert policy.length == 0
 
 
@@ -228,7 +231,7 @@ def test_it_does_not_draft_where_that_costs_and_says_so() -> None:
         assert plan is PLAIN
         policy.observe(round_of(0, 0))
     assert policy.length == 0
-    assert policy.explain() == "not drafting: this draft costs more than it saves here"
+    assert gamma_words(policy.note()) == "not drafting: this draft costs more than it saves here"
 
 
 def test_plain_decoding_is_interrupted_by_probes_that_become_rarer_and_end() -> None:
@@ -373,7 +376,7 @@ def test_the_demonstration_drafts_all_the_same_and_says_what_it_costs() -> None:
         assert isinstance(plan, FixedPlan)
         assert plan.limit == 3
         policy.observe(round_of(3, 2, chance=0.7))
-    note = policy.explain()
+    note = gamma_words(policy.note())
     assert note.startswith("demonstration: drafting 3, 67 % accepted; plain decoding would be ")
     assert note.endswith("x as fast")
     assert policy.length == 3
@@ -382,7 +385,7 @@ def test_the_demonstration_drafts_all_the_same_and_says_what_it_costs() -> None:
 def test_without_a_draft_there_is_nothing_to_decide() -> None:
     policy = AutoGamma(Costs({0: FLAT}, {}))
     assert policy.plan(Situation(room=9, lags={})) is PLAIN
-    assert "no draft" in policy.explain()
+    assert "no draft" in gamma_words(policy.note())
 
 
 # ---------------------------------------------------------------- going back costs

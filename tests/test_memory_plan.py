@@ -437,7 +437,7 @@ def test_cache_types_are_those_asked_for() -> None:
     with closing(loaded()) as full, closing(loaded(cache_type_k="q8_0")) as small:
         used = small.pair.target.cache_bytes / full.pair.target.cache_bytes
         assert used == pytest.approx((34 / 32 + 2) / 4, rel=0.01)
-        assert small.pair.load_settings["cache_type_v"] == "f16"
+        assert small.pair.loaded.cache_type_v == "f16"
         assert answer(small)
 
 

@@ -11,10 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.settings import ChatSettings
+from localspec.chat.wording import gamma_words, lossy_words
 from localspec.cli.options import shared_options
 from localspec.cli.run import command as run_command
 from localspec.engine.acceptance import Accept
 from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import GammaNote, GammaReason
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
 from localspec.loading.request import LoadRequest
@@ -88,7 +90,7 @@ def test_the_defaults_are_the_chains() -> None:
     assert settings.sampling == SamplingParams()
     assert settings.lenience is None
     assert settings.grammar == ""
-    assert settings.lossy_note == ""
+    assert lossy_words(settings.lenience) == ""
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,9 @@ def test_the_rule_where_none_is_chosen(settings: ChatSettings, rule: Accept) -> 
 
 
 def test_a_lossy_rule_is_called_lossy_where_speed_is_shown() -> None:
-    assert "lossy 0.5" in ChatSettings(lenience=0.5).gamma_note
-    assert "lossy" not in ChatSettings().gamma_note
+    for reason in set(GammaReason) - {GammaReason.OFF}:
+        assert gamma_words(GammaNote(reason, lenience=0.5)).endswith(", lossy 0.5")
+        assert "lossy" not in gamma_words(GammaNote(reason))
 
 
 def test_files_and_schemas(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from localspec.chat.settings import AUTO_GAMMA, ChatSettings
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import FinishReason
+from localspec.engine.stats import FinishReason, GammaNote, GammaReason
 from localspec.errors import EngineError, LocalspecError, PromptTooLong
 from tests.fakes import FakeModel, ended, fake_session, rounds_of
 
@@ -286,7 +286,7 @@ def test_a_fixed_gamma_of_zero_is_off_until_it_is_switched_on() -> None:
     assert session.figures().gamma == 0
     session.speculation = True
     assert session.figures().gamma == AUTO_GAMMA
-    assert str(AUTO_GAMMA) in session.figures().gamma_note
+    assert session.figures().gamma_note == GammaNote(GammaReason.NOT_MEASURED, AUTO_GAMMA)
 
 
 def test_without_a_drafter_speculation_stays_off_and_says_why() -> None:

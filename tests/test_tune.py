@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from localspec.chat.load_record import LoadRecord
 from localspec.chat.pair import LoadedPair
-from localspec.cli import tuning
 from localspec.cli.app import cli
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
@@ -19,7 +19,7 @@ from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.stats import DRAFT, Round
 from localspec.errors import UsageError
-from localspec.loading import measuring
+from localspec.loading import measuring, tuning
 from localspec.loading.measuring import Measured, chosen_threads, measured, profile_store
 
 from .fakes import round_of
@@ -110,8 +110,10 @@ def test_what_was_tuned_is_what_loading_in_the_same_way_finds(
 
 
 def loaded(target: Context, draft: Context, name: str = "some pair") -> LoadedPair:
-    settings = {"ctx_size": 1024, "threads": 1, "draft_threads": 1, "n_gpu_layers": -1}
-    return LoadedPair(name=name, target=target, draft=draft, load_settings=settings)
+    how = LoadRecord(
+        ctx_size=1024, threads=1, draft_threads=1, n_gpu_layers=-1, draft_n_gpu_layers=-1
+    )
+    return LoadedPair(name=name, target=target, draft=draft, loaded=how)
 
 
 def test_a_pair_is_measured_once(target_context: Context, draft_context: Context) -> None:
@@ -204,14 +206,14 @@ def test_costs_of_another_way_to_run_are_kept_apart(
     others = ({"threads_batch": 4}, {"flash_attn": "off"}, {"cache_type_k": "q8_0"})
     named = ({"device": ("CUDA0",)}, {"device": ("CUDA1",)}, {"rpc": ("a:1",)})
     for where in ({}, *named, *others):
-        how = replace(pair, load_settings={**pair.load_settings, **where})
+        how = replace(pair, loaded=replace(pair.loaded, **where))
         found = measured(how, repeatable=False, measure=True, announce=lambda: seen.append(1))
         assert found is not None
         assert profile_store().load(found.target.identity) is not None
         assert ("devices" in found.draft.identity) is False
     assert len(seen) == 7
     usual = {"threads_batch": None, "flash_attn": "auto", "cache_type_k": "f16", "rpc": ()}
-    how = replace(pair, load_settings={**pair.load_settings, **usual})
+    how = replace(pair, loaded=replace(pair.loaded, **usual))
     assert measured(how, repeatable=False, measure=False, announce=str) is not None
 
 

@@ -543,7 +543,7 @@ def test_the_panel_shows_the_figures_with_their_units() -> None:
                          "drafted", "accepted", "recovered", "bonus", "Last rounds", "Context",
                          "of 4,096", "Time", "Memory", "target weights", "27.0 MiB", "caches",
                          "buffers", "machine", "7.0 GiB of 16.0 GiB", "NVIDIA H200",
-                         "40.0 GiB of 140 GiB", "scripted: always three"):  # fmt: skip
+                         "40.0 GiB of 140 GiB", "drafting 3: scripted, 75 %"):  # fmt: skip
                 assert text in screen, text
 
     run(body)

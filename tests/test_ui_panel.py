@@ -9,8 +9,9 @@ from textual.content import Content
 
 from localspec.chat.figures import Figures
 from localspec.chat.settings import ChatSettings
+from localspec.chat.wording import gamma_words
 from localspec.engine.cancel import Cancel
-from localspec.engine.stats import DeviceMemory, GenerationStats, Round
+from localspec.engine.stats import DeviceMemory, GammaNote, GammaReason, GenerationStats, Round
 from localspec.ui.conversation.items import figures_of, footnote
 from localspec.ui.panel.layout import PanelState, big_speed, compact_lines, full_lines, head_lines
 from localspec.ui.panel.memory import machine_lines
@@ -21,6 +22,7 @@ DRAFTED = Figures(
     generating=True, speculation=True, gamma=3, drafted=30, accepted=20, acceptance_rate=2 / 3,
     speed_now=50.0, speed_average=60.0, plain_speed=40.0,
 )  # fmt: skip
+NOTE = GammaNote(GammaReason.PAYS, length=3, acceptance=0.6, speedup=1.5, kind="prose")
 
 
 def text(lines: list[Content]) -> str:
@@ -44,11 +46,22 @@ def test_the_speed_up_is_against_plain_decoding_here() -> None:
     assert "1.50× faster" in full
     assert "1.50× plain" in compact
     assert "0.75× as fast" in shown(replace(DRAFTED, speed_average=30.0))[0]
-    noted = replace(DRAFTED, gamma_note="drafting 3: 60 % accepted, 1.5x expected")
+    noted = replace(DRAFTED, gamma_note=NOTE)
     assert "1.5× expected" in " ".join(shown(noted)[0].split())
     plain = replace(DRAFTED, drafted=0)
     assert "×" not in "".join(shown(plain))
     assert "plain" not in "".join(shown(replace(DRAFTED, plain_speed=None)))
+
+
+def test_only_a_ratio_has_the_sign_of_one() -> None:
+    state = PanelState(figures=Figures(), note="there is no draft: chat-8x7b-2x stands alone")
+    assert "chat-8x7b-2x" in text(full_lines(state, 60, 60))
+
+
+def test_every_reason_has_words() -> None:
+    said = {gamma_words(replace(NOTE, reason=reason)) for reason in GammaReason}
+    assert len(said) == len(GammaReason)
+    assert not any("{" in words for words in said)
 
 
 def test_a_lossy_speed_is_called_lossy_in_every_form() -> None:
@@ -148,7 +161,7 @@ def test_a_plain_answer_has_drafted_for_no_time() -> None:
 
 def test_a_low_column_still_tells_all_of_the_memory() -> None:
     memory = ScriptedSession().memory()
-    figures = replace(DRAFTED, gamma_note="two lines " * 6, prompt_tokens=9, draft_read=9)
+    figures = replace(DRAFTED, gamma_note=NOTE, prompt_tokens=9, draft_read=9)
     lines = full_lines(PanelState(figures=figures, memory=memory), 35, 17)  # of 80x24
     assert len(lines) == 16
     assert all(line.cell_length <= 35 for line in lines)

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.bench.environment import environment
-from localspec.bench.plan import OFF, Arm
 from localspec.bench.predict import Costs, Prediction, overhead, predictions
 from localspec.bench.prompts import Prompt, PromptSet
-from localspec.bench.report import Agreement, ArmReport, Report, SweepPoint
-from localspec.bench.runner import Outcome, Runner, Step
+from localspec.bench.result import OFF, Agreement, ArmReport, Report, SweepPoint
+from localspec.bench.runner import Arm, Outcome, Runner, Step
 from localspec.bench.runs import Run, middle
 from localspec.bench.summarise import curve, rows, speed_over_all, too_short
 from localspec.bench.verdict import verdict

@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localspec.bench.plan import OFF
-from localspec.bench.report import ALL, FORMAT
+from localspec.bench.result import ALL, FORMAT, OFF
 from localspec.bench.runs import LEAST_TOKENS
 from localspec.bench.statistics import Interval, interval
 from localspec.errors import LocalspecError

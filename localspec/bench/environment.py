@@ -28,7 +28,7 @@ def environment(sessions: list[Session]) -> dict[str, Any]:
         "pair": units.plain(first.name),
         "target": _model(first.target),
         "drafts": [_model(draft) for draft in drafts],
-        "loaded_with": dict(first.load_settings),
+        "loaded_with": first.loaded.document(),
     }
 
 

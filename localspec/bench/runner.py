@@ -6,19 +6,50 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import TypeVar
 
 from localspec.bench.agreement import Parting, part
-from localspec.bench.plan import OFF, Arm, in_turn
 from localspec.bench.prompts import Prompt
-from localspec.bench.report import INTERRUPTED, OUT_OF_TIME
+from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME
 from localspec.bench.runs import Run
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd
-from localspec.chat.settings import ChatSettings
+from localspec.chat.session import Session
+from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
-from localspec.engine.stats import FinishReason
+from localspec.engine.stats import FinishReason, GammaReason
 from localspec.errors import Cancelled, PromptTooLong
 
 WARM_UP_TOKENS = 32
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One setting that every prompt is answered under.
+
+    Attributes:
+        name: how the report calls it; `OFF` is plain decoding.
+        session: the loaded models.
+        gamma: draft length, 0 for plain decoding.
+        swept: one of a sweep over draft lengths.
+    """
+
+    name: str
+    session: Session
+    gamma: Gamma
+    swept: bool = False
+
+
+def in_turn(arms: Sequence[T], turn: int) -> list[T]:
+    """The order of the `turn`th question: forwards and backwards in turn, beginning anywhere.
+
+    So a drifting machine favours no setting. With two arms that is off-on, on-off, on-off, off-on,
+    ...; with more of them every arm comes first, and every arm before and after every other.
+    """
+    start = turn // 2 % len(arms)
+    order = [*arms[start:], *arms[:start]]
+    return order[::-1] if turn % 2 else order
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +173,8 @@ class Runner:
                 outcome.ended = OUT_OF_TIME
                 return False
             found[arm.name] = run
-            if arm.session.figures().gamma_note.startswith("demonstration"):
+            note = arm.session.figures().gamma_note
+            if note is not None and note.reason is GammaReason.DEMONSTRATION:
                 outcome.demonstrating.add(arm.name)
         outcome.runs += found.values()
         try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from localspec.bench.plan import OFF
-from localspec.bench.report import ALL, CurvePoint, Row
+from localspec.bench.result import ALL, OFF, CurvePoint, Row
 from localspec.bench.runs import Run, middle, ratio, shares
 from localspec.bench.statistics import Interval, geometric_mean, interval
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec.bench.predict import Prediction
-from localspec.bench.report import INTERRUPTED, OUT_OF_TIME, ArmReport, Report
+from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, Report
 from localspec.bench.statistics import Interval
 from localspec.bench.wording import interval_words, share, times
 

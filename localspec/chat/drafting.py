@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.meter import PlainSpeed
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.stats import GammaNote, GammaReason
 
 if TYPE_CHECKING:
     from localspec.chat.settings import ChatSettings
@@ -67,15 +68,18 @@ class Drafting:
             return self._auto.length
         return self._settings.draft_length
 
-    def note(self, kind: str) -> str:
-        """Where gamma comes from, in words, in a text of `kind`."""
+    def note(self, kind: str) -> GammaNote:
+        """Where gamma comes from, in a text of `kind`."""
         if not self._on:
-            return "off"
-        if self._settings.gamma != "auto" or self._auto is None:
-            return self._settings.gamma_note
-        lossy = self._settings.lossy_note
-        said = self._auto.explain(kind)
-        return f"{said}, {lossy}" if lossy else said
+            return GammaNote(GammaReason.OFF)
+        settings = self._settings
+        if settings.gamma != "auto":
+            note = GammaNote(GammaReason.FIXED, settings.gamma)
+        elif self._auto is None:
+            note = GammaNote(GammaReason.NOT_MEASURED, settings.draft_length)
+        else:
+            note = replace(self._auto.note(), kind=kind)
+        return replace(note, lenience=settings.lenience)
 
     def add(self, done: Round) -> None:
         """Learn the plain speed: from rounds without a draft, and from the others' costs."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from localspec.engine.stats import GammaNote
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -13,7 +15,7 @@ class Figures:
         generating: whether a turn is running.
         speculation: whether drafting is switched on and possible.
         gamma: draft length in force now; 0 is plain decoding.
-        gamma_note: where gamma comes from, in words for a person.
+        gamma_note: where gamma comes from; `wording.gamma_words` says it. None where nobody knows.
         speed_now: tokens per second over about the last second.
         speed_average: tokens per second of this turn after its first token.
         plain_speed: tokens per second that this pair makes here without a draft, as measured.
@@ -33,7 +35,7 @@ class Figures:
     generating: bool = False
     speculation: bool = False
     gamma: int = 0
-    gamma_note: str = ""
+    gamma_note: GammaNote | None = None
     speed_now: float | None = None
     speed_average: float | None = None
     plain_speed: float | None = None

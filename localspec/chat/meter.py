@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from localspec.chat.figures import Figures
-from localspec.engine.stats import GenerationStats, Prefill, Round
+from localspec.chat.wording import lossy_words
+from localspec.engine.stats import GammaNote, GenerationStats, Prefill, Round
 
 _WINDOW_S = 1.0
 _ENOUGH = 8  # tokens that make a speed without a draft
@@ -90,7 +91,9 @@ class Meter:
                 self._recent.popleft()
                 self._recent_tokens -= self._recent[0][1]
 
-    def figures(self, *, generating: bool, speculation: bool, gamma: int, note: str) -> Figures:
+    def figures(
+        self, *, generating: bool, speculation: bool, gamma: int, note: GammaNote
+    ) -> Figures:
         """A snapshot of this turn."""
         with self._lock:
             stats = self.stats
@@ -102,7 +105,7 @@ class Meter:
                 speed_now=self._speed_now(),
                 speed_average=stats.tokens_per_second,
                 plain_speed=self.plain_speed,
-                lossy="" if stats.lenience is None else f"lossy {stats.lenience:g}",
+                lossy=lossy_words(stats.lenience),
                 acceptance_rate=stats.acceptance_rate,
                 tokens_per_round=stats.mean_tokens_per_round,
                 drafted=stats.drafted_tokens,

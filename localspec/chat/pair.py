@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from localspec import machine
+from localspec.chat.load_record import LoadRecord
 from localspec.engine.llama import Context, devices
 from localspec.engine.stats import DeviceMemory, MemoryUse
 
@@ -22,17 +21,17 @@ class LoadedPair:
         draft: the draft's context, None for plain decoding.
         draft_note: why nothing can be drafted; empty where something can.
         notices: what the user should know.
-        load_settings: how the models were loaded, by option name.
+        loaded: how the models were loaded.
         devices_before: the accelerators before anything was loaded.
     """
 
     name: str
     reference: tuple[str, str | None] = ("", None)
     target: Context
+    loaded: LoadRecord
     draft: Context | None = None
     draft_note: str = ""
     notices: tuple[str, ...] = ()
-    load_settings: Mapping[str, Any] = field(default_factory=dict)
     devices_before: tuple[DeviceMemory, ...] = ()
 
     def memory(self) -> MemoryUse:

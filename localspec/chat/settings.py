@@ -11,7 +11,6 @@ Gamma: TypeAlias = 'int | Literal["auto"]'
 
 # What auto means where nothing was measured: it began fixed, or the context is too small for that.
 AUTO_GAMMA = 3
-AUTO_NOTE = f"drafting {AUTO_GAMMA}: not measured here yet (localspec tune)"
 
 
 @dataclass(slots=True)
@@ -49,17 +48,6 @@ class ChatSettings:
         return default_accept(self.sampling, seeded=self.repeatable)
 
     @property
-    def lossy_note(self) -> str:
-        """What has to stand wherever a speed is shown; empty for a lossless rule."""
-        return "" if self.lenience is None else f"lossy {self.lenience:g}"
-
-    @property
     def draft_length(self) -> int:
         """Gamma as a number."""
         return AUTO_GAMMA if self.gamma == "auto" else self.gamma
-
-    @property
-    def gamma_note(self) -> str:
-        """Where gamma comes from, in words."""
-        note = AUTO_NOTE if self.gamma == "auto" else "fixed"
-        return f"{note}, {self.lossy_note}" if self.lossy_note else note

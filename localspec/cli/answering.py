@@ -16,7 +16,7 @@ import click
 
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.session import Session
-from localspec.cli import report
+from localspec.cli import run_report
 from localspec.cli.run import Wanted
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
@@ -58,7 +58,7 @@ def _traced(session: Session, path: Path | None) -> Iterator[None]:
             def line(document: dict[str, Any]) -> None:
                 out.write(json.dumps(document, allow_nan=False) + "\n")
 
-            session.recorder = Recorder(line, report.settings(session))
+            session.recorder = Recorder(line, run_report.settings(session))
             yield
     except BrokenPipeError:
         raise
@@ -81,10 +81,10 @@ def _report(session: Session, wanted: Wanted, cancel: Cancel) -> TurnEnd:
     """Answer, and print what is wanted."""
     end = _stream(session, wanted.text, cancel, show=not wanted.as_json)
     if wanted.as_json:
-        document = report.document(session, end)
+        document = run_report.document(session, end)
         write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
     if wanted.stats:
-        click.echo(report.summary(session, end.stats), err=True)
+        click.echo(run_report.summary(session, end.stats), err=True)
     return end
 
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import click
 
-from localspec.bench import output, prompts
+from localspec.bench import prompts
 from localspec.bench.benchmark import Request
 from localspec.bench.benchmark import bench as measure
+from localspec.bench.output import files
+from localspec.bench.output.text import text
 from localspec.bench.prompts import PromptSet
-from localspec.bench.report import INTERRUPTED, Report
+from localspec.bench.result import INTERRUPTED, Report
 from localspec.bench.runner import Step
-from localspec.bench.text import text
 from localspec.chat.session import Session
 from localspec.cli.answering import write
 from localspec.cli.bench import Wanted
@@ -37,7 +38,7 @@ def bench(options: LoadRequest, wanted: Wanted, cancel: Cancel) -> bool:
         LocalspecError: as `load_session`; prompts or files that cannot be used.
         Cancelled: it was stopped before there was anything to report.
     """
-    output.check(wanted.outputs)
+    files.check(wanted.outputs)
     chosen = _prompts(options, wanted)
     screen = _Screen()
     try:
@@ -57,11 +58,11 @@ def _hand_over(report: Report, wanted: Wanted) -> None:
     failures = []
     for path in wanted.outputs:
         try:
-            output.write(report, path)
+            files.write(report, path)
         except LocalspecError as error:
             failures.append(error)
     colour = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    write(output.to_json(report) if wanted.as_json else text(report, colour=colour) + "\n")
+    write(files.to_json(report) if wanted.as_json else text(report, colour=colour) + "\n")
     if failures:
         raise failures[0]
 

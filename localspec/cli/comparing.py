@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from localspec.bench.compare import Comparison, compare, load
-from localspec.bench.report import ALL
+from localspec.bench.result import ALL
 from localspec.bench.wording import speedup
 from localspec.cli.answering import write
 from localspec.pairs import units

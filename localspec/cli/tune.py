@@ -45,9 +45,9 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
         raise UsageError("PAIR and --target say the same", "Give one of them.")
     # Late, so that `tune --help` imports neither llama.cpp nor numpy.
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
-    from localspec.cli.tuning import tune  # noqa: PLC0415
+    from localspec.cli.tuning import print_tuned  # noqa: PLC0415
 
     # A fixed gamma: loading need not measure what is about to be measured.
     options = LoadRequest(pair=target if pair is None else pair, gamma=0, **given)
-    if interruptible(lambda cancel: tune(options, cancel, as_json=as_json)):
+    if interruptible(lambda cancel: print_tuned(options, cancel, as_json=as_json)):
         raise Cancelled

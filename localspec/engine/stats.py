@@ -21,6 +21,41 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
 
 
+class GammaReason(StrEnum):
+    """Why drafts are as long as they are."""
+
+    OFF = "off"  # drafting is switched off
+    FIXED = "fixed"  # somebody chose the length
+    NOT_MEASURED = "not measured"  # automatic, without a cost table: a fixed length
+    NO_DRAFT = "no draft"
+    UNDECIDED = "undecided"  # automatic, before anything was written
+    TOO_DEAR = "too dear"  # plain decoding is faster
+    UNKNOWN = "unknown"  # drafting, and nothing was judged so far
+    PAYS = "pays"
+    DEMONSTRATION = "demonstration"  # drafting for show where plain decoding would be faster
+
+
+@dataclass(frozen=True, slots=True)
+class GammaNote:
+    """Where gamma comes from, for whoever tells a person.
+
+    Attributes:
+        reason: why.
+        length: tokens per draft lately; 0 where `reason` says enough.
+        acceptance: accepted over drafted tokens lately; None where that is not known.
+        speedup: expected over plain decoding at that acceptance; None where it is not known.
+        kind: of the text being written; empty where nobody knows.
+        lenience: of a lossy rule; None for a lossless one.
+    """
+
+    reason: GammaReason
+    length: int = 0
+    acceptance: float | None = None
+    speedup: float | None = None
+    kind: str = ""
+    lenience: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """One round: gamma tokens proposed, one target pass, some tokens emitted.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from localspec.chat.load_record import LoadRecord
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, gamma_for
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.llama import default_threads
 from localspec.engine.stats import DRAFT
-from localspec.loading.measuring import ANY_THREADS, CHOICES, chosen, profile_store
+from localspec.loading.measuring import (
+    ANY_THREADS,
+    UNUSUAL,
+    profile_store,
+    unusual,
+)
+from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.plan import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -75,14 +81,13 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
     None where a model was not measured yet.
     """
     store = profile_store()
-    kinds = {"cache_type_k": plan.target.cache_k, "cache_type_v": plan.target.cache_v}
-    own = _profile(store, target, plan.target.gpu_layers, kinds, draft=False)
+    own = _profile(store, target, plan.target, draft=False)
     if own is None:
         return None
     points = _shortest(own)
     found = None
     if draft is not None and plan.draft is not None:
-        found = _profile(store, draft, plan.draft.gpu_layers, kinds, draft=True)
+        found = _profile(store, draft, plan.draft, draft=True)
     if draft is not None and found is None:
         return None
     steps = None if found is None else _shortest(found)
@@ -96,19 +101,23 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
     )
 
 
-def _profile(
-    store: ProfileStore, path: Path, layers: int, settings: Mapping[str, Any], *, draft: bool
-) -> Profile | None:
+def _profile(store: ProfileStore, path: Path, setup: Setup, *, draft: bool) -> Profile | None:
     """The profile that loading `path` would use: with the threads that it would get."""
-    every = store.matching({**of_file(path, draft=draft), "n_gpu_layers": layers})
+    every = store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
     tuned = next((one for one in every if one.identity["threads"] == ANY_THREADS), None)
     threads = (tuned and tuned.threads) or default_threads()
-    choices = chosen(settings, draft=draft)
+    loaded = LoadRecord(
+        ctx_size=setup.n_ctx,
+        threads=threads,
+        cache_type_k=setup.cache_k,
+        cache_type_v=setup.cache_v,
+    )
+    choices = unusual(loaded, draft=draft)
     found = (
         one
         for one in every
         if one.identity["threads"] == threads
-        and {name: each for name, each in one.identity.items() if name in CHOICES} == choices
+        and {name: each for name, each in one.identity.items() if name in UNUSUAL} == choices
     )
     profile = next(found, None)
     return profile if profile is not None and profile.best else None

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from localspec.chat.load_record import LoadRecord
 from localspec.chat.pair import LoadedPair
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
@@ -127,7 +128,7 @@ def load_session(
             draft=draft,
             draft_note=note,
             notices=(*notices, *plan.notices),
-            load_settings=_load_settings(loader, setups, target, draft),
+            loaded=_record(loader, setups, target, draft),
             devices_before=before,
         )
         session = _session(pair, settings, progress)
@@ -155,11 +156,11 @@ def load_beside(
             session.pair,
             draft=draft,
             draft_note=note,
-            load_settings={
-                **session.pair.load_settings,
-                "draft_threads": threads,
-                "draft_n_gpu_layers": setup.gpu_layers if setup else 0,
-            },
+            loaded=replace(
+                session.pair.loaded,
+                draft_threads=threads,
+                draft_n_gpu_layers=setup.gpu_layers if setup else 0,
+            ),
         )
         beside = _session(pair, settings, progress)
         undo.pop_all()
@@ -261,28 +262,29 @@ class _Loader:
         return threads
 
 
-def _load_settings(
+def _record(
     loader: _Loader, setups: MemoryPlan, target: Context, draft: Context | None
-) -> dict[str, Any]:
-    """How the models run, by option name."""
+) -> LoadRecord:
+    """How the models run, with their threads."""
+    options, setup = loader.options, setups.target
     drafting = setups.draft if draft is not None else None
-    return {
-        "ctx_size": setups.target.n_ctx,
-        "threads": loader.threads(target, setups.target, draft=False),
-        "draft_threads": loader.threads(draft, drafting, draft=True) if draft and drafting else 0,
-        "threads_batch": loader.options.threads_batch,
-        "n_gpu_layers": setups.target.gpu_layers,
-        "draft_n_gpu_layers": drafting.gpu_layers if drafting else 0,
-        "device": loader.options.device,
-        "draft_device": devices_of_draft(loader.options),
-        "rpc": loader.options.rpc,
-        "flash_attn": loader.options.flash_attn,
-        "cache_type_k": setups.target.cache_k,
-        "cache_type_v": setups.target.cache_v,
-        "mmap": loader.options.mmap,
-        "mlock": loader.options.mlock,
-        "memory_plan_bytes": setups.total,
-    }
+    return LoadRecord(
+        ctx_size=setup.n_ctx,
+        threads=loader.threads(target, setup, draft=False),
+        draft_threads=loader.threads(draft, drafting, draft=True) if draft and drafting else 0,
+        threads_batch=options.threads_batch,
+        n_gpu_layers=setup.gpu_layers,
+        draft_n_gpu_layers=drafting.gpu_layers if drafting else 0,
+        device=options.device,
+        draft_device=devices_of_draft(options),
+        rpc=options.rpc,
+        flash_attn=options.flash_attn,
+        cache_type_k=setup.cache_k,
+        cache_type_v=setup.cache_v,
+        mmap=options.mmap,
+        mlock=options.mlock,
+        memory_plan_bytes=setups.total,
+    )
 
 
 def _load_draft(

@@ -9,6 +9,7 @@ from typing import Any
 
 import platformdirs
 
+from localspec.chat.load_record import LoadRecord
 from localspec.chat.pair import LoadedPair
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma
@@ -37,7 +38,7 @@ _USUAL = {
     "cache_type_k": "f16",
     "cache_type_v": "f16",
 }
-CHOICES = {*_USUAL, "devices", "rpc"}
+UNUSUAL = {*_USUAL, "devices", "rpc"}
 """What a profile's identity names only where it is not as usual."""
 
 
@@ -117,17 +118,8 @@ def measured(
     if pair.draft is None:
         return None
     store = profile_store()
-    settings = pair.load_settings
-    layers = settings["n_gpu_layers"]
-    draft_layers = settings.get("draft_n_gpu_layers", layers)
-    target_known = identity(
-        pair.target, threads=settings["threads"], n_gpu_layers=layers, draft=False
-    )
-    draft_known = identity(
-        pair.draft, threads=settings["draft_threads"], n_gpu_layers=draft_layers, draft=True
-    )
-    target_known |= chosen(settings, draft=False)
-    draft_known |= chosen(settings, draft=True)
+    target_known = identity_of(pair.target, pair.loaded, draft=False)
+    draft_known = identity_of(pair.draft, pair.loaded, draft=True)
     target, draft = store.load(target_known), store.load(draft_known)
     if target is None or draft is None:
         if not measure:
@@ -141,8 +133,8 @@ def measured(
     both = (target, draft)
     if not all(each.measured and all(each.measured.values()) for each in both):
         return None  # a context too small to measure in
-    target_costs = _costs(pair.target, target, layers)
-    draft_costs = _costs(pair.draft, draft, draft_layers)
+    target_costs = _costs(pair.target, target, pair.loaded.n_gpu_layers)
+    draft_costs = _costs(pair.draft, draft, pair.loaded.draft_n_gpu_layers)
     auto = AutoGamma(
         Costs(target_costs, {DRAFT: draft_costs}, pair.target.takes_back),
         demonstration=DEMO_GAMMA if pair.name == DEMO else 0,
@@ -156,14 +148,22 @@ def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
     return ModelCosts(found.measured, found.learned, estimate=growth(context, on_device=on_device))
 
 
-def chosen(settings: Mapping[str, Any], *, draft: bool) -> dict[str, Any]:
-    """What costs hold for besides `identity`, where it is not as usual."""
-    devices, servers = settings.get("draft_device" if draft else "device"), settings.get("rpc")
-    found = {name: settings.get(name, usual) for name, usual in _USUAL.items()}
+def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
+    """What the costs of a model hold for that was loaded like this."""
+    threads = loaded.draft_threads if draft else loaded.threads
+    layers = loaded.draft_n_gpu_layers if draft else loaded.n_gpu_layers
+    known = identity(context, threads=threads, n_gpu_layers=layers, draft=draft)
+    return known | unusual(loaded, draft=draft)
+
+
+def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
+    """What costs hold for besides, where it is not as usual."""
+    devices = loaded.draft_device if draft else loaded.device
+    found = {name: getattr(loaded, name) for name in _USUAL}
     found = {name: value for name, value in found.items() if value != _USUAL[name]}
     if devices is not None:
         found["devices"] = list(devices)
-    return found | ({"rpc": list(servers)} if servers else {})
+    return found | ({"rpc": list(loaded.rpc)} if loaded.rpc else {})
 
 
 def _measured(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +75,42 @@ class LoadRequest:
     json_schema: str | None = None
     accept: str | None = None
     lossy: float | None = None
+
+
+class LoadOptions(TypedDict, total=False):
+    """The same as keyword arguments of `localspec.load`, where a list serves as a tuple does."""
+
+    draft: str | None
+    ctx_size: int | None
+    threads: int | None
+    threads_batch: int | None
+    n_gpu_layers: int | None
+    device: str | Sequence[str] | None
+    draft_threads: int | None
+    draft_n_gpu_layers: int | None
+    draft_device: str | Sequence[str] | None
+    rpc: str | Sequence[str]
+    flash_attn: str
+    cache_type_k: str | None
+    cache_type_v: str | None
+    mmap: bool
+    mlock: bool
+    temp: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    n_predict: int
+    gamma: int | Literal["auto"]
+    system_prompt: str
+    stop: str | Sequence[str]
+    typical_p: float
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    repeat_last_n: int
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
+    grammar: str | None
+    json_schema: str | None
+    accept: str | None
+    lossy: float | None

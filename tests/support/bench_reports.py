@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localspec.bench.predict import Prediction
-from localspec.bench.report import ALL, Agreement, ArmReport, CurvePoint, Report, Row, SweepPoint
+from localspec.bench.result import ALL, Agreement, ArmReport, CurvePoint, Report, Row, SweepPoint
 from localspec.bench.runs import Run, Shares
 from localspec.bench.statistics import Interval
 from localspec.engine.stats import Round

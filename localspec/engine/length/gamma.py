@@ -14,7 +14,7 @@ from typing import Protocol
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation, StoppingPlan
-from localspec.engine.stats import Round
+from localspec.engine.stats import GammaNote, GammaReason, Round
 
 LONGEST = 24
 """Tokens that the stopping rule drafts at most: a draft that is always right gains little more."""
@@ -235,29 +235,24 @@ class AutoGamma:
             return 0
         return track.length
 
-    def explain(self, kind: str = "") -> str:
-        """What was decided lately, and why, in a sentence for people.
-
-        Args:
-            kind: of the text being written, if somebody knows.
-        """
+    def note(self) -> GammaNote:
+        """What was decided lately, and why."""
         if not self._tracks:
-            return "not drafting: there is no draft"
+            return GammaNote(GammaReason.NO_DRAFT)
         if not self._tokens or self._willing is None:
-            return "automatic: decided while the answer is written"
+            return GammaNote(GammaReason.UNDECIDED)
         track = max(self._tracks.values(), key=lambda each: each.rounds)
         if not self._drafting and not (self.demonstration and track.rounds):
-            return "not drafting: this draft costs more than it saves here"
+            return GammaNote(GammaReason.TOO_DEAR)
         if track.drafted < 1:
-            return "drafting: nothing is known about this draft yet"
+            return GammaNote(GammaReason.UNKNOWN)
         gain = self._gain
-        accepted = f"{track.accepted / track.drafted:.0%}".replace("%", " %")
-        accepted = f"{kind}, {accepted}" if kind else accepted
-        if self._drafting or gain >= 1:
-            return f"drafting {self.length}: {accepted} accepted, {gain:.1f}x expected"
-        return (
-            f"demonstration: drafting {self.length}, {accepted} accepted;"
-            f" plain decoding would be {1 / gain:.1f}x as fast"
+        pays = self._drafting or gain >= 1
+        return GammaNote(
+            GammaReason.PAYS if pays else GammaReason.DEMONSTRATION,
+            length=self.length,
+            acceptance=track.accepted / track.drafted,
+            speedup=gain,
         )
 
     def _choice(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual.content import Content
 
 from localspec.chat.figures import Figures
+from localspec.chat.wording import gamma_words
 from localspec.ui import numbers
 from localspec.ui.panel import drawing
 from localspec.ui.panel.memory import machine_lines, memory_lines, short_memory_lines
@@ -26,7 +26,6 @@ _HEAD = "bold $text-primary"
 _SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
 _LATELY = 16  # rounds of one column in the course of the acceptance
 _TALLEST_COLUMNS = 6
-_TIMES = re.compile(r"(\d)x\b")
 
 
 @dataclass(slots=True)
@@ -227,9 +226,10 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     switch = ("● on", "bold $text-success") if now.speculation else ("○ off", "bold $text-warning")
     half = width // 2
     lines = [drawing.two_sides(_head("Speculation"), drawing.styled(switch), width)]
-    note = state.note if not now.speculation and state.note else now.gamma_note
+    off = "" if now.speculation else state.note
+    note = off or gamma_words(now.gamma_note, times="×")
     if note:
-        lines += _wrapped(_TIMES.sub(r"\1×", note), width, 3)
+        lines += _wrapped(note, width, 3)
     rate = drawing.styled(
         ("accepted ", _LABEL), (f"{numbers.percent(now.acceptance_rate):>5} ", "bold")
     )

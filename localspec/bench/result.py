@@ -13,7 +13,8 @@ from localspec.bench.statistics import Interval
 
 FORMAT = 1
 INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
-ALL = "all"
+OFF, ALL = "off", "all"
+"""The setting that is plain decoding; the row over all kinds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,11 @@ class ArmReport:
     swept: bool
     kinds: tuple[Row, ...]
     overall: Row
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All of them."""
+        return (*self.kinds, self.overall)
 
 
 @dataclass(frozen=True, slots=True)

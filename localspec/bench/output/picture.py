@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from localspec.bench.drawing import Drawing, Line, Rect, Text
-from localspec.bench.png import png as to_png
-from localspec.bench.report import ArmReport, Report, SweepPoint
+from localspec.bench.output.drawing import Drawing, Line, Rect, Text
+from localspec.bench.result import ArmReport, Report, SweepPoint
 from localspec.bench.statistics import Interval
-from localspec.bench.svg import svg as to_svg
 from localspec.bench.wording import speedup
 
 _WIDTH, _LEFT, _RIGHT = 900.0, 150.0, 860.0
@@ -18,16 +16,6 @@ _SMALL, _BIG = 12.0, 16.0
 _MOST_TEXT = 106  # characters to a line
 
 Shapes = list[Rect | Line | Text]
-
-
-def svg(report: Report) -> str:
-    """The picture as SVG."""
-    return to_svg(draw(report))
-
-
-def png(report: Report) -> bytes:
-    """The same picture as PNG."""
-    return to_png(draw(report))
 
 
 def draw(report: Report) -> Drawing:
@@ -72,7 +60,7 @@ def _wrapped(line: str) -> list[str]:
 
 def _bars(arm: ArmReport, shapes: Shapes, y: float) -> float:
     """A bar for every kind, with its interval; a line where plain decoding is."""
-    rows = [(row.kind, row.speedup) for row in (*arm.kinds, arm.overall) if row.speedup]
+    rows = [(row.kind, row.speedup) for row in arm.rows if row.speedup]
     ends = [found.high or found.value for _, found in rows]
     scale = (_RIGHT - 170 - _LEFT) / max(*ends, 1.0)
     shapes.append(Text(20, y + 12, f"Speed-up: {arm.name}, gamma {arm.gamma}"[:90], _BIG, _INK))
@@ -98,9 +86,7 @@ def _one_bar(found: Interval, shapes: Shapes, y: float, scale: float) -> None:
 def _speeds(off: ArmReport, shapes: Shapes, y: float) -> float:
     """Bars of plain decoding's speed, where there is nothing to compare it with."""
     known = [
-        (row.kind, row.tokens_per_second)
-        for row in (*off.kinds, off.overall)
-        if row.tokens_per_second is not None
+        (row.kind, row.tokens_per_second) for row in off.rows if row.tokens_per_second is not None
     ]
     shapes.append(Text(20, y + 12, "Plain decoding, tokens/s", _BIG, _INK))
     top = max((speed for _, speed in known), default=1.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 from localspec.chat.events import TurnEnd
 from localspec.chat.session import Session
+from localspec.chat.wording import gamma_words, lossy_words
 from localspec.engine.stats import GenerationStats, Round
 from localspec.pairs import units
 
@@ -64,7 +65,7 @@ def settings(session: Session) -> dict[str, Any]:
         "target": str(pair.target.model.path),
         "draft": str(pair.draft.model.path) if pair.draft else None,
         "draft_note": session.speculation_note,
-        **pair.load_settings,
+        **pair.loaded.document(),
         "temp": sampling.pop("temperature"),
         **sampling,
         # JSON has no infinity.
@@ -73,7 +74,7 @@ def settings(session: Session) -> dict[str, Any]:
         "lossy": chosen.lenience,
         "grammar": chosen.grammar or None,
         "gamma": chosen.gamma,
-        "gamma_note": session.figures().gamma_note,
+        "gamma_note": gamma_words(session.figures().gamma_note),
         "n_predict": chosen.n_predict,
         "system_prompt": chosen.system_prompt,
         "stop": list(chosen.stop),
@@ -102,7 +103,7 @@ def _prompt_line(stats: GenerationStats) -> str:
 
 
 def _generated_line(session: Session, stats: GenerationStats) -> str:
-    note = session.settings.lossy_note
+    note = lossy_words(session.settings.lenience)
     speed = f"{_number(stats.tokens_per_second)} tokens/s{f' ({note})' if note else ''}"
     return f"{stats.generated_tokens} tokens, {speed}"
 
@@ -111,7 +112,7 @@ def _gamma_line(session: Session) -> str:
     if not session.speculation:
         return f"0 (plain decoding; {session.speculation_note or 'gamma is 0'})"
     figures = session.figures()
-    return f"{figures.gamma} ({figures.gamma_note})"
+    return f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
 
 
 def _number(value: float | None) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from localspec.bench.markdown import tables
-from localspec.bench.report import ALL, ArmReport, Report
+from localspec.bench.output.tables import Table, facts, partings, tables
+from localspec.bench.result import ALL, ArmReport, Report
 from localspec.bench.statistics import Interval
-from localspec.bench.table import Table, facts
-from localspec.bench.wording import number, speedup
+from localspec.bench.wording import speedup
 
 _GREEN, _RED, _BOLD, _DIM, _RESET = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _WIDTH = 40  # characters of the longest bar
@@ -53,7 +52,7 @@ def _table(table: Table, *, colour: bool) -> str:
 
 def _speedups(arm: ArmReport, *, colour: bool) -> str:
     """Bars of the speed-ups; the mark in each stands where plain decoding is."""
-    rows = [(row.kind, row.speedup) for row in (*arm.kinds, arm.overall) if row.speedup]
+    rows = [(row.kind, row.speedup) for row in arm.rows if row.speedup]
     top = max(found.value for _, found in rows)
     scale = _WIDTH / max(top, 1.0)
     width = max(len(kind) for kind, _ in rows)
@@ -84,11 +83,8 @@ def _curve(report: Report) -> str:
 
 
 def _partings(report: Report) -> str:
-    found = report.agreement.partings
-    lines = [
-        f"  {each.prompt}, {each.arm}: after {each.at} tokens, margin {number(each.margin, 3)}"
-        for each in found[:_MOST_PARTINGS]
-    ]
+    found = partings(report)
+    lines = [f"  {line}" for line in found[:_MOST_PARTINGS]]
     if len(found) > _MOST_PARTINGS:
         lines.append(f"  and {len(found) - _MOST_PARTINGS} more, see --json")
     return "\n".join(["Where answers part", *lines])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.bench.report import ArmReport, Report, Row
+from localspec.bench.result import ArmReport, Report, Row
 from localspec.bench.wording import milliseconds, number, share, speedup, times
 
 
@@ -27,26 +27,37 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def off_table(off: ArmReport) -> Table:
+def tables(report: Report) -> list[Table]:
+    """Those that have something to say, in the order in which they are read."""
+    found = [_speeds(report.off, arm) for arm in report.on] or [_plain_speeds(report.off)]
+    found += [_shares(report), _sweep(report), _curve(report)]
+    return [table for table in found if table.rows]
+
+
+def _plain_speeds(off: ArmReport) -> Table:
     """Plain decoding alone."""
     headers = ("kind", "prompts", "tokens/s", "first token, ms")
-    return Table("Plain decoding", headers, tuple(_off_row(row) for row in _rows(off)))
+    rows = [
+        (
+            row.kind,
+            str(row.prompts),
+            number(row.tokens_per_second),
+            milliseconds(row.time_to_first_token_s),
+        )
+        for row in off.rows
+    ]
+    return Table("Plain decoding", headers, tuple(rows))
 
 
-def _off_row(row: Row) -> tuple[str, ...]:
-    first = milliseconds(row.time_to_first_token_s)
-    return row.kind, str(row.prompts), number(row.tokens_per_second), first
-
-
-def speed_table(off: ArmReport, on: ArmReport) -> Table:
+def _speeds(off: ArmReport, on: ArmReport) -> Table:
     """Off against on."""
     headers = (
         *("kind", "off, tokens/s", "on, tokens/s", "speed-up (95 %)", "accepted"),
         *("tokens/round", "gamma", "first token off/on, ms"),
     )
-    rows = [_speed_row(a, b) for a, b in zip(_rows(off), _rows(on), strict=True)]
-    gamma = f"gamma {on.gamma}"
-    title = f"{on.name}: draft {on.draft}, {gamma}" + (" (demonstration)" * on.demonstration)
+    rows = [_speed_row(a, b) for a, b in zip(off.rows, on.rows, strict=True)]
+    note = " (demonstration)" if on.demonstration else ""
+    title = f"{on.name}: draft {on.draft}, gamma {on.gamma}{note}"
     return Table(title, headers, tuple(rows))
 
 
@@ -63,11 +74,7 @@ def _speed_row(off: Row, on: Row) -> tuple[str, ...]:
     )
 
 
-def _rows(arm: ArmReport) -> tuple[Row, ...]:
-    return (*arm.kinds, arm.overall)
-
-
-def share_table(report: Report) -> Table:
+def _shares(report: Report) -> Table:
     """Where the time goes, the prompt left out."""
     rows = [
         (arm.name, share(parts.draft), share(parts.verify), share(parts.python))
@@ -77,7 +84,7 @@ def share_table(report: Report) -> Table:
     return Table("Where the time goes", ("", "draft", "verify", "Python"), tuple(rows))
 
 
-def sweep_table(report: Report) -> Table:
+def _sweep(report: Report) -> Table:
     """Predicted against measured."""
     headers = (
         *("gamma", "tokens/round", "predicted, tokens/s", "measured, tokens/s"),
@@ -103,7 +110,7 @@ def sweep_table(report: Report) -> Table:
     return Table("Predicted against measured, by draft length", headers, tuple(rows))
 
 
-def curve_table(report: Report) -> Table:
+def _curve(report: Report) -> Table:
     """T(n)."""
     alone = report.step
     rows = [
@@ -117,6 +124,14 @@ def curve_table(report: Report) -> Table:
     ]
     headers = ("tokens", "ms", "of T(1)", "in the runs, ms")
     return Table("T(n): what one pass of the target costs", headers, tuple(rows))
+
+
+def partings(report: Report) -> list[str]:
+    """Where answers part, a line each."""
+    return [
+        f"{each.prompt}, {each.arm}: after {each.at} tokens, margin {number(each.margin, 3)}"
+        for each in report.agreement.partings
+    ]
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
@@ -162,7 +177,7 @@ def csv(report: Report) -> str:
     lines = writer.writer(out, lineterminator="\n")
     lines.writerow(names)
     for arm in report.arms:
-        lines.writerows(_csv_row(arm, row) for row in _rows(arm))
+        lines.writerows(_csv_row(arm, row) for row in arm.rows)
     return out.getvalue()
 
 

@@ -1,0 +1,178 @@
+"""The Python API: chat with a pair of models in this process.
+
+::
+
+    with localspec.load("demo") as chat:
+        for piece in chat.ask("Tell me a story."):
+            print(piece.text, end="")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from localspec.chat.conversation import Message
+from localspec.chat.events import RoundText, TurnEnd
+from localspec.chat.figures import Figures
+from localspec.chat.load_record import LoadRecord
+from localspec.chat.session import Session, Turn
+from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
+from localspec.engine.params import Accept
+from localspec.errors import UsageError
+from localspec.limits import MAX_GAMMA
+from localspec.loading.load import Progress, load_session
+from localspec.loading.request import LoadOptions, LoadRequest
+from localspec.pairs.memory.need import CACHE_TYPES
+
+_SEVERAL = ("stop", "device", "draft_device", "rpc")
+_ONE_OF = {
+    "flash_attn": ("on", "off", "auto"),
+    "cache_type_k": CACHE_TYPES,
+    "cache_type_v": CACHE_TYPES,
+    "accept": tuple(Accept),
+}
+
+
+def load(
+    pair: str | None = None, *, progress: Progress | None = None, **options: Unpack[LoadOptions]
+) -> Chat:
+    """Find and load a pair of models, and begin a conversation with them.
+
+    Args:
+        pair: a pair's name, a GGUF file or a reference ``user/repo[:QUANT]`` that was downloaded;
+            None for the pair that ships with localspec.
+        progress: called with every step in words and its share done (0 to 1, None where that is
+            not known).
+        options: those of ``localspec run``, with underscores; see `LoadRequest`. Where several
+            values may be given, a string is one of them.
+
+    Raises:
+        LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
+            another vocabulary (`VocabularyMismatch`), too little memory (`OutOfMemory`), a name
+            that stands for nothing (`HubError`), impossible options (`UsageError`).
+    """
+    given: dict[str, Any] = dict(options)
+    for name in _SEVERAL:
+        if given.get(name) is not None:
+            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+    bias = given.get("logit_bias", ())
+    given["logit_bias"] = tuple(bias.items() if isinstance(bias, Mapping) else bias)
+    request = LoadRequest(pair=pair, **given)
+    _check(request)
+    progress = progress or (lambda _step, _share: None)
+    return Chat(load_session(request, progress=progress, cancel=Cancel()))
+
+
+def _check(request: LoadRequest) -> None:
+    """Refuse values that the command line would not let through.
+
+    Raises:
+        UsageError: one of them.
+    """
+    for name, allowed in _ONE_OF.items():
+        value = getattr(request, name)
+        if value is not None and value not in allowed:
+            raise UsageError(f"{name} is {value!r}", f"Choose one of {', '.join(allowed)}.")
+    if request.gamma not in ("auto", *range(MAX_GAMMA + 1)):
+        raise UsageError(f"gamma is {request.gamma!r}", f"Choose auto, or 0 to {MAX_GAMMA}.")
+
+
+class Chat:
+    """A conversation with loaded models, one answer at a time; a context manager.
+
+    `figures` may be asked for and `stop` called from any thread.
+
+    Attributes:
+        last: how the last answer ended, with its whole text and figures; None before the first.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._cancel = Cancel()
+        self.last: TurnEnd | None = None
+
+    def ask(self, text: str) -> Generator[RoundText, None, None]:
+        """Ask, and yield the answer round by round while it is written.
+
+        Breaking off keeps in the conversation what was yielded by then.
+
+        Raises:
+            LocalspecError: the question is empty, or too long for the context (`PromptTooLong`);
+                another answer is being written; the models failed (`EngineError`).
+        """
+        yield from self._answer(self._session.turn(text, self._begin()))
+
+    def ask_again(self) -> Generator[RoundText, None, None]:
+        """Answer the last question anew in place of the old answer. Yields and raises as `ask`."""
+        yield from self._answer(self._session.regenerate(self._begin()))
+
+    def stop(self) -> None:
+        """End the answer that is being written, after the round that is running."""
+        self._cancel.set()
+
+    def _begin(self) -> Cancel:
+        self._cancel = Cancel()
+        return self._cancel
+
+    def _answer(self, turn: Turn) -> Generator[RoundText, None, None]:
+        with closing(turn):
+            for event in turn:
+                if isinstance(event, RoundText):
+                    yield event
+                elif isinstance(event, TurnEnd):
+                    self.last = event
+
+    @property
+    def figures(self) -> Figures:
+        """The figures of the running or else the last answer."""
+        return self._session.figures()
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far."""
+        return list(self._session.messages)
+
+    @messages.setter
+    def messages(self, messages: Sequence[Message]) -> None:
+        """Go on from other messages; none begin a new conversation.
+
+        Raises:
+            LocalspecError: an answer is being written.
+        """
+        self._session.open(messages)
+
+    @property
+    def settings(self) -> ChatSettings:
+        """What may be changed between two answers: sampling, gamma, stop strings, ..."""
+        return self._session.settings
+
+    @property
+    def loaded(self) -> LoadRecord:
+        """How the models were loaded."""
+        return self._session.pair.loaded
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should know about this pair and its settings, a sentence each."""
+        return self._session.notices
+
+    def close(self) -> None:
+        """Stop the answer that is being written, and free the models. A second call is none."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        """Give the conversation, which is closed at the end."""
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,1 @@
+"""A bench's result as text, tables, documents and pictures."""

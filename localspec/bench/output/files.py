@@ -1,0 +1,116 @@
+"""Writes a report to files; the ending says how. Paths are tried before anything is measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.bench.output.markdown import markdown
+from localspec.bench.output.tables import csv
+from localspec.bench.result import FORMAT, Report
+from localspec.bench.runs import Run
+from localspec.errors import LocalspecError, UsageError
+
+ENDINGS = ("json", "csv", "md", "png", "svg")
+
+
+def check(paths: Sequence[Path]) -> None:
+    """Make sure that every file can be written, without changing any that is there.
+
+    Raises:
+        UsageError: an unknown ending.
+        LocalspecError: a file that cannot be written.
+    """
+    for path in paths:
+        if path.suffix[1:].lower() not in ENDINGS:
+            raise UsageError(
+                f"{path.name} has no ending that says what to write",
+                f"Choose one of {', '.join('.' + ending for ending in ENDINGS)}.",
+            )
+        try:
+            if path.exists():
+                path.open("r+b").close()
+            else:
+                path.open("xb").close()
+                path.unlink()
+        except OSError as error:
+            raise _unwritable(path, error) from None
+
+
+def write(report: Report, path: Path) -> None:
+    """Write `report` to `path` as its ending says.
+
+    Raises:
+        LocalspecError: it cannot be written.
+    """
+    content = _content(report, path.suffix[1:].lower())
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Everything, every run included; what was said stays out, as do the prompts' texts."""
+    found = {name: _plain(value) for name, value in _items(report) if name != "runs"}
+    return {"format": FORMAT, **found, "runs": [_run(run) for run in report.runs]}
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    return [(field.name, getattr(value, field.name)) for field in fields(value)]
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as objects, tuples as lists."""
+    if is_dataclass(value):
+        return {name: _plain(each) for name, each in _items(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _run(run: Run) -> dict[str, Any]:
+    """One run's sums: drafted = accepted + rejected, and the parts make up the wall time."""
+    return {
+        "prompt": run.prompt,
+        "kind": run.kind,
+        "arm": run.arm,
+        "repeat": run.repeat,
+        "prompt_tokens": run.prompt_tokens,
+        "generated_tokens": run.generated,
+        "rounds": len(run.rounds),
+        "drafted": run.drafted,
+        "accepted": run.accepted,
+        "rejected": run.drafted - run.accepted,
+        "tokens_per_second": run.tokens_per_second,
+        "time_to_first_token_s": run.time_to_first_token_s,
+        "prompt_s": run.prompt_s,
+        "draft_s": run.draft_s,
+        "verify_s": run.verify_s,
+        "python_s": run.python_s,
+        "wall_s": run.wall_s,
+    }
+
+
+def to_json(report: Report) -> str:
+    """The whole report as one JSON document."""
+    return json.dumps(document(report), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+def _content(report: Report, ending: str) -> bytes:
+    """The file's bytes."""
+    if ending in ("png", "svg"):
+        # Late: a text report draws nothing.
+        from localspec.bench.output.picture import draw  # noqa: PLC0415
+
+        picture = draw(report)
+        return picture.png() if ending == "png" else picture.svg().encode()
+    writer = {"json": to_json, "csv": csv, "md": markdown}[ending]
+    return writer(report).encode()
+
+
+def _unwritable(path: Path, error: OSError) -> LocalspecError:
+    return LocalspecError(f"cannot write {path}: {error.strerror}", "Choose another file.")

@@ -1,0 +1,146 @@
+"""The Python API: what its page shows, and what a program may get wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import localspec
+from localspec.chat.events import RoundText
+from localspec.engine.length import profile
+from localspec.engine.length.profile import Timing
+from localspec.engine.stats import FinishReason
+from localspec.errors import LocalspecError, UsageError
+from localspec.loading.request import LoadOptions, LoadRequest
+
+PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+SMALL: LoadOptions = {"ctx_size": 256, "threads": 1, "n_predict": 12, "temp": 0, "gamma": 3}
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[localspec.Chat]:
+    with localspec.load(**SMALL) as loaded:
+        yield loaded
+
+
+@pytest.fixture(autouse=True)
+def _empty(chat: localspec.Chat) -> None:
+    chat.messages = []
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_page_run(
+    example: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))  # nothing measured takes seconds
+    monkeypatch.setattr(profile, "measure", lambda *_, **__: Timing({1: 1e-3, 4: 2e-3}))
+    exec(compile(example, str(PAGE), "exec"), {})
+    assert len(capsys.readouterr().out) > 20
+
+
+def test_the_page_has_its_examples_and_names_every_option() -> None:
+    assert len(EXAMPLES) == 3
+    text = PAGE.read_text(encoding="utf-8")
+    assert [each.name for each in fields(LoadRequest) if f"`{each.name}`" not in text] == []
+
+
+def test_the_options_are_those_of_a_request() -> None:
+    names = {each.name for each in fields(LoadRequest)} - {"pair"}
+    assert names == LoadOptions.__optional_keys__
+    assert not LoadOptions.__required_keys__
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, localspec\n"
+        "print([m for m in ('numpy', 'llama_cpp', 'textual') if m in sys.modules])\n"
+        "localspec.load\nprint('numpy' in sys.modules, 'textual' in sys.modules)\n"
+        "try:\n    localspec.lod\nexcept AttributeError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    missing = "module 'localspec' has no attribute 'lod'"
+    assert done.stdout.splitlines() == ["[]", "True False", missing]
+
+
+def test_an_answer_comes_round_by_round(chat: localspec.Chat) -> None:
+    pieces = list(chat.ask("Tell me a story."))
+    assert all(isinstance(piece, RoundText) for piece in pieces)
+    assert chat.last is not None
+    assert "".join(piece.text for piece in pieces) == chat.last.text == chat.messages[-1].content
+    assert chat.last.reason is FinishReason.LENGTH
+    assert chat.figures.generated == 12
+    assert chat.figures.drafted > 0
+    assert chat.loaded.ctx_size == 256
+    assert "".join(piece.text for piece in chat.ask_again()) == chat.last.text
+    assert len(chat.messages) == 2
+
+
+def test_stopping_keeps_what_was_written(chat: localspec.Chat) -> None:
+    answer = chat.ask("Tell me a story.")
+    first = next(answer)
+    chat.stop()
+    rest = [piece.text for piece in answer]
+    assert chat.last is not None
+    assert chat.last.reason is FinishReason.CANCELLED
+    assert chat.messages[-1].content == "".join([first.text, *rest]) == chat.last.text
+
+
+def test_breaking_off_keeps_what_was_written_and_leaves_room_for_the_next(
+    chat: localspec.Chat,
+) -> None:
+    for piece in chat.ask("Tell me a story."):
+        if piece.text:
+            break
+    assert chat.messages[-1].content == piece.text
+    assert list(chat.ask("And then?"))
+
+
+def test_two_answers_at_once_are_refused(chat: localspec.Chat) -> None:
+    answer = chat.ask("Tell me a story.")
+    next(answer)
+    with pytest.raises(LocalspecError, match="still being written"):
+        next(chat.ask("Another one."))
+    answer.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"gamma": 64}, "gamma is 64"),
+        ({"gamma": "often"}, "gamma is 'often'"),
+        ({"accept": "all"}, "accept is 'all'"),
+        ({"flash_attn": "yes"}, "flash_attn is 'yes'"),
+        ({"cache_type_k": "q1"}, "cache_type_k is 'q1'"),
+        ({"temp": -1.0}, "temperature"),
+        ({"ctx_size": 3}, "a context of 3"),
+        ({"logit_bias": {10**6: 1.0}}, "names token 1000000"),
+    ],
+)
+def test_impossible_options_are_usage_errors(wrong: dict[str, Any], says: str) -> None:
+    options: Any = {**SMALL, **wrong}
+    with pytest.raises(UsageError, match=says):
+        localspec.load(**options)
+
+
+def test_one_string_is_one_of_several() -> None:
+    with localspec.load(stop="dog", logit_bias={5: 1.0}, **SMALL) as chat:
+        assert chat.settings.stop == ("dog",)
+        assert chat.settings.sampling.logit_bias == {5: 1.0}
+    with localspec.load(stop=["dog", "cat"], **SMALL) as chat:
+        assert chat.settings.stop == ("dog", "cat")
+    chat.close()
+    with pytest.raises(LocalspecError, match="closed"):
+        next(chat.ask("Are you there?"))
