@@ -28,28 +28,26 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pexpect
 
 from localspec.chat.events import RoundText
-from localspec.loading.load import load_session
+from localspec.engine.llama import Model
 from localspec.loading.request import LoadRequest
+from localspec.pairs import resolver
+from localspec.process.client import Engine
 from localspec.ui.app import ChatApp
-from localspec.ui.engine_thread import Outbox
-from localspec.ui.launch import sharing_the_lock
-from localspec.ui.messages import TurnNews
+from localspec.ui.messages import Inbox, TurnNews
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from localspec.chat.events import TurnEvent
-    from localspec.chat.session import Session
-    from localspec.ui.contract import Loader
 
 PROMPT = "Tell me a long story about a dog and a girl who travel around the world."
 
@@ -64,6 +62,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--size", default="160x50", help="columns x rows")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--ends", type=int, nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         run_child(arguments)
@@ -79,7 +78,7 @@ def run_parent(arguments: argparse.Namespace) -> dict[str, list[float]]:
         found = Path(folder) / "found.json"
         child = pexpect.spawn(
             sys.executable,
-            [*sys.argv, "--child", str(found)],
+            [*sys.argv, "--child", str(found), "--ends", *map(str, end_tokens(arguments))],
             dimensions=(rows, columns),
             env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
             timeout=None,
@@ -114,7 +113,7 @@ class Stretch:
         return (self.ended - self.began) / self.rounds
 
 
-class Alternating(Outbox):
+class Alternating(Inbox):
     """Turn events on their way to a screen that hears of them every other stretch.
 
     Args:
@@ -127,12 +126,14 @@ class Alternating(Outbox):
         self._tell = announce
         self._interval = interval
         self.stretches: list[Stretch] = []
+        self._now = 0.0  # seconds of rounds
 
     def put(self, event: TurnEvent) -> None:
-        """Add `event` (engine's thread)."""
+        """Add `event` (another thread). Rounds arrive in bundles: each says how long it took."""
         super().put(event)
         if isinstance(event, RoundText):
-            self._round(time.perf_counter())
+            self._now += event.round.between_s + event.round.total_s
+            self._round(self._now)
         else:
             self._tell()
 
@@ -171,12 +172,12 @@ class Driven(ChatApp):
 
     probes = 3
 
-    def __init__(self, load: Loader, answers: int, found: Path) -> None:
-        super().__init__(load)
+    def __init__(self, engine: Engine, answers: int, found: Path) -> None:
+        super().__init__(engine)
         self._answers = answers
         self._path = found
         self._over = asyncio.Event()
-        self._outbox = self.engine.outbox = Alternating(
+        self._inbox = self.turns.inbox = Alternating(
             lambda: self.post_message(TurnNews()), lambda: self.turns.pace.interval
         )
         self._found: dict[str, list[float]] = {
@@ -190,10 +191,9 @@ class Driven(ChatApp):
     async def _drive(self) -> None:
         while self.session is None:
             await asyncio.sleep(0.05)
-        self._forbid_ends()
         for number in range(self._answers + 1):
             await self._measure(number > 0)  # the first warms up
-        self.engine.outbox = Outbox(lambda: self.post_message(TurnNews()))
+        self.turns.inbox = Inbox(lambda: self.post_message(TurnNews()))
         for _ in range(self.probes):
             await self._probe()
         self._path.write_text(json.dumps(self._found), encoding="utf-8")
@@ -204,37 +204,28 @@ class Driven(ChatApp):
         super().turn_ended()
         self._over.set()
 
-    def _forbid_ends(self) -> None:
-        """Every answer has its full length: what begins and ends it is a small part then."""
-        session = self._session()
-        ends = dict.fromkeys(session.pair.target.model.end_tokens, -math.inf)
-        sampling = replace(session.settings.sampling, logit_bias=ends)
-        session.settings = replace(session.settings, sampling=sampling)
-
     async def _measure(self, counts: bool) -> None:
         self._over.clear()
-        self._outbox.stretches.clear()
-        self._begin()
+        self._inbox.stretches.clear()
+        await self._begin()
         # Frames are twice as far apart as in use: the panel would think that no text comes, and
         # draw its figures while the screen has to be still.
         self.dashboard.run(False)
         await self._over.wait()
-        ratio = self._outbox.along_over_still()
+        ratio = self._inbox.along_over_still()
         if counts and ratio is not None:
             self._found["ratio"].append(ratio)
-            self._found["still"].append(1 / self._outbox.still_s())
+            self._found["still"].append(1 / self._inbox.still_s())
         await asyncio.sleep(0.3)  # let the last frames pass
 
-    def _session(self) -> Session:
-        return cast("Session", self.session)
-
-    def _begin(self) -> None:
-        self._session().reset()
-        assert self.turns.reserve()
+    async def _begin(self) -> None:
+        self.turns.clear()
+        while not self.turns.reserve():
+            await asyncio.sleep(0.01)
         self.turns.ask(PROMPT)
 
     async def _probe(self) -> None:
-        self._begin()
+        await self._begin()
         started, cpu = time.perf_counter(), time.thread_time()
         while self.turns.busy:
             before = time.perf_counter()
@@ -252,20 +243,21 @@ def run_child(arguments: argparse.Namespace) -> None:
         n_predict=arguments.tokens,
         gamma=int(arguments.gamma) if arguments.gamma.isdigit() else arguments.gamma,
         threads=arguments.threads,
+        # Every answer has its full length: what begins and ends it is a small part then.
+        logit_bias=tuple((token, -math.inf) for token in arguments.ends),
     )
-    drive(
-        Driven(
-            lambda progress, cancel: load_session(options, progress=progress, cancel=cancel),
-            arguments.answers,
-            arguments.child,
-        )
-    )
+    drive(Driven(Engine(options), arguments.answers, arguments.child))
+
+
+def end_tokens(arguments: argparse.Namespace) -> list[int]:
+    """The tokens that would end an answer."""
+    with Model.load(resolver.resolve(arguments.pair, arguments.draft).target) as model:
+        return list(model.end_tokens)
 
 
 def drive(app: ChatApp) -> None:
     """Run the app until it leaves by itself."""
-    with sharing_the_lock():
-        app.run()
+    app.run()
     app.engine.shut_down()
     app.engine.join(10)
 

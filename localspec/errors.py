@@ -13,6 +13,7 @@
      ├── PromptTooLong            the prompt leaves no room in the context
      ├── SamplingError            impossible sampling parameters or logits
      ├── EngineError              a decode or a cache operation failed
+     │    └── EngineDied          the process that runs the models ended by itself
      ├── ConversationError        a stored conversation cannot be read or written
      └── HubError                 the Hub, the network or a download failed
           ├── BadReference        the text names no model
@@ -23,11 +24,19 @@
           ├── DownloadCorrupt     the bytes are not those that were promised
           └── NotEnoughDisk       the download does not fit
     Cancelled                     the user asked to stop                           exit 130
+    Ended                         a signal asked for the end                 exit 128 + its number
 
 ``Cancelled`` stands outside the tree on purpose: it is a wish, not a failure.
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+from localspec.safe_text import shortened
+
+_LONGEST: Final = 490  # and what is printed around both
+_LONGEST_REMEDY: Final = 350
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -37,15 +46,18 @@ EXIT_INTERRUPTED = 130
 class LocalspecError(Exception):
     """What went wrong in one line, and what the user can do about it in another.
 
+    Messages quote files, servers and options: here all of them become harmless, and no longer than
+    500 characters together with the remedy.
+
     Args:
         message: what is wrong, without a full stop, fit to follow ``error:``.
         remedy: what to do, an imperative sentence; empty where nothing can be done.
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
+        self.remedy = shortened(remedy, _LONGEST_REMEDY)
+        self.message = shortened(message, _LONGEST - len(self.remedy))
+        super().__init__(self.message)
 
 
 class UsageError(LocalspecError):
@@ -88,6 +100,10 @@ class EngineError(LocalspecError):
     """A decode or a cache operation failed."""
 
 
+class EngineDied(EngineError):
+    """The process that runs the models ended by itself."""
+
+
 class ConversationError(LocalspecError):
     """A stored conversation cannot be read or written."""
 
@@ -128,8 +144,22 @@ class Cancelled(Exception):
     """The user asked to stop."""
 
 
+class Ended(KeyboardInterrupt):
+    """A signal asked for the end: whoever keeps or undoes something at Ctrl+C does so here.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def exit_code(error: BaseException) -> int:
     """The process's exit code for `error`."""
+    if isinstance(error, Ended):
+        return 128 + error.number
     if isinstance(error, Cancelled | KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, UsageError):

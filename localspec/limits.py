@@ -13,3 +13,6 @@ MAX_BATCH_OUTPUTS: Final = MAX_GAMMA + 1
 llama.cpp sizes its compute buffer by it, so the memory plan counts with it as well; rows for a
 whole prefill batch would take 300 MB at 152,000 tokens.
 """
+
+LARGEST_FILE: Final = 1 << 50
+"""Bytes of a file that is believed in."""

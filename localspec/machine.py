@@ -41,6 +41,14 @@ def resident() -> int:
     return int(_process().memory_info().rss)
 
 
+def resident_of(process: int) -> int:
+    """Resident size of another process; 0 where it has ended."""
+    try:
+        return int(psutil.Process(process).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
 def peak_resident() -> int:
     """Largest resident size so far."""
     if resource is None:

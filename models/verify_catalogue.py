@@ -18,12 +18,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec import formats
 from localspec.errors import HubOffline, LocalspecError
-from localspec.pairs import catalogue, folders, sources, units, vocabulary
+from localspec.pairs import catalogue, folders, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import write_atomically
-from localspec.pairs.memory import fit
+from localspec.pairs.memory import outlook
+from localspec.pairs.memory.facts import facts
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import Source
 
@@ -47,19 +49,18 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
     """
     target, draft = (_look_at(side, patience) for side in (entry.target, entry.draft))
     vocabulary.check(target.header, draft.header)
-    needed = fit.needed_bytes(
-        target.header, draft.header, more_bytes=target.more_bytes + draft.more_bytes
-    )
+    sizes = [facts(side.header, side.more_bytes) for side in (target, draft)]
+    needed = outlook.counted(*sizes).needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
-        remarks.append(f"needs {units.size(needed)}, more than its class of {entry.memory_gb} GB")
+        remarks.append(f"needs {formats.size(needed)}, more than its class of {entry.memory_gb} GB")
     for side, known in ((target, entry.target), (draft, entry.draft)):
         if side.gated:
             remarks.append(f"{side.repo} is gated")
         if known.sha256 and known.sha256 != side.files[0].sha256:
             remarks.append(f"{side.label} has changed since it was pinned")
         if abs(known.n_bytes - side.n_bytes) > 0.02 * side.n_bytes:
-            remarks.append(f"{side.label} has {units.size(side.n_bytes)}")
+            remarks.append(f"{side.label} has {formats.size(side.n_bytes)}")
     return Verified(target, draft, tuple(remarks))
 
 

@@ -25,6 +25,7 @@ def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folders = {
         "LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data")),
         "LOCALSPEC_CONFIG": str(tmp_path_factory.mktemp("config")),
+        "LOCALSPEC_DEMO": "small",
     }
     with mock.patch.dict(os.environ, folders):
         yield

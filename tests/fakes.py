@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from localspec.chat.load_record import LoadRecord
 from localspec.chat.pair import LoadedPair
+from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
@@ -216,4 +218,11 @@ def fake_session(
         draft_note="" if drafter else "there is no draft",
     )
     engine_: Any = engine
-    return Session(pair, engine_, settings or ChatSettings()), engine
+    session = Session(pair, engine_, settings or ChatSettings(), renderer=renderer())
+    return session, engine
+
+
+@cache
+def renderer() -> Renderer:
+    """One for all: its process takes a tenth of a second to start."""
+    return Renderer()

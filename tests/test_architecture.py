@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "localspec"
 
 # What each room may import of localspec, besides itself and the leaves, which are open to all.
-LEAVES = {"errors", "formats", "limits"}
+LEAVES = {"errors", "formats", "limits", "private", "safe_text", "signals"}
 
 MAY_IMPORT = {
     **{leaf: set[str]() for leaf in LEAVES},
@@ -22,10 +22,11 @@ MAY_IMPORT = {
     "engine": {"machine"},
     "pairs": {"machine"},
     "chat": {"engine", "machine"},
-    "bench": {"chat", "engine", "pairs"},
-    "ui": {"chat", "engine", "pairs"},
+    "bench": {"chat", "engine", "loading", "pairs"},
+    "process": {"chat", "engine", "loading", "machine"},
+    "ui": {"chat", "engine", "pairs", "process"},
     "loading": {"chat", "engine", "machine", "pairs"},
-    "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs"},
+    "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs", "process"},
     "__main__": {"cli"},
     "api": {"chat", "engine", "loading", "pairs"},
     "__init__": {"api"},
@@ -44,7 +45,8 @@ PURE = (
 ONLY_IN = {
     "textual": ("ui",),
     "huggingface_hub": ("pairs/hub",),
-    "llama_cpp": ("engine/llama", "chat/template"),
+    "llama_cpp": ("engine/llama",),
+    "jinja2": ("chat/rendering",),
     "ctypes": ("engine/llama",),
 }
 

@@ -80,7 +80,7 @@ def test_wrong_requests_end_before_anything_is_measured(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("measured all the same")
 
-    monkeypatch.setattr("localspec.cli.benching.measure", never)
+    monkeypatch.setattr("localspec.bench.benchmark.bench", never)
     with pytest.raises(LocalspecError, match=said):
         bench("demo", *QUICKLY[2:], *arguments)
 
@@ -90,7 +90,7 @@ def test_a_bad_file_of_prompts_is_found_before_the_load(
 ) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "a"}\n{"prompt"}\n')
-    monkeypatch.setattr("localspec.cli.benching.load_session", None)
+    monkeypatch.setattr("localspec.cli.benching.bench_pair", None)
     with pytest.raises(LocalspecError, match="line 2"):
         bench("demo", "--prompts", str(path))
     os.truncate(path, 65 << 20)
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
         gone.parent.rmdir()
         return bench_reports.report()
 
-    monkeypatch.setattr("localspec.cli.benching._measured", measured)
+    monkeypatch.setattr("localspec.cli.benching.bench_pair", measured)
     done = CliRunner().invoke(cli, ["bench", "demo", "-o", str(gone), "-o", str(kept)])
     assert isinstance(done.exception, LocalspecError)
     assert f"cannot write {gone}" in done.exception.message

@@ -13,11 +13,12 @@ import pytest
 
 from localspec.bench import benchmark
 from localspec.bench.agreement import part
-from localspec.bench.benchmark import Request, arms_of, bench
+from localspec.bench.benchmark import arms_of, bench
 from localspec.bench.output.files import document
 from localspec.bench.output.picture import draw
 from localspec.bench.output.text import text
 from localspec.bench.prompts import DEMO, Prompt, PromptSet, shipped
+from localspec.bench.request import Request
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Report
 from localspec.bench.runner import Runner, Step
 from localspec.chat.session import Session

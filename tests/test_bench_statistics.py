@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulator import Position, World, replay
-from localspec.bench.predict import Costs, Overhead, outcomes, overhead, predictions
+from localspec.bench.predict import Overhead, RoundCosts, outcomes, overhead, predictions
 from localspec.bench.statistics import Interval, geometric_mean, interval
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.gamma import FixedGamma
@@ -88,7 +88,7 @@ def test_pythons_share_is_a_line_over_the_draft_length() -> None:
 
 
 def test_predictions_add_up() -> None:
-    costs = Costs(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), Overhead(0.0, 0.0))
+    costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), Overhead(0.0, 0.0))
     found = predictions(costs, [done(3, 3)] * 60, 2)  # right, right, wrong, ...
     assert [p.gamma for p in found] == [0, 1, 2]
     assert found[0].tokens_per_second == pytest.approx(100)
@@ -106,7 +106,7 @@ def test_a_draft_length_that_was_not_run_is_predicted(measured_at: int) -> None:
     luck = random.Random(1)
     chances = [0.95 if i // 40 % 2 else 0.4 for i in range(4000)]
     text = [Position(1.0, float(luck.random() < chance)) for chance in chances]
-    costs = Costs(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), Overhead(1e-3, 1e-4))
+    costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), Overhead(1e-3, 1e-4))
     world = World(costs.target, Curve({1: 1e-3, 2: 1e-3}))
     policy = _Recording(measured_at)
     replay(policy, text, world)
@@ -129,13 +129,13 @@ class _Recording(FixedGamma):
 
 
 def test_long_recordings_are_thinned_out_evenly() -> None:
-    costs = Costs(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0))
+    costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0))
     rounds = [done(1, 2)] * 20_000 + [done(3, 2)] * 6_667
     found = predictions(costs, rounds)[2]  # half of the positions in either part
     assert found.tokens_per_round == pytest.approx(1.5, rel=0.03)
 
 
 def test_without_a_draft_plain_decoding_alone_is_predicted() -> None:
-    assert len(predictions(Costs(Curve(CHEAP), None, Overhead(1e-3, 0.0)), [done(3, 2)])) == 1
-    hopeless = predictions(Costs(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0)), [])
+    assert len(predictions(RoundCosts(Curve(CHEAP), None, Overhead(1e-3, 0.0)), [done(3, 2)])) == 1
+    hopeless = predictions(RoundCosts(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0)), [])
     assert all(p.tokens_per_round == pytest.approx(1) for p in hopeless)

@@ -371,7 +371,23 @@ def test_records_survive_a_round_trip(tmp_path: Path, monkeypatch: pytest.Monkey
     assert installed.find("../mine") is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 9}', '{"format": 1}', "\xff"])
+MODEL = '{"paths": ["/t.gguf"], "n_bytes": %s}'
+RECORD = '{"format": 1, "name": "mine", "draft": null, "target": %s}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "null", '{"format": 9}', '{"format": 1}', "\xff", "[" * 100_000),
+        RECORD % (MODEL % "1e999"),
+        RECORD % (MODEL % ("9" * 400)),
+        RECORD % (MODEL % '"5"'),
+        RECORD % (MODEL % -5),
+        RECORD % '{"paths": [], "n_bytes": 5}',
+        RECORD % '{"paths": "/t.gguf", "n_bytes": 5}',
+        RECORD % ("[" * 100_000),
+    ],
+)
 def test_damaged_records_are_said_and_can_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
@@ -382,6 +398,10 @@ def test_damaged_records_are_said_and_can_be_removed(
         installed.find("mine")
     assert installed.all_pairs() == []
     assert installed.damaged() == ["mine"]
+    (installed.folder() / "mine.json").write_text(RECORD % (MODEL % 5))
+    assert installed.find("mine") == InstalledPair(
+        "mine", InstalledModel(("/t.gguf",), n_bytes=5), None
+    )
 
 
 def test_a_write_that_fails_leaves_the_old_record(
@@ -445,7 +465,7 @@ def test_show_of_the_demo(hub_world: World) -> None:
 
 def test_show_reports_an_unfit_draft_without_failing(hub_world: World, tmp_path: Path) -> None:
     odd = tmp_path / "odd.gguf"
-    odd.write_bytes(ggufs.model(["x"] * 10))
+    odd.write_bytes(ggufs.model([f"x{n}" for n in range(10)]))
     done = hub_world.run("show", "demo", "--draft", str(odd))
     assert done.code == 0, done.err
     assert "vocabulary  does not match:" in done.out
@@ -544,10 +564,11 @@ def test_rm_clears_an_unfinished_pull_of_a_curated_pair(hub_world: World) -> Non
     assert "there is nothing to remove" in again.err
 
 
-def test_rm_refuses_the_demo_and_forgets_damaged_records(hub_world: World) -> None:
-    refused = hub_world.run("rm", "demo")
-    assert refused.code == 1
-    assert "cannot be removed" in refused.err
+def test_rm_keeps_what_ships_of_the_demo_and_forgets_damaged_records(hub_world: World) -> None:
+    kept = hub_world.run("rm", "demo")
+    assert kept.code == 0
+    assert "ship with localspec" in kept.out
+    assert hub_world.run("show", "demo").code == 0
     installed.save(PAIR)
     (installed.folder() / "mine.json").write_text("{")
     assert "record of mine is damaged" in hub_world.run("list").err

@@ -10,7 +10,7 @@ from localspec.chat.conversation import Message, Role, fold_system, merge_neighb
 from localspec.chat.template import PLAIN_STOPS, ChatTemplate
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
-from tests.fakes import BOS, CHATML, END, START, FakeModel
+from tests.fakes import BOS, CHATML, END, START, FakeModel, renderer
 
 SYSTEM = Message(Role.SYSTEM, "Be brief.")
 HI = Message(Role.USER, "hi")
@@ -34,7 +34,7 @@ ALTERNATING = (
 
 
 def template(text: str | None = CHATML, **model: object) -> ChatTemplate:
-    return ChatTemplate(FakeModel(chat_template=text, **model))  # type: ignore[arg-type]
+    return ChatTemplate(FakeModel(chat_template=text, **model), renderer())  # type: ignore[arg-type]
 
 
 def test_the_models_own_template_is_used() -> None:
@@ -111,7 +111,7 @@ def test_no_bos_where_the_model_wants_none() -> None:
 )
 def test_a_message_cannot_make_control_tokens(evil: str, *, space: bool) -> None:
     model = FakeModel(space=space)
-    chat = ChatTemplate(model)
+    chat = ChatTemplate(model, renderer())
     harmless = chat.tokenize(chat.render([SYSTEM, HI]))
     ids = chat.tokenize(chat.render([SYSTEM, Message(Role.USER, evil)]))
     controls = [token for token in ids if token in (START, END)]
@@ -145,7 +145,7 @@ def test_folding_and_merging() -> None:
 
 
 def test_the_demo_models_template(target_model: Model) -> None:
-    chat = ChatTemplate(target_model)
+    chat = ChatTemplate(target_model, renderer())
     assert chat.notices == []
     ids = chat.tokenize(chat.render([HI]))
     assert not any(a == b == target_model.bos for a, b in pairwise(ids))

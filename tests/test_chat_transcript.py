@@ -7,7 +7,7 @@ import pytest
 from localspec.chat.conversation import Message, Role
 from localspec.chat.template import ChatTemplate
 from localspec.chat.transcript import Transcript
-from tests.fakes import CHATML, END, FakeModel
+from tests.fakes import CHATML, END, FakeModel, renderer
 
 # "hello" written as he-llo: not what the tokeniser would make of the text.
 ODD_HELLO = [303, 304]
@@ -20,7 +20,7 @@ class Talk:
 
     def __init__(self, template: str | None = CHATML, **model: object) -> None:
         self.model = FakeModel(chat_template=template, **model)  # type: ignore[arg-type]
-        self.template = ChatTemplate(self.model)
+        self.template = ChatTemplate(self.model, renderer())
         self.transcript = Transcript(self.template)
         self.messages: list[Message] = []
 

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localspec.errors import ModelFileError
-from localspec.pairs import units
+from localspec import formats
+from localspec.errors import LocalspecError, ModelFileError
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf.cursor import MAX_HEADER_BYTES
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.gguf.types import GGML_TYPES
+from localspec.safe_text import one_line
 from tests.support import ggufs
 
 SMALL = ggufs.model(ggufs.words(12), n_bytes=64)
@@ -139,7 +140,7 @@ def test_split_models_are_read_whole(tmp_path: Path) -> None:
     model = gguf.read_model(first)
     assert [path.name for path in model.paths] == list(files)
     assert model.file_bytes == sum(map(len, files.values()))
-    assert model.tensor_bytes == 3 * 4096
+    assert model.header.tensor_bytes == 3 * 4096
     assert "first part" in failure(tmp_path / "deep-00002-of-00003.gguf").message
     (tmp_path / "deep-00003-of-00003.gguf").write_bytes(b"GGUF")
     assert "00003" in failure(first).message
@@ -330,7 +331,7 @@ def test_random_bytes_do_no_harm(data: bytes) -> None:
 
 GROWTH = """
 import resource, sys
-from localspec.errors import ModelFileError
+from localspec.errors import LocalspecError, ModelFileError
 from localspec.pairs.gguf import header as gguf
 
 data = sys.stdin.buffer.read()
@@ -368,12 +369,18 @@ def test_the_most_tensors_and_keys_stay_within_the_bounds() -> None:
 
 
 def test_strangers_words_become_one_harmless_line() -> None:
-    assert units.plain("a\x1b[31m\nb") == "a?[31m?b"
-    assert units.plain("x" * 90) == "x" * 77 + "..."
+    assert one_line("a\x1b[31m\nb", 80) == "a␛[31m b"
+    assert one_line("x" * 90, 80) == "x" * 79 + "…"
+    error = LocalspecError(f"the model {'y' * 10**6}\x1b[2J\nis damaged", "\x9bRun this.")
+    assert len(error.message) + len(error.remedy) <= 490
+    assert error.message.startswith("the model yyy")
+    assert error.message.endswith("yyy␛[2J is damaged")
+    assert str(error) == error.message
+    assert error.remedy == "\ufffdRun this."
 
 
 def test_sizes_and_durations_read_well() -> None:
-    assert [units.size(n) for n in (0, 999, 1000, 4_680_000_000, 999_999_999, 2 * 10**12)] == [
+    assert [formats.size(n) for n in (0, 999, 1000, 4_680_000_000, 999_999_999, 2 * 10**12)] == [
         "0 bytes",
         "999 bytes",
         "1 kB",
@@ -381,7 +388,7 @@ def test_sizes_and_durations_read_well() -> None:
         "1 GB",
         "2 TB",
     ]
-    assert [units.duration(s) for s in (0.4, 59, 200, 7500)] == [
+    assert [formats.duration(s) for s in (0.4, 59, 200, 7500)] == [
         "0 s",
         "59 s",
         "3 min 20 s",

@@ -255,6 +255,38 @@ def test_hostile_words_do_not_reach_the_terminal(hub_world: World) -> None:
     assert "\x1b" not in done.err
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("general.type", "general.architecture", "general.license"),
+        *("tokenizer.ggml.pre", "tokenizer.ggml.model"),
+    ],
+)
+def test_hostile_words_of_a_file_do_not_reach_the_terminal(
+    hub_world: World, tmp_path: Path, key: str
+) -> None:
+    bad = "evil\x1b]0;title\x07\x9b2J\nerror: all is lost" + "x" * 5000
+    settings = {"general.architecture": "architecture", "tokenizer.ggml.model": "tokenizer"}
+    if key in settings:
+        content = ggufs.model(**{settings[key]: bad})
+    else:
+        content = ggufs.model(extra=[(key, ggufs.STRING, bad)])
+    path = tmp_path / "evil.gguf"
+    path.write_bytes(content)
+    for words in (
+        ("show", str(path)),
+        ("pull", str(path), "--draft", "none", "--name", "evil"),
+        ("list",),
+        ("run", str(path), "hello"),
+        ("show", "demo", "--draft", str(path)),
+    ):
+        done = hub_world.run(*words)
+        said = done.out + done.err
+        assert not {"\x1b", "\x07", "\x9b"} & set(said), words
+        assert "\nerror: all" not in said
+        assert max(len(line) for line in said.splitlines()) < 1000
+
+
 def test_drafts_are_rejected_as_soon_as_they_cannot_fit(hub_world: World) -> None:
     wide = [f"{number:04}" + "x" * 2000 for number in range(300)]
     hub_world.server.add("ann/Wide", {"wide.gguf": ggufs.model(wide, tokenizer="llama")})

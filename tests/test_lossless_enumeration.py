@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import pytest
 from localspec.engine import acceptance, generate, verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
+from localspec.engine.drafter import Drafted, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
@@ -801,11 +801,12 @@ class CutAt(ModelDrafter):
 
     cut: Callable[[int], bool]
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
         self._n_vocab = self.context.model.n_vocab
-        draft = super().propose(tokens, plan)
+        asked = super().propose(tokens, plan)
+        draft = asked.draft
         kept = next((i for i, x in enumerate(draft.tokens) if self.cut(x)), len(draft.tokens))
-        return Draft(draft.tokens[:kept], draft.q and draft.q[:kept])
+        return replace(asked, draft=replace(draft, firm=0).cut(kept))
 
 
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])

@@ -19,7 +19,7 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.facts import Facts, facts
 from localspec.pairs.memory.free import Device, Free
 from localspec.pairs.memory.need import Setup, need
-from localspec.pairs.memory.plan import PROGRAM, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.placement import PROGRAM, MemoryPlan, Wishes, plan
 
 from .support import ggufs
 
@@ -191,7 +191,7 @@ def test_all_parts_of_a_split_model_are_counted_by_layer(tmp_path: Path) -> None
         (tmp_path / name).write_bytes(data)
     model = gguf.read_model(tmp_path / "big-00001-of-00003.gguf")
     assert len(model.header.tensors) == 3
-    assert facts_of(model).weights == model.tensor_bytes
+    assert facts_of(model).weights == model.header.tensor_bytes
 
 
 # --- accelerators -----------------------------------------------------------------------------

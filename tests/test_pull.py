@@ -690,7 +690,7 @@ def test_a_curated_pair_is_pulled_by_name(hub_world: World) -> None:
 def test_a_target_without_a_draft_is_told_which_would_fit(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:
-    other = ggufs.model(ggufs.words(300, ["odd"] * 7))
+    other = ggufs.model(ggufs.words(300, [f"odd{n}" for n in range(7)]))
     hub_world.server.add("ann/Odd-GGUF", {"odd.gguf": other})
     assert hub_world.run("pull", "ann/Odd-GGUF", "--draft", "none").code == 0
     assert hub_world.run("pull", "ann/Small-GGUF", "--draft", "none").code == 0
@@ -707,7 +707,7 @@ def test_a_target_without_a_draft_is_told_which_would_fit(
     }
     assert lines["ann/Small-GGUF:small-Q8_0.gguf@" + pair[1].commit].startswith("  fits")
     odd = next(line for name, line in lines.items() if name.startswith("ann/Odd"))
-    assert "token 5 is 'odd', in the target 'word5'" in odd
+    assert "token 5 is 'odd5', in the target 'word5'" in odd
 
 
 def test_a_model_that_is_its_own_draft_is_fetched_and_counted_once(

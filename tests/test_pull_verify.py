@@ -83,7 +83,9 @@ def test_entries_that_do_not_hold_are_named_and_left(
 ) -> None:
     serve_everything(hub_world)
     entry = catalogue.pairs()["qwen3-8b"]
-    hub_world.server.repos[entry.target.repo].files[entry.target.file] = ggufs.model(["x"] * 300)
+    hub_world.server.repos[entry.target.repo].files[entry.target.file] = ggufs.model(
+        [f"x{n}" for n in range(300)]
+    )
     del hub_world.server.repos["bartowski/SmolLM2-135M-Instruct-GGUF"]
     hub_world.server.repos["unsloth/gemma-3-12b-it-qat-GGUF"].gated = "manual"
     loud = catalogue.pairs()["qwen3-14b"].target
@@ -94,7 +96,7 @@ def test_entries_that_do_not_hold_are_named_and_left(
     assert script.main(wanted) == 1
     out = capsys.readouterr().out
     assert "qwen3-8b: FAILED" in out
-    assert "token 5 is 'word5', in the target 'x'" in out
+    assert "token 5 is 'word5', in the target 'x5'" in out
     assert "smollm2-1.7b: FAILED: there is no repository" in out
     assert "gemma-3-12b: FAILED: unsloth/gemma-3-12b-it-qat-GGUF is gated" in out
     assert f"qwen3-14b: FAILED: {loud.file} is named {loud.file.upper()} in {loud.repo}" in out

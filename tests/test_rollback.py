@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import NOTHING_READ, ModelDrafter, Proposer
+from localspec.engine.drafter import Drafted, ModelDrafter, Proposer
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -70,22 +70,19 @@ class Scripted:
         self.gamma = gamma
         self.turn = 0
         self.right = 0
-        self.catch_up = NOTHING_READ
-        self.views: tuple[()] = ()
-        self.confidences: tuple[()] = ()
 
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None: ...
 
     def lag(self, tokens: Sequence[int]) -> int:
         return 1
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
         self.right = self.turn % (self.gamma + 1)
         self.turn += 1
         ahead = self.text[len(tokens) : len(tokens) + min(self.gamma, plan.limit)]
         if self.right < len(ahead):
             ahead[self.right] = (ahead[self.right] + 1) % 200
-        return Draft(tuple(ahead))
+        return Drafted(self.name, Draft(tuple(ahead)))
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         assert accepted in (self.right, self.gamma) or len(tokens) > len(self.text) - self.gamma
@@ -105,7 +102,7 @@ class Watching(Scripted):
         self.seen[start:] = tokens
         self.decodes += 1
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
         assert self.seen[: len(tokens) - 1] == tokens[:-1]
         return super().propose(tokens, plan)
 
@@ -118,13 +115,14 @@ class Spoilt(ModelDrafter):
     turn = 0
     wrong = 0
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
         self.wrong = self.turn % (GAMMA + 1)
         self.turn += 1
-        drafted = list(super().propose(tokens, plan).tokens)
+        asked = super().propose(tokens, plan)
+        drafted = list(asked.draft.tokens)
         if self.wrong < len(drafted):
             drafted[self.wrong] = (drafted[self.wrong] + 1) % 200
-        return Draft(tuple(drafted))
+        return replace(asked, draft=Draft(tuple(drafted)))
 
 
 def generate(engine: Engine, prompt: Sequence[int], gamma: int, n: int) -> list[Round]:

@@ -21,7 +21,7 @@ from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, OutOfMemory
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
-from localspec.pairs.memory.plan import DEFAULT_CTX
+from localspec.pairs.memory.placement import DEFAULT_CTX
 from tests.support import gguf_models
 
 STORY = "Tell me a story about a dog."

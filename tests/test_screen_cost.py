@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from localspec.chat.events import RoundText
 from localspec.ui.panel.dashboard import Dashboard
 from tests.fakes import rounds_of
+from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
 
 pytest.importorskip("pexpect")
@@ -20,18 +22,18 @@ from benchmarks.screen_cost import Alternating, Driven
 @pytest.mark.parametrize("stretches", [4, 5, 6, 41, 42])
 @pytest.mark.parametrize("cost", [0.0, 0.02, 0.5])
 def test_the_ratio_is_that_of_the_speeds_whatever_the_context_adds(
-    monkeypatch: pytest.MonkeyPatch, stretches: int, cost: float
+    stretches: int, cost: float
 ) -> None:
     """Rounds take longer and longer, and by `cost` longer while the screen goes along."""
     now, told = 0.0, []
-    monkeypatch.setattr("benchmarks.screen_cost.time.perf_counter", lambda: now)
     outbox = Alternating(lambda: told.append(now), lambda: 1.0)
     (done,) = rounds_of([1])
     length = 0.01
     while len(outbox.stretches) < stretches:
-        outbox.put(RoundText((), done))
+        took = length * (1 + cost * outbox.stretches[-1].along) if outbox.stretches else length
+        now += took
+        outbox.put(RoundText((), replace(done, total_s=took)))
         length *= 1.0001
-        now += length * (1 + cost * outbox.stretches[-1].along)
     assert told == [one.began for one in outbox.stretches if one.along]
     assert outbox.along_over_still() == pytest.approx(1 / (1 + cost), rel=0.001)
 
@@ -40,9 +42,6 @@ class Answering(Driven):
     """Measures nothing but scripted answers."""
 
     probes = 0
-
-    def _forbid_ends(self) -> None:
-        """A scripted answer has the length it has."""
 
 
 def test_while_answers_are_measured_figures_are_drawn_with_the_text_alone(
@@ -54,7 +53,7 @@ def test_while_answers_are_measured_figures_are_drawn_with_the_text_alone(
 
     async def body() -> None:
         session = ScriptedSession(answers=["A few words."], gate=Gate(is_open=False))
-        app = Answering(lambda _progress, _cancel: session, 1, tmp_path / "found.json")
+        app = Answering(inline(lambda _progress, _cancel: session), 1, tmp_path / "found.json")
         async with app.run_test(size=(120, 40)) as pilot:
             while not app.turns.busy:
                 await pilot.pause(0.01)

@@ -358,18 +358,3 @@ def test_closing_ends_a_turn_that_nobody_reads_any_more() -> None:
     session.close()
     assert session.messages[-1].content == "h"
     assert list(turn) == []
-
-
-def test_another_session_takes_over_the_conversation_and_the_settings() -> None:
-    old, _ = fake_session(HELLO, settings=ChatSettings(system_prompt="Be brief."))
-    list(old.turn("hi", Cancel()))
-    old.speculation = False
-    old.close()
-    new, engine = fake_session(HELLO)
-    new.continue_from(old)
-    assert new.messages == old.messages
-    assert not new.speculation
-    list(new.turn("more", Cancel()))
-    prompt = FakeModel().text(engine.prompts[0])
-    assert all(text in prompt for text in ("Be brief.", "hi", "hello", "more"))
-    assert len(old.messages) == 2

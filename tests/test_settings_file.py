@@ -21,6 +21,7 @@ from localspec.ui import commands
 from localspec.ui.app import ChatApp
 from localspec.ui.looks import Looks, themes
 from tests.support.chat_pilot import Chat
+from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 
 
@@ -208,7 +209,7 @@ def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
             "off",
             ("line 3: wrong",),
         )
-        app = ChatApp(lambda progress, cancel: session, looks=looks)
+        app = ChatApp(inline(lambda progress, cancel: session), looks=looks)
         async with app.run_test(size=(120, 40)) as pilot:
             chat = Chat(app, pilot, session)
             await chat.until(lambda: "line 3: wrong" in chat.transcript())

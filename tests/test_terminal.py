@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,64 +16,8 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
-import pexpect
-import pyte
-
-PATIENCE_S = 60
-
-
-class Terminal:
-    """A program on a screen that can be read."""
-
-    def __init__(self, arguments: list[str], data: Path, columns: int, rows: int) -> None:
-        self.screen = pyte.Screen(columns, rows)
-        self._stream = pyte.ByteStream(self.screen)
-        self.raw = b""
-        self.child = pexpect.spawn(
-            sys.executable,
-            ["-m", "localspec", *arguments],
-            dimensions=(rows, columns),
-            env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "LANG": "C.UTF-8",
-                 "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data),
-                 "LOCALSPEC_CONFIG": str(data),
-                 "PYTHONPATH": str(Path(__file__).parent.parent)},
-            timeout=PATIENCE_S,
-        )  # fmt: skip
-
-    def read(self) -> None:
-        try:
-            data = self.child.read_nonblocking(65536, timeout=0.05)
-        except (pexpect.TIMEOUT, pexpect.EOF):
-            return
-        self.raw += data
-        self._stream.feed(data)
-
-    def text(self) -> str:
-        return "\n".join(self.screen.display)
-
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            self.read()
-            if condition():
-                return
-        raise AssertionError(f"never happened: {what}\n{self.text()}")
-
-    def sees(self, text: str) -> None:
-        self.until(lambda: text in self.text(), text)
-
-    def ends(self) -> int:
-        self.until(lambda: not self.child.isalive(), "the end of the program")
-        self.read()
-        status: int = self.child.exitstatus
-        return status
-
-    def restored(self) -> bool:
-        """The alternate screen was left and the cursor is back."""
-        last = self.raw.rfind(b"\x1b[?1049")
-        return (
-            self.raw[last : last + 8] == b"\x1b[?1049l" and b"\x1b[?25h" in self.raw[last - 200 :]
-        )
+from benchmarks.kills import Killing, kill_app
+from tests.support.terminal import Terminal
 
 
 @pytest.fixture
@@ -248,3 +192,50 @@ def test_what_cannot_be_resumed_is_explained(terminal: Callable[..., Terminal]) 
     chat = terminal("--resume", "nonsense")
     assert chat.ends() == 1
     assert b"there is no such conversation" in chat.raw
+
+
+@pytest.mark.parametrize("also", ["", "import numpy"])
+def test_the_screens_process_imports_neither_llama_cpp_nor_numpy(
+    also: str, demo_target: Path, tmp_path: Path
+) -> None:
+    """Started for real; the second time as a control that sees it."""
+    found = tmp_path / "found"
+    program = f"""
+import atexit, pathlib, sys
+{also}
+heavy = ("llama_cpp", "numpy", "ctypes", "jinja2")
+atexit.register(lambda: pathlib.Path({str(found)!r}).write_text(
+    str([name for name in heavy if name in sys.modules])))
+from localspec.cli import main
+main()
+"""
+    options = ["chat", "demo", "--threads", "1", "--n-predict", "8", "--gamma", "3"]
+    chat = Terminal(options, tmp_path, program=("-c", program))
+    chat.sees("ready")
+    chat.child.send("Hello!\r")
+    chat.until(lambda: "tokens ·" in chat.text() and "ready" in chat.text(), "an answer")
+    chat.child.send("/pairs\r")
+    chat.sees("available")
+    chat.child.send("\x11")
+    assert chat.ends() == 0
+    assert ("numpy" in found.read_text()) == bool(also)
+    assert also or found.read_text() == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_the_engine_killed_at_random_moments_costs_nothing(
+    how: signal.Signals, demo_target: Path, tmp_path: Path
+) -> None:
+    killing = Killing(tmp_path, seed=20)
+    for _ in range(3):
+        killing.kill(how)
+    killing.leave()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_killed_chat_leaves_no_process_behind(
+    how: signal.Signals, demo_target: Path, tmp_path: Path
+) -> None:
+    kill_app(tmp_path, 20, how)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -26,6 +25,7 @@ from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.panel.panel import PanelForm, natural_form, next_form
 from localspec.ui.screens.help import HelpScreen, help_lines
 from tests.support.chat_pilot import Chat, chatting
+from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
 
 LONG = "\n\n".join(f"Paragraph {n} with **some** words in it." for n in range(60))
@@ -317,7 +317,7 @@ def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
             progress("reading", 0.5)
             raise ModelFileError("no file called x.gguf", "Check the path.")
 
-        app = ChatApp(load)
+        app = ChatApp(inline(load))
         async with app.run_test(size=(80, 24)) as pilot:
             chat = Chat(app, pilot, ScriptedSession())
             await chat.until(lambda: "no file called x.gguf" in chat.transcript())
@@ -335,7 +335,7 @@ def test_too_little_memory_is_no_fault_of_ours() -> None:
         def load(progress: Any, cancel: Any) -> Any:
             raise MemoryError
 
-        app = ChatApp(load)
+        app = ChatApp(inline(load))
         async with app.run_test(size=(80, 24)) as pilot:
             chat = Chat(app, pilot, ScriptedSession())
             await chat.until(lambda: "✗ there is not enough memory" in chat.transcript())
@@ -356,7 +356,7 @@ def test_quitting_while_loading_cancels_the_load() -> None:
             seen.append(True)
             raise Cancelled
 
-        app = ChatApp(load)
+        app = ChatApp(inline(load))
         async with app.run_test() as pilot:
             await pilot.press("ctrl+q")
         assert app.engine.join(10)
@@ -703,13 +703,3 @@ def test_the_event_loop_hardly_pauses_during_a_generation() -> None:
         if (pauses if share_of_a_core() > 0.9 else computing) < 0.05:
             return
     raise AssertionError(f"pauses {pauses:.3f} s, of which computing {computing:.3f} s")
-
-
-def test_a_loaded_app_is_not_walked_by_the_garbage_collector() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.until(lambda: len(gc.get_objects()) < gc.get_freeze_count())
-            assert gc.get_freeze_count() > 10_000
-
-    run(body)
-    assert not gc.get_freeze_count()

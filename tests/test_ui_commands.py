@@ -13,15 +13,16 @@ import pytest
 
 from localspec.chat.settings import ChatSettings
 from localspec.errors import SamplingError, UsageError
+from localspec.ui import parameters
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation import attach
 from localspec.ui.conversation.completion import candidates
 from localspec.ui.conversation.copying import code_blocks
 from localspec.ui.conversation.turns import Phase
-from localspec.ui.screens import parameters
-from localspec.ui.screens.pairs_screen import PairsScreen
+from localspec.ui.screens.pairs import PairsScreen
 from tests.support.chat_pilot import Chat, chatting
+from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
 
 
@@ -288,7 +289,7 @@ def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:
             assert loaded.wait(30)
             return session
 
-        app = ChatApp(load)
+        app = ChatApp(inline(load))
         async with app.run_test() as pilot:
             chat = Chat(app, pilot, session)
             for text in ("/temp 0.5", "/clear"):

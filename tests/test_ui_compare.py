@@ -8,26 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from localspec.chat.compare import answer_twice
 from localspec.chat.conversation import Message, Role
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import GenerationStats
-from localspec.errors import PromptTooLong, UsageError
+from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 from localspec.ui.conversation.turns import Phase
 from localspec.ui.screens.compare import (
     CompareScreen,
     Side,
-    answer_twice,
     body,
     heading,
     question,
     verdict,
 )
 from tests.support.chat_pilot import chatting
-from tests.support.scripted_session import Gate, ScriptedSession
+from tests.support.scripted_session import Gate
+
+ASKED = "Tell me a story about a dog."
 
 
 def run(body: Callable[[], Any]) -> None:
@@ -119,16 +119,19 @@ def test_without_a_prompt_or_a_draft_it_is_said() -> None:
             await chat.until(lambda: "no prompt to answer twice" in chat.transcript())
             assert not isinstance(chat.app.screen, CompareScreen)
 
+        async with chatting(speculation_note="there is no draft") as chat:
+            chat.app.prompt.insert("Hello")
+            await chat.press("ctrl+b")
+            await chat.until(lambda: "nothing to compare: there is no draft" in chat.transcript())
+
     run(body)
-    with pytest.raises(UsageError, match="no draft"):
-        question(ScriptedSession(speculation_note="there is no draft"), "Hello")
 
 
 def test_the_last_question_is_asked_again_where_nothing_is_typed() -> None:
     said = [Message(Role.USER, "a"), Message(Role.ASSISTANT, "b"), Message(Role.USER, "c")]
-    session = ScriptedSession(messages=[*said, Message(Role.ASSISTANT, "d")])
-    assert question(session, " ") == ("c", said[:2])
-    assert question(session, "e") == ("e", session.messages)
+    messages = [*said, Message(Role.ASSISTANT, "d")]
+    assert question(messages, " ") == ("c", said[:2])
+    assert question(messages, "e") == ("e", messages)
 
 
 def test_what_only_one_side_says_stands_out_once_it_is_certain() -> None:
@@ -156,7 +159,8 @@ def test_the_demo_pair_says_the_same_twice_and_goes_on_as_before() -> None:
         figures = session.figures()
         assert figures.generated
         sides = Side(speculation=False), Side(speculation=True)
-        answer_twice(session, "Tell me a story about a dog.", before, sides, Cancel())
+        for speculation, event in answer_twice(session, ASKED, before, Cancel()):
+            sides[speculation].hear(event)
         off, on = sides
         assert off.text == on.text != ""  # temperature 0.8: they drew the same
         assert off.stats is not None
@@ -177,25 +181,14 @@ def test_a_real_answer_that_is_stopped_leaves_the_session_usable() -> None:
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     try:
         cancel = Cancel()
-        stopping = StoppedSide(cancel)
-        sides = stopping, Side(speculation=True)
-        answer_twice(session, "Tell me a story about a dog.", [], sides, cancel)
-        assert stopping.text
+        sides = Side(speculation=False), Side(speculation=True)
+        for speculation, event in answer_twice(session, ASKED, [], cancel):
+            sides[speculation].hear(event)
+            if sides[0].text:
+                cancel.set()
+        assert sides[0].text
         assert not sides[1].text
         assert session.messages == []
         assert list(session.turn("Hello!", Cancel()))
     finally:
         session.close()
-
-
-class StoppedSide(Side):
-    """Wants to stop as soon as it has a word."""
-
-    def __init__(self, cancel: Cancel) -> None:
-        self._cancel = cancel
-        super().__init__(speculation=False)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name == "text" and value:
-            self._cancel.set()

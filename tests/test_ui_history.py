@@ -29,6 +29,7 @@ from localspec.ui import launch
 from localspec.ui.app import ChatApp
 from localspec.ui.screens.history import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting
+from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
 
 
@@ -365,7 +366,7 @@ def test_what_is_chosen_while_a_pair_is_loaded_says_why_it_does_not_open(archive
             assert loaded.wait(30)
             return session
 
-        app = ChatApp(load, archive=archive)
+        app = ChatApp(inline(load), archive=archive)
         async with app.run_test() as pilot:
             chat = Chat(app, pilot, session)
             await history(chat)
@@ -491,7 +492,7 @@ def test_what_could_not_be_kept_is_said_when_the_app_is_left(
     start = ChatApp.run
     monkeypatch.setattr(ChatApp, "run", lambda app: start(app, headless=True, auto_pilot=talk))
     with pytest.raises(ConversationError, match=r"said last could not be written to .*\.db"):
-        launch.run_app(lambda *_: session, lambda _: None, archive=archive)  # type: ignore[arg-type,return-value]
+        launch.run_app(inline(lambda *_: session), archive=archive)
 
 
 def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -> None:

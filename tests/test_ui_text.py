@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -17,15 +16,14 @@ from textual.theme import BUILTIN_THEMES
 
 from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
+from localspec.safe_text import one_line, safe
 from localspec.ui import commands, launch, numbers
 from localspec.ui.conversation.blocks import Block, lay_out
 from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins, cut
 from localspec.ui.conversation.items import Answer, Question
 from localspec.ui.conversation.prompt import History
-from localspec.ui.launch import sharing_the_lock
 from localspec.ui.panel import drawing
 from localspec.ui.panel.drawing import Outcome
-from localspec.ui.safe_text import one_line, safe
 
 UI = Path(launch.__file__).parent
 
@@ -275,13 +273,6 @@ def test_commands_have_names_and_keys_of_their_own() -> None:
     assert {"help", "system", "gamma", "temp", "clear", "quit", "regen", "copy", "speculation"} <= {
         *names
     }
-
-
-def test_pythons_lock_changes_hands_soon_while_the_app_runs() -> None:
-    usual = sys.getswitchinterval()
-    with sharing_the_lock():
-        assert sys.getswitchinterval() < usual / 10
-    assert sys.getswitchinterval() == usual
 
 
 def luminance(colour: Color) -> float:

@@ -3,78 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.bench.environment import environment
-from localspec.bench.predict import Costs, Prediction, overhead, predictions
-from localspec.bench.prompts import Prompt, PromptSet
+from localspec.bench.predict import Prediction, RoundCosts, overhead, predictions
+from localspec.bench.prompts import Prompt
+from localspec.bench.request import Request
 from localspec.bench.result import OFF, Agreement, ArmReport, Report, SweepPoint
 from localspec.bench.runner import Arm, Outcome, Runner, Step
 from localspec.bench.runs import Run, middle
 from localspec.bench.summarise import curve, rows, speed_over_all, too_short
 from localspec.bench.verdict import verdict
 from localspec.chat.session import Session
-from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
-from localspec.engine.params import SamplingParams
 from localspec.engine.stats import Round
 from localspec.errors import Cancelled
-from localspec.pairs import units
+from localspec.loading.load import Progress, load_beside, load_session
+from localspec.loading.request import LoadRequest
+from localspec.safe_text import one_line
 
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
 ON = "on"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is wanted.
+def bench_pair(
+    options: LoadRequest,
+    request: Request,
+    cancel: Cancel,
+    *,
+    loading: Progress,
+    progress: Callable[[Step], None],
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> Report:
+    """Load what is wanted, bench it, free it.
 
-    Attributes:
-        prompts: the questions.
-        repeats: how often each is asked.
-        n_predict: tokens of an answer at most.
-        temperature: 0 for greedy.
-        seed: of the first repeat.
-        gamma: of the settings that draft.
-        sweep: draft lengths that are run besides.
-        deadline: by the clock `perf_counter`; None for none.
+    Args:
+        options: the target, and the first draft.
+        request: what is wanted.
+        cancel: stops it.
+        loading: called with every step of loading.
+        progress: called before every question.
+        say: told what else takes time.
+        warn: told what the user should know about the models.
+
+    Raises:
+        LocalspecError: as `load_session`.
+        Cancelled: it was stopped before there was anything to report.
     """
-
-    prompts: PromptSet
-    repeats: int
-    n_predict: int
-    temperature: float
-    seed: int
-    gamma: Gamma
-    sweep: tuple[int, ...] = ()
-    deadline: float | None = None
-
-    def settings(self, end_tokens: frozenset[int]) -> ChatSettings:
-        """What all settings have in common. A seed is given, so that off and on draw the same."""
-        bias = dict.fromkeys(end_tokens, float("-inf")) if self.prompts.ignore_end else {}
-        sampling = SamplingParams(temperature=self.temperature, seed=self.seed, logit_bias=bias)
-        return ChatSettings(sampling=sampling, n_predict=self.n_predict, repeatable=True)
-
-    def document(self) -> dict[str, Any]:
-        """The same for the report."""
-        prompts = self.prompts
-        return {
-            "prompts": prompts.name,
-            "prompts_sha256": prompts.digest,
-            "kinds": list(prompts.kinds),
-            "repeats": self.repeats,
-            "n_predict": self.n_predict,
-            "temp": self.temperature,
-            "seed": self.seed,
-            "gamma": self.gamma,
-            "gamma_sweep": list(self.sweep),
-            "ignore_eos": prompts.ignore_end,
-            "quick": self.deadline is not None,
-        }
+    with ExitStack() as stack:
+        first = load_session(options, progress=loading, cancel=cancel)
+        stack.enter_context(closing(first))
+        sessions = [first]
+        for name in request.drafts[1:]:
+            another = replace(options, draft=name)
+            beside = load_beside(first, another, progress=loading, cancel=cancel)
+            stack.callback(beside.pair.close_draft)  # the target belongs to the first session
+            sessions.append(beside)
+        for notice in dict.fromkeys(each for session in sessions for each in session.notices):
+            warn(notice)
+        return bench(sessions, request, cancel, progress=progress, say=say)
 
 
 def bench(
@@ -120,7 +112,7 @@ def arms_of(sessions: Sequence[Session], request: Request) -> list[Arm]:
     able = [session for session in sessions if session.draft_name and not session.speculation_note]
     arms = [Arm(name=OFF, session=sessions[0], gamma=0)]
     if request.gamma != 0:
-        names = _names([units.plain(session.draft_name or "", 40) for session in able])
+        names = _names([one_line(session.draft_name or "", 40) for session in able])
         arms += [
             Arm(name=name if len(able) > 1 else ON, session=session, gamma=request.gamma)
             for name, session in zip(names, able, strict=True)
@@ -218,7 +210,7 @@ def _arm(arm: Arm, runs: Sequence[Run], *, show: bool) -> ArmReport:
     name = arm.session.draft_name if arm.gamma != 0 else None
     return ArmReport(
         name=arm.name,
-        draft=units.plain(name) if name else None,
+        draft=one_line(name, 80) if name else None,
         gamma=str(arm.gamma),
         demonstration=show,
         swept=arm.swept,
@@ -256,14 +248,14 @@ def _rounds(runs: Sequence[Run], names: set[str]) -> list[Round]:
     return [done for run in runs if run.arm in names for done in run.rounds[1:]]
 
 
-def _costs(points: _Points, plain: Sequence[Round], drafting: Sequence[Round]) -> Costs:
+def _costs(points: _Points, plain: Sequence[Round], drafting: Sequence[Round]) -> RoundCosts:
     """The measured costs, scaled so that T(1) is what plain decoding showed in the runs.
 
     A machine is never as fast for minutes as in its best moment, which is what was measured.
     """
     seen = middle([done.verify_s for done in plain])
     slower = seen / points.target[1] if seen else 1.0
-    return Costs(
+    return RoundCosts(
         Curve({n: slower * seconds for n, seconds in points.target.items()}),
         Curve({n: slower * seconds for n, seconds in points.draft.items()}),
         overhead([*plain, *drafting]),

@@ -9,7 +9,7 @@ from typing import Any
 from localspec import __version__
 from localspec.chat.session import Session
 from localspec.engine.llama import Context, build, machine
-from localspec.pairs import units
+from localspec.safe_text import one_line
 
 _WHOLE = 4 << 30  # a larger file is known by its size and its first megabyte: hashing takes minutes
 _FIRST = 1 << 20
@@ -25,7 +25,7 @@ def environment(sessions: list[Session]) -> dict[str, Any]:
         "localspec": __version__,
         "python": platform.python_version(),
         "llama_cpp_python": build(),
-        "pair": units.plain(first.name),
+        "pair": one_line(first.name, 80),
         "target": _model(first.target),
         "drafts": [_model(draft) for draft in drafts],
         "loaded_with": first.loaded.document(),
@@ -43,7 +43,7 @@ def _model(context: Context) -> dict[str, Any]:
         else:
             digest = hashlib.sha256(file.read(_FIRST)).hexdigest()
     return {
-        "name": units.plain(context.model.name),
+        "name": one_line(context.model.name, 80),
         "file_bytes": size,
         "sha256" if whole else "sha256_of_first_mebibyte": digest,
     }

@@ -29,7 +29,7 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class RoundCosts:
     """What a round is made of on this machine.
 
     Attributes:
@@ -93,7 +93,9 @@ def outcomes(rounds: Sequence[Round]) -> list[float]:
     return found
 
 
-def predictions(costs: Costs, rounds: Sequence[Round], longest: int = LONGEST) -> list[Prediction]:
+def predictions(
+    costs: RoundCosts, rounds: Sequence[Round], longest: int = LONGEST
+) -> list[Prediction]:
     """Every draft length from 0 up, replayed over what `rounds` saw; 0 alone without a draft."""
     alone = costs.target.seconds(1)
     plain = 1 / (alone + costs.python.of(0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from time import perf_counter
 from typing import TypeVar
 
@@ -89,10 +89,11 @@ class Outcome:
     ended: str = ""
 
 
+@dataclass(frozen=True, slots=True)
 class Runner:
     """Asks questions under several settings. One thread.
 
-    Args:
+    Attributes:
         arms: the settings; the first is plain decoding.
         settings: what all of them have in common; its seed is that of the first repeat.
         cancel: ends the run; what is done is kept.
@@ -102,22 +103,13 @@ class Runner:
         clock: in seconds.
     """
 
-    def __init__(
-        self,
-        arms: Sequence[Arm],
-        settings: ChatSettings,
-        cancel: Cancel,
-        *,
-        deadline: float | None = None,
-        progress: Callable[[Step], None] = lambda _step: None,
-        clock: Callable[[], float] = perf_counter,
-    ) -> None:
-        self._arms = arms
-        self._settings = settings
-        self._cancel = cancel
-        self._deadline = deadline
-        self._progress = progress
-        self._clock = clock
+    arms: Sequence[Arm]
+    settings: ChatSettings
+    cancel: Cancel
+    _: KW_ONLY
+    deadline: float | None = None
+    progress: Callable[[Step], None] = lambda _step: None
+    clock: Callable[[], float] = perf_counter
 
     def warm_up(self, prompt: Prompt) -> None:
         """Answer once under every setting, shortly; nothing of it counts.
@@ -125,44 +117,44 @@ class Runner:
         Raises:
             Cancelled: the user stopped it.
         """
-        short = replace(self._settings, n_predict=WARM_UP_TOKENS)
-        for arm in self._arms:
+        short = replace(self.settings, n_predict=WARM_UP_TOKENS)
+        for arm in self.arms:
             with suppress(PromptTooLong):
                 self._answer(arm, prompt, 0, short)
 
     def run(self, prompts: Sequence[Prompt], repeats: int) -> Outcome:
         """Ask everything `repeats` times, or until it is stopped."""
         outcome = Outcome()
-        begun, turn, total = self._clock(), 0, len(prompts) * repeats
+        begun, turn, total = self.clock(), 0, len(prompts) * repeats
         for repeat in range(repeats):
             for prompt in prompts:
                 if self._late(outcome):
                     outcome.ended = OUT_OF_TIME
                     return outcome
                 if prompt.name not in outcome.too_long:
-                    self._progress(Step(prompt, turn, total, self._left(begun, turn, total)))
-                    if not self._ask(prompt, repeat, in_turn(self._arms, turn), outcome):
+                    self.progress(Step(prompt, turn, total, self._left(begun, turn, total)))
+                    if not self._ask(prompt, repeat, in_turn(self.arms, turn), outcome):
                         return outcome
                 turn += 1
         return outcome
 
     def _left(self, begun: float, done: int, total: int) -> float | None:
-        now = self._clock()
+        now = self.clock()
         left = (now - begun) / done * (total - done) if done else None
-        if self._deadline is None:
+        if self.deadline is None:
             return left
-        room = max(0.0, self._deadline - now)
+        room = max(0.0, self.deadline - now)
         return room if left is None else min(left, room)
 
     def _late(self, outcome: Outcome) -> bool:
-        return self._deadline is not None and bool(outcome.runs) and self._clock() > self._deadline
+        return self.deadline is not None and bool(outcome.runs) and self.clock() > self.deadline
 
     def _ask(self, prompt: Prompt, repeat: int, order: Sequence[Arm], outcome: Outcome) -> bool:
         """One question under all settings; whether to go on."""
         found: dict[str, Run] = {}
         for arm in order:
             try:
-                run = self._answer(arm, prompt, repeat, self._settings, outcome)
+                run = self._answer(arm, prompt, repeat, self.settings, outcome)
             except PromptTooLong:
                 outcome.too_long.append(prompt.name)
                 return True
@@ -200,14 +192,14 @@ class Runner:
         seed = (settings.sampling.seed or 0) + repeat
         sampling = replace(settings.sampling, seed=seed)
         session.settings = replace(settings, gamma=arm.gamma, sampling=sampling)
-        started = read = latest = self._clock()
+        started = read = latest = self.clock()
         before: float | None = None
-        with closing(session.turn(prompt.text, self._cancel)) as turn:
+        with closing(session.turn(prompt.text, self.cancel)) as turn:
             for event in turn:
                 if isinstance(event, TurnEnd):
-                    after = self._clock() - latest
+                    after = self.clock() - latest
                     break
-                latest = self._clock()
+                latest = self.clock()
                 if isinstance(event, PromptProgress):
                     read = latest
                 elif before is None and isinstance(event, RoundText):
@@ -238,11 +230,11 @@ class Runner:
         plain = found.get(OFF)
         if plain is None or repeat > 0:
             return
-        for arm in self._arms:
+        for arm in self.arms:
             if arm.name == OFF:
                 continue
             other = found[arm.name]
             if plain.tokens != other.tokens:
-                greedy = self._settings.sampling.temperature <= 0
+                greedy = self.settings.sampling.temperature <= 0
                 outcome.partings.append(part(plain, other, arm.session.pair.target, greedy=greedy))
             outcome.compared += 1

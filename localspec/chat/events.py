@@ -1,7 +1,7 @@
 """What a turn of the conversation reports while it runs: plain frozen values, in order.
 
-A turn yields `TurnsLeftOut` where the context is full, `PromptProgress` (any number), then
-`RoundText` (one a round), then one `TurnEnd`.
+A turn yields `Noticed` for what came up, `TurnsLeftOut` where the context is full,
+`PromptProgress` (any number), then `RoundText` (one a round), then one `TurnEnd`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from localspec.engine.stats import FinishReason, GenerationStats, Round
 
@@ -28,15 +30,19 @@ class Span:
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True)
-class TurnsLeftOut:
+class TurnsLeftOut(Struct, frozen=True, tag=True):
     """The context is full: from now on the model is not told the first `messages` messages."""
 
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class PromptProgress:
+class Noticed(Struct, frozen=True, tag=True):
+    """Something that the user should know came up: the model's template was given up, say."""
+
+    text: str
+
+
+class PromptProgress(Struct, frozen=True, tag=True):
     """The prompt is being read: `done` of `total` new tokens, `cached` were known already."""
 
     done: int
@@ -44,8 +50,7 @@ class PromptProgress:
     cached: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoundText:
+class RoundText(Struct, frozen=True, tag=True):
     """The text that one round released (it may be empty: half a character, half a stop string)."""
 
     spans: tuple[Span, ...]
@@ -57,8 +62,7 @@ class RoundText:
         return "".join(span.text for span in self.spans)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnd:
+class TurnEnd(Struct, frozen=True, tag=True):
     """The turn is over; `text` is the whole answer as it was released."""
 
     text: str
@@ -66,4 +70,4 @@ class TurnEnd:
     stats: GenerationStats
 
 
-TurnEvent: TypeAlias = TurnsLeftOut | PromptProgress | RoundText | TurnEnd
+TurnEvent: TypeAlias = Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd

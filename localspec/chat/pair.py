@@ -58,7 +58,12 @@ class LoadedPair:
 
     def close(self) -> None:
         """Free caches and weights."""
-        for context in (self.draft, self.target):
-            if context is not None:
-                context.close()
-                context.model.close()
+        self.close_draft()
+        self.target.close()
+        self.target.model.close()
+
+    def close_draft(self) -> None:
+        """Free those of the draft alone."""
+        if self.draft is not None:
+            self.draft.close()
+            self.draft.model.close()

@@ -11,11 +11,12 @@ from dataclasses import replace
 from localspec.chat.answer import Answer
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.drafting import Drafting
-from localspec.chat.events import PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
+from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
 from localspec.chat.kind import TextKind
 from localspec.chat.meter import Meter
 from localspec.chat.pair import LoadedPair
+from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
 from localspec.chat.switch import Switch
 from localspec.chat.template import ChatTemplate
@@ -60,6 +61,7 @@ class Session:
         *,
         auto: AutoGamma | None = None,
         closing: Callable[[], None] | None = None,
+        renderer: Renderer | None = None,
     ) -> None:
         """Begin an empty conversation.
 
@@ -69,13 +71,17 @@ class Session:
             settings: to begin with.
             auto: what gamma ``auto`` means; None for a fixed length.
             closing: called before the models are freed.
+            renderer: renders the target's template; closed with the session.
+
+        Raises:
+            Cancelled: the flag of `renderer` was set meanwhile.
         """
         self._closing = closing
         self.messages: list[Message] = []
         self.recorder: Recorder | None = None
         self.pair = pair
         self._engine = engine
-        self._template = ChatTemplate(pair.target.model)
+        self._template = ChatTemplate(pair.target.model, renderer)
         self._transcript = Transcript(self._template)
         self.thinking = self._template.thinking()
         self._meter = Meter(pair.target.n_ctx)
@@ -153,8 +159,8 @@ class Session:
         Where the context is full, the oldest turns are left out, whole; the system prompt stays.
 
         Yields:
-            perhaps `TurnsLeftOut`, `PromptProgress` (any number), `RoundText` (one a round), one
-            `TurnEnd`.
+            perhaps `Noticed` and `TurnsLeftOut`, `PromptProgress` (any number), `RoundText` (one a
+            round), one `TurnEnd`.
 
         Raises:
             LocalspecError: an empty text; another turn is running; the template refuses the
@@ -228,20 +234,6 @@ class Session:
             self.speculation = speculation
             self._meter, self._kind, self._window.left_out = meter, kind, left_out
 
-    def continue_from(self, other: Session) -> None:
-        """Take over the messages and the settings of `other`, which may be closed.
-
-        The caches begin anew: the next answer reads the whole conversation.
-
-        Raises:
-            LocalspecError: a turn is running.
-        """
-        with self._exclusive(Cancel()):
-            self.messages[:] = other.messages
-            self.settings = other.settings
-            if other.draft_name is not None and not other.speculation:
-                self.speculation = False
-
     def close(self) -> None:
         """Stop a running turn, wait for its end, free the models. A second call does nothing."""
         self._closed = True
@@ -254,6 +246,7 @@ class Session:
         try:
             if self._closing is not None:
                 self._closing()
+            self._template.close()
             self.pair.close()
         finally:
             self._busy.release()
@@ -308,7 +301,9 @@ class Session:
         """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
         settings = replace(self.settings)
         left_out = self._window.left_out
-        prompt = self._window.fit(asked, lambda messages: self._prompt(messages, settings))
+        known = len(self._template.notices)
+        prompt = self._fitting(asked, settings, cancel)
+        yield from map(Noticed, self._template.notices[known:])
         if self._window.left_out > left_out:
             yield TurnsLeftOut(self._window.left_out)
         self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
@@ -333,18 +328,29 @@ class Session:
                 self.messages.append(message)
         yield TurnEnd(answer.text, reason, self._meter.stats)
 
-    def _prompt(self, messages: Sequence[Message], settings: ChatSettings) -> list[int]:
+    def _fitting(
+        self, asked: Sequence[Message], settings: ChatSettings, cancel: Cancel
+    ) -> list[int] | None:
+        """The ids of the messages that fit; None where making them was cancelled."""
+        try:
+            return self._window.fit(asked, lambda some: self._prompt(some, settings, cancel))
+        except Cancelled:
+            return None
+
+    def _prompt(
+        self, messages: Sequence[Message], settings: ChatSettings, cancel: Cancel
+    ) -> list[int]:
         """The ids that the models read, beginning with those that are in the caches."""
         # An answer stopped before its first word is nothing that the model said.
         said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
-        text = self._template.render(with_system(said, settings.system_prompt))
+        text = self._template.render(with_system(said, settings.system_prompt), cancel)
         return self._transcript.prompt(text)
 
     def _write(
-        self, prompt: list[int], settings: ChatSettings, answer: Answer, cancel: Cancel
+        self, prompt: list[int] | None, settings: ChatSettings, answer: Answer, cancel: Cancel
     ) -> Generator[TurnEvent, None, FinishReason]:
-        prefill = yield from self._read(prompt, cancel)
-        if prefill is None:
+        prefill = None if prompt is None else (yield from self._read(prompt, cancel))
+        if prompt is None or prefill is None:
             return FinishReason.CANCELLED
         self._meter.prefilled(prefill)
         self._meter.plain_speed = self._drafting.plain_speed(len(prompt))

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
-
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+from collections.abc import Sequence
+from typing import Protocol
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
+from localspec.chat.renderer import Budget, Refused, Renderer, Source, Unusable
 from localspec.chat.thinking import Thinking, thinking_of
+from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError
 
-# For models without a template (base models mostly): a transcript that any text model can
-# continue. Nothing in it marks the end of an answer, so the next "User:" has to.
-PLAIN_TEMPLATE = (
-    "{% for m in messages %}"
-    "{% if m['role'] == 'system' %}{{ m['content'] + '\\n\\n' }}"
-    "{% elif m['role'] == 'user' %}{{ 'User: ' + m['content'] + '\\n' }}"
-    "{% else %}{{ 'Assistant:' + m['content'] + '\\n' }}{% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
-)
 PLAIN_STOPS = ("\nUser:",)
 
 # Where a message contains the text of a control token, one of these private-use characters
 # takes its place until the rendered text has been cut into control tokens and plain text.
 _GUARDS = range(0x10FF00, 0x10FFFE)
-
-
-Render: TypeAlias = Callable[[Sequence[Message]], str]
 
 
 class Tokeniser(Protocol):
@@ -67,59 +55,101 @@ class ChatTemplate:
         stops: stop strings that the plain fallback needs; empty for a real template.
     """
 
-    def __init__(self, model: Tokeniser) -> None:
+    def __init__(self, model: Tokeniser, renderer: Renderer | None = None) -> None:
+        """Read the template of `model`.
+
+        Args:
+            model: has the template, and makes ids.
+            renderer: renders it; closed with this object.
+
+        Raises:
+            Cancelled: the flag of `renderer` was set meanwhile.
+        """
         self._model = model
         self._guards: dict[str, str] = {}  # text that looks like a control token -> its stand-in
         self._plain: dict[int, str] = {}  # the same, for `str.translate` back
         self.notices: list[str] = []
         self.stops: tuple[str, ...] = ()
-        self._format = self._formatter()
+        self._renderer = renderer or Renderer()
+        self._source = self._read()
         self._prefix_space = self._text_of(self._ids("x", control=False)) == " x"
 
-    def _formatter(self) -> Render:
-        template = self._model.chat_template
-        if template is not None:
-            try:
-                return _compile(template, self._special(self._model.bos), self._eos_text())
-            except Exception as error:
-                self._notice(f"the model's chat template cannot be read ({_reason(error)})")
-        else:
-            self._notice("the model has no chat template")
-        self.notices[-1] += ": a plain 'User: ... Assistant:' transcript is used instead"
-        self.stops = PLAIN_STOPS
-        return _compile(PLAIN_TEMPLATE, self._special(self._model.bos), self._eos_text())
+    def close(self) -> None:
+        """End the process that renders."""
+        self._renderer.close()
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def _read(self) -> Source | None:
+        """The model's own template; None where the plain transcript takes its place."""
+        template = self._model.chat_template
+        if template is None:
+            self._fall_back("the model has no chat template")
+            return None
+        source = Source(template, self._special(self._model.bos), self._special(self._model.eos))
+        try:
+            self._renderer.check(source)
+        except Unusable as error:
+            self._fall_back(f"the model's chat template {error}")
+            return None
+        return source
+
+    def _fall_back(self, why: str) -> None:
+        """From here on a transcript that any text model can continue takes the template's place."""
+        self._source = None
+        self._notice(f"{why}: a plain 'User: ... Assistant:' transcript is used instead")
+        self.stops = PLAIN_STOPS
+
+    def render(self, messages: Sequence[Message], cancel: Cancel | None = None) -> str:
         """The guarded text of `messages` with the beginning of the next answer.
 
         A template that refuses the system role, or drops it, gets the system prompt in the
-        first user message; one that wants alternating roles gets neighbours merged.
+        first user message; one that wants alternating roles gets neighbours merged. One that
+        takes more than it may have, or writes nothing, is given up for the plain transcript.
+
+        Args:
+            messages: the conversation.
+            cancel: ends a template that is running.
 
         Raises:
             LocalspecError: the template refuses the conversation all the same.
+            Cancelled: `cancel` was set meanwhile.
         """
         guarded = [Message(m.role, self.guard(m.content)) for m in messages]
-        refusal = ""
+        if self._source is not None:
+            try:
+                return self._arranged(self._source, guarded, cancel)
+            except Unusable as error:
+                self._fall_back(f"the model's chat template {error}")
+        return _plain_text(guarded)
+
+    def _arranged(self, source: Source, guarded: list[Message], cancel: Cancel | None) -> str:
+        """The text of the first arrangement of the messages that the template takes."""
+        refusal, budget = "", Budget()
         for arrange in (list, fold_system, merge_neighbours, _fold_and_merge):
             arranged = arrange(guarded)
             try:
-                text = self._format(arranged)
-            except Exception as error:
-                refusal = refusal or _reason(error)
+                text = self._renderer.render(source, arranged, budget, cancel)
+            except Refused as error:
+                refusal = refusal or str(error)
                 continue
-            if _mentions_system(text, arranged):
+            if text.strip() and _mentions_system(text, arranged):
                 self._note_folding(guarded, arranged)
                 return text
+        if not refusal:
+            raise Unusable("writes nothing")
         raise LocalspecError(
-            f"the model's chat template refuses this conversation: {refusal or 'no reason given'}",
+            f"the model's chat template refuses this conversation: {refusal}",
             "Start a new conversation, or leave out the system prompt.",
         )
 
     def thinking(self) -> Thinking:
-        """How the model marks its thoughts."""
+        """How the model marks its thoughts.
+
+        Raises:
+            Cancelled: the renderer's flag was set meanwhile.
+        """
         try:
-            prompt = self._format([Message(Role.USER, "x")])
-        except Exception:  # a template that wants more than a question
+            prompt = self.render([Message(Role.USER, "x")])
+        except LocalspecError:  # a template that wants more than a question
             prompt = ""
         return thinking_of(self._model.chat_template, prompt)
 
@@ -211,9 +241,6 @@ class ChatTemplate:
             return ""
         return self._model.piece(token, special=True).decode("utf-8", "replace")
 
-    def _eos_text(self) -> str:
-        return self._special(self._model.eos)
-
     def _notice(self, text: str) -> None:
         if text not in self.notices:
             self.notices.append(text)
@@ -227,14 +254,13 @@ class ChatTemplate:
             )
 
 
-def _compile(template: str, bos: str, eos: str) -> Render:
-    formatter = Jinja2ChatFormatter(template=template, bos_token=bos, eos_token=eos)
+def _plain_text(messages: Sequence[Message]) -> str:
+    """A transcript that any text model can continue, with the beginning of its next answer.
 
-    def render(messages: Sequence[Message]) -> str:
-        plain: Any = [{"role": m.role.value, "content": m.content} for m in messages]
-        return formatter(messages=plain).prompt
-
-    return render
+    Nothing in it marks the end of an answer, so the next "User:" has to (`PLAIN_STOPS`).
+    """
+    form = {Role.SYSTEM: "{}\n\n", Role.USER: "User: {}\n", Role.ASSISTANT: "Assistant:{}\n"}
+    return "".join(form[m.role].format(m.content) for m in messages) + "Assistant:"
 
 
 def _fold_and_merge(messages: Sequence[Message]) -> list[Message]:
@@ -244,9 +270,3 @@ def _fold_and_merge(messages: Sequence[Message]) -> list[Message]:
 def _mentions_system(text: str, messages: Sequence[Message]) -> bool:
     """Whether the system prompt arrived: some templates drop the role in silence."""
     return all(m.content.strip() in text for m in messages if m.role is Role.SYSTEM)
-
-
-def _reason(error: Exception) -> str:
-    """The error as one short line."""
-    line = " ".join(str(error).split()) or type(error).__name__
-    return line if len(line) <= 200 else line[:199] + "…"

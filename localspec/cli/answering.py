@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -14,10 +12,10 @@ from typing import Any
 
 import click
 
-from localspec.chat.events import RoundText, TurnEnd
+from localspec.chat.events import Noticed, RoundText, TurnEnd
 from localspec.chat.session import Session
 from localspec.cli import run_report
-from localspec.cli.run import Wanted
+from localspec.cli.standard_streams import write
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
 from localspec.engine.trace import Recorder
@@ -26,8 +24,24 @@ from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 
 
-def answer(options: LoadRequest, wanted: Wanted, cancel: Cancel) -> bool:
-    """Load, answer, report; whether the user stopped it.
+def print_answer(
+    options: LoadRequest,
+    prompt: str,
+    cancel: Cancel,
+    *,
+    stats: bool,
+    as_json: bool,
+    trace: Path | None,
+) -> bool:
+    """Load, answer, and print text, figures or a document; whether the user stopped it.
+
+    Args:
+        options: what is loaded, and how it answers.
+        prompt: the question.
+        cancel: stops it.
+        stats: print the figures to standard error afterwards.
+        as_json: print one JSON document in place of the text.
+        trace: a file for what a replay needs, None for none.
 
     Raises:
         LocalspecError: as `load_session` and `Session.turn`.
@@ -39,8 +53,13 @@ def answer(options: LoadRequest, wanted: Wanted, cancel: Cancel) -> bool:
         for notice in session.notices:
             click.echo(f"warning: {notice}", err=True)
         try:
-            with _traced(session, wanted.trace):
-                end = _report(session, wanted, cancel)
+            with _traced(session, trace):
+                end = _stream(session, prompt, cancel, show=not as_json)
+                if as_json:
+                    document = run_report.document(session, end)
+                    write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+                if stats:
+                    click.echo(run_report.summary(session, end.stats), err=True)
         except BrokenPipeError:
             return False  # the reader (head, less) has seen enough
     return end.reason is FinishReason.CANCELLED
@@ -77,17 +96,6 @@ def _fix_seed(session: Session) -> None:
         session.settings.sampling = replace(sampling, seed=secrets.randbits(32))
 
 
-def _report(session: Session, wanted: Wanted, cancel: Cancel) -> TurnEnd:
-    """Answer, and print what is wanted."""
-    end = _stream(session, wanted.text, cancel, show=not wanted.as_json)
-    if wanted.as_json:
-        document = run_report.document(session, end)
-        write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
-    if wanted.stats:
-        click.echo(run_report.summary(session, end.stats), err=True)
-    return end
-
-
 def _stream(session: Session, prompt: str, cancel: Cancel, *, show: bool) -> TurnEnd:
     """Run the turn, writing its text as it comes; end the line even where the answer breaks off."""
     last = ""
@@ -95,31 +103,12 @@ def _stream(session: Session, prompt: str, cancel: Cancel, *, show: bool) -> Tur
         for event in session.turn(prompt, cancel):
             if isinstance(event, TurnEnd):
                 return event
-            if show and isinstance(event, RoundText) and event.text:
+            if isinstance(event, Noticed):
+                click.echo(f"warning: {event.text}", err=True)
+            elif show and isinstance(event, RoundText) and event.text:
                 last = event.text
                 write(last)
     finally:
         if last and not last.endswith("\n"):
             write("\n")
     raise AssertionError("the turn ended without an end")
-
-
-def write(text: str) -> None:
-    """Write to standard output now; what its encoding lacks is replaced.
-
-    Raises:
-        BrokenPipeError: the reader has gone.
-        LocalspecError: it cannot be written to, the disk being full for example.
-    """
-    out = sys.stdout
-    if out is None:
-        return
-    try:
-        out.write(text.encode(out.encoding, "replace").decode(out.encoding))
-        out.flush()
-    except OSError as error:
-        # What Python still holds must go somewhere, or it tries again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise LocalspecError(f"cannot write to standard output: {error.strerror}") from None

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from contextlib import suppress
+from typing import Any, NoReturn, TextIO
 
 import click
 
 from localspec import __version__
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
-from localspec.errors import EXIT_INTERRUPTED, Cancelled, LocalspecError, exit_code
+from localspec.errors import EXIT_INTERRUPTED, Cancelled, Ended, LocalspecError, exit_code
 from localspec.pairs.folders import config_folder
+from localspec.safe_text import safe
 
 # name -> (module, one line for `localspec --help`). The lines stand here so that the help
 # can be printed without importing what the commands need.
@@ -30,6 +34,16 @@ COMMANDS = {
     "rm": ("localspec.cli.rm", "Remove a pair and what only it uses."),
 }
 
+
+# What the system may lack, and what to do about it.
+_STRAINS = {
+    errno.ENOSPC: "Make room on the disk.",
+    errno.EDQUOT: "Make room on the disk.",
+    errno.EMFILE: "Allow more open files (ulimit -n).",
+    errno.ENFILE: "Close other programs.",
+    errno.EIO: "Look at the disk, or the terminal: it does not answer.",
+}
+_LONGEST = 450  # characters of a message; the line has more around it
 
 # Those that need llama.cpp.
 _WITH_ENGINE = {"chat", "run", "show", "tune", "bench", "doctor"}
@@ -50,7 +64,7 @@ class _Defaults(dict[str, Any]):
         found = self._settings.defaults(command, self._all_settings)
         self._settings.check_tables(COMMANDS)
         for problem in self._settings.problems:
-            click.echo(f"warning: {problem}", err=True)
+            click.echo(f"warning: {_fit(problem)}", err=True)
         return found
 
     def _all_settings(self) -> Iterator[str]:
@@ -72,9 +86,9 @@ class LateGroup(click.Group):
             if sys.stdout is not None:  # it is closed where somebody says so (>&-)
                 sys.stdout.flush()
         except BrokenPipeError:
-            # Python flushes once more at exit, and must find somebody to write to then.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except Ended as error:  # here: click would write to a terminal that may be gone
+            return exit_code(error)
         return result
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -120,27 +134,57 @@ def main() -> NoReturn:
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(_fit(shown.getvalue().rstrip()), err=True)
         code = error.exit_code
     except click.exceptions.Abort:
         code = EXIT_INTERRUPTED
     except BaseException as error:
         code = report(error)
+    for stream in (sys.stdout, sys.stderr):
+        _let_go(stream)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _let_go(stream: TextIO | None) -> None:
+    """Flush a stream, or have it flushed to nowhere: Python does so at exit, and must not fail."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except ValueError:  # closed
+        return
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report(error: BaseException) -> int:
     """Print `error` for a person on standard error; return its exit code."""
     if isinstance(error, LocalspecError):
-        click.echo(f"error: {error.message}", err=True)
-        if error.remedy:
-            click.echo(f"  {error.remedy}", err=True)
+        _say(error.message, error.remedy)
     elif isinstance(error, MemoryError):
-        click.echo("error: there is not enough memory", err=True)
-        click.echo("  Close other programs, or raise the limit (ulimit -v).", err=True)
+        _say("there is not enough memory", "Close other programs, or raise the limit (ulimit -v).")
+    elif isinstance(error, OSError) and error.errno in _STRAINS:
+        _say(error.strerror or "the system refuses", _STRAINS[error.errno])
     elif isinstance(error, Exception) and not isinstance(error, Cancelled):
-        click.echo(f"error: localspec has a fault: {type(error).__name__}: {error}", err=True)
-        click.echo("  Please report it, with what LOCALSPEC_TRACEBACK=1 prints.", err=True)
+        _say(
+            _fit(f"localspec has a fault: {type(error).__name__}: {error}"),
+            "Please report it, with what LOCALSPEC_TRACEBACK=1 prints.",
+        )
         if os.environ.get("LOCALSPEC_TRACEBACK"):
             traceback.print_exception(error)
     return exit_code(error)
+
+
+def _say(message: str, remedy: str) -> None:
+    with suppress(OSError):  # nobody can be told where that is full as well
+        click.echo(f"error: {message}", err=True)
+        if remedy:
+            click.echo(f"  {remedy}", err=True)
+
+
+def _fit(text: str) -> str:
+    """`text` made safe, its lines kept, its middle left out where it is long."""
+    text = safe(text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 151]}…{text[-150:]}"

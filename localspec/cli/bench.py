@@ -2,86 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import click
 
-from localspec.cli.options import GAMMA
-from localspec.cli.placement_options import GPU_LAYERS, MAX_THREADS
+from localspec.bench import prompts
+from localspec.bench.prompts import PromptSet
+from localspec.bench.request import Request
+from localspec.cli import option_types as types
+from localspec.cli.options import GPU_LAYERS, MAX_THREADS, PAIR, with_options
 from localspec.errors import Cancelled, UsageError
-from localspec.limits import MAX_GAMMA
 from localspec.loading.request import LoadRequest
 
 QUICK_S = 45.0
 _QUICK_REPEATS = 50  # as many as there is time for
 _MOST = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What to bench, beside what is loaded.
-
-    Attributes:
-        kinds: of prompts; empty for all.
-        prompts: a file of one's own, None for those that come with localspec.
-        repeats, n_predict: how often, and tokens at most.
-        temperature, seed: of the sampling.
-        gamma: of the settings that draft.
-        sweep: draft lengths besides.
-        drafts: several drafts; empty for the pair's.
-        ignore_end: whether answers go on past their end; None leaves it to the prompts.
-        deadline: by `perf_counter`, None for none.
-        as_json: print one JSON document.
-        outputs: files to write.
-    """
-
-    kinds: tuple[str, ...]
-    prompts: Path | None
-    repeats: int
-    n_predict: int
-    temperature: float
-    seed: int
-    gamma: int | Literal["auto"]
-    sweep: tuple[int, ...]
-    drafts: tuple[str, ...]
-    ignore_end: bool | None
-    deadline: float | None
-    as_json: bool
-    outputs: tuple[Path, ...]
-
-
-class _Sweep(click.ParamType[tuple[int, ...]]):
-    """Draft lengths: ``0..12``, or ``1,2,4``."""
-
-    name = "A..B"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        text = str(value)
-        first, dots, last = text.partition("..")
-        try:
-            numbers = (
-                list(range(_digits(first), _digits(last) + 1))
-                if dots
-                else [_digits(each) for each in text.split(",")]
-            )
-        except ValueError:
-            numbers = []
-        if not numbers or max(numbers) > MAX_GAMMA:
-            self.fail(f"{text!r} is neither 0..12 nor 1,2,4 (up to {MAX_GAMMA}).", param, ctx)
-        return tuple(sorted(set(numbers)))
-
-
-def _digits(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or len(text) > 4:
-        raise ValueError(text)
-    return int(text)
 
 
 def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -95,11 +33,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(name="bench")
-@click.argument("pair", required=False, metavar="[PAIR]")
-@click.option("--target", metavar="MODEL", help="The same as PAIR.")
-@click.option(
-    "--draft", metavar="MODEL", help="Draft model: a file, a reference, or 'none' for none."
-)
+@with_options(*PAIR)
 @click.option(
     "--drafts",
     metavar="A,B,none",
@@ -137,10 +71,19 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
 )
 @click.option(
-    "--gamma", type=GAMMA, default="auto", help="Tokens drafted per round.", show_default=True
+    "--gamma",
+    type=types.gamma,
+    metavar="N|auto",
+    default="auto",
+    help="Tokens drafted per round.",
+    show_default=True,
 )
 @click.option(
-    "--gamma-sweep", "sweep", type=_Sweep(), default=(), help="Also run these draft lengths: 0..12."
+    *("--gamma-sweep", "sweep"),
+    type=types.gammas,
+    default=(),
+    metavar="A..B",
+    help="Also run these draft lengths: 0..12.",
 )
 @click.option(
     "--ignore-eos/--no-ignore-eos",
@@ -180,6 +123,8 @@ def command(
     threads: int | None,
     n_gpu_layers: int | None,
     compare: tuple[Path, Path] | None,
+    as_json: bool,
+    outputs: tuple[Path, ...],
     **given: Any,
 ) -> None:
     """Measure speculation off against on, and say whether it helps here.
@@ -195,41 +140,60 @@ def command(
     if compare is not None:
         from localspec.cli.comparing import compare_files  # noqa: PLC0415
 
-        compare_files(*compare, as_json=given["as_json"])
+        compare_files(*compare, as_json=as_json)
         return
-    from localspec.cli.benching import bench  # noqa: PLC0415
+    from localspec.bench.output.files import check  # noqa: PLC0415
+    from localspec.cli.benching import print_bench  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
 
-    wanted = _wanted(given, started)
+    check(outputs)
+    pair = target if pair is None else pair
+    request = _request(pair, given, started)
     options = LoadRequest(
-        pair=target if pair is None else pair,
-        draft=wanted.drafts[0] if wanted.drafts else draft,
+        pair=pair,
+        draft=request.drafts[0] if request.drafts else draft,
         ctx_size=ctx_size,
         threads=threads,
         n_gpu_layers=n_gpu_layers,
-        gamma=wanted.gamma,
-        temp=wanted.temperature,
+        gamma=request.gamma,
+        temp=request.temperature,
     )
-    if interruptible(lambda cancel: bench(options, wanted, cancel)):
+    if interruptible(
+        lambda cancel: print_bench(options, request, cancel, as_json=as_json, outputs=outputs)
+    ):
         raise Cancelled
 
 
-def _wanted(given: dict[str, Any], started: float) -> Wanted:
-    """The options, with the defaults that depend on each other."""
+def _request(pair: str | None, given: dict[str, Any], started: float) -> Request:
+    """What is asked for, with the defaults that depend on each other."""
     quick, repeat, n_predict = given["quick"], given["repeat"], given["n_predict"]
     drafts = tuple(name for name in given["drafts"] if name.lower() != "none")
-    return Wanted(
-        kinds=given["kinds"],
-        prompts=given["prompts"],
+    return Request(
+        prompts=_prompts(pair, given["prompts"], given["kinds"], ignore_end=given["ignore_end"]),
         repeats=repeat or (_QUICK_REPEATS if quick else 2),
         n_predict=n_predict or (64 if quick else 128),
         temperature=given["temp"],
         seed=given["seed"],
         gamma=given["gamma"],
-        sweep=given["sweep"],
         drafts=drafts or given["drafts"],
-        ignore_end=given["ignore_end"],
+        sweep=given["sweep"],
         deadline=started + QUICK_S if quick else None,
-        as_json=given["as_json"],
-        outputs=given["outputs"],
     )
+
+
+def _prompts(
+    pair: str | None, path: Path | None, kinds: tuple[str, ...], *, ignore_end: bool | None
+) -> PromptSet:
+    """What to ask: a file's prompts, else the demo pair's own for it and the general ones.
+
+    Raises:
+        LocalspecError: the file cannot be used, or there is no such kind.
+    """
+    if path is not None:
+        chosen = prompts.read(path)
+    else:
+        is_demo = (pair or prompts.DEMO).strip().lower() == prompts.DEMO
+        chosen = prompts.shipped(prompts.DEMO if is_demo else prompts.GENERAL)
+    if kinds:
+        chosen = chosen.only(kinds)
+    return chosen if ignore_end is None else replace(chosen, ignore_end=ignore_end)

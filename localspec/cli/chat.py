@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.interrupt import raising
-from localspec.cli.options import TEXT, shared_options
+from localspec.cli.option_types import plain_text
+from localspec.cli.options import shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
-from localspec.errors import ConversationError, UsageError
+from localspec.errors import ConversationError, LocalspecError, UsageError
 from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from localspec.chat.history.records import Header
-    from localspec.chat.session import Session
-    from localspec.engine.cancel import Cancel
-    from localspec.ui.contract import Loader, Progress
     from localspec.ui.looks import Looks
 
 
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
 @click.option(
     "--resume",
-    type=TEXT,
+    type=plain_text,
     metavar="TEXT",
     help="Go on with the latest conversation in which all these words occur.",
 )
@@ -56,18 +52,19 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     if found is not None and options.pair is None and found.pair.target:
         draft = found.pair.draft if options.draft is None else options.draft
         options = replace(options, pair=found.pair.target, draft=draft)
-    # Late, like everything heavy: `chat --help` needs neither Textual nor llama.cpp.
+    # Late, like everything heavy: `chat --help` needs neither Textual nor an engine.
+    from localspec.process.client import Engine  # noqa: PLC0415
+
+    engine = Engine(options)  # it imports and loads in its process, while this one imports Textual
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
     looks = _looks(click.get_current_context().obj)
-    with raising():  # a signal from elsewhere must leave the terminal as it was
-        run_app(
-            lambda progress, cancel: _load(options, progress, cancel),
-            lambda name: _opener(options, name),
-            archive=archive,
-            resume=found.id if found is not None else None,
-            looks=looks,
-        )
+    run_app(
+        engine,
+        archive=archive,
+        resume=found.id if found is not None else None,
+        looks=looks,
+    )
 
 
 def _looks(settings: SettingsFile | None) -> Looks:
@@ -88,34 +85,20 @@ def _wanted(archive: Path, search: str) -> Header:
     Raises:
         ConversationError: there is none, or the store cannot be read.
     """
-    from localspec.chat.history.keeper import in_words  # noqa: PLC0415
-    from localspec.chat.history.store import Store  # noqa: PLC0415
+    from localspec.chat.history.keeper import Keeper  # noqa: PLC0415
 
+    told: list[LocalspecError] = []
+    keeper = Keeper(archive, told.append)
+    keeper.start()
     try:
-        store = Store(archive)
-        try:
-            found = store.listed(search)
-        finally:
-            store.close()
-    except (OSError, sqlite3.Error, ValueError) as error:
-        raise in_words(error, archive) from None
+        found = keeper.ask(lambda store: store.listed(search)).result()
+    finally:
+        keeper.close()
+    for error in told:
+        click.echo(f"warning: {error.message}. {error.remedy}", err=True)
     if not found:
         raise ConversationError(
             "there is no such conversation" if search else "there is no conversation yet",
             "F7 in the chat lists them all.",
         )
     return found[0].header
-
-
-def _load(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    """Load the pair; runs in the engine's thread while the app is on screen."""
-    from localspec.loading.opening import open_session  # noqa: PLC0415
-
-    return open_session(options, progress, cancel)
-
-
-def _opener(options: LoadRequest, name: str) -> Loader:
-    """Find the loader of another pair; runs in the engine's thread."""
-    from localspec.loading.opening import opener  # noqa: PLC0415
-
-    return opener(options, name)

@@ -9,8 +9,8 @@ from pathlib import Path
 from localspec.bench.compare import Comparison, compare, load
 from localspec.bench.result import ALL
 from localspec.bench.wording import speedup
-from localspec.cli.answering import write
-from localspec.pairs import units
+from localspec.cli.standard_streams import write
+from localspec.safe_text import one_line
 
 
 def compare_files(old: Path, new: Path, *, as_json: bool) -> None:
@@ -27,8 +27,8 @@ def _text(found: Comparison) -> str:
     rows = [("setting", "kind", "tokens/s, new/old", "speed-up, new/old")]
     rows += [
         (
-            units.plain(change.arm),
-            units.plain(change.kind),
+            one_line(change.arm, 80),
+            one_line(change.kind, 80),
             speedup(change.speed),
             speedup(change.speedup),
         )
@@ -43,7 +43,7 @@ def _text(found: Comparison) -> str:
     if found.different:
         lines += ["", "Different:"]
         lines += [
-            f"  {units.plain(name)}: {units.plain(old, 200)} -> {units.plain(new, 200)}"
+            f"  {one_line(name, 80)}: {one_line(old, 200)} -> {one_line(new, 200)}"
             for name, old, new in found.different
         ]
-    return "\n".join([*lines, "", *(units.plain(line, 400) for line in found.verdict)])
+    return "\n".join([*lines, "", *(one_line(line, 400) for line in found.verdict)])

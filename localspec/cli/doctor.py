@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from localspec import formats
+
 if TYPE_CHECKING:
     from localspec.cli.settings_file import SettingsFile
     from localspec.doctor.facts import Facts
@@ -44,11 +46,9 @@ def _threads_asked(settings: SettingsFile | None) -> int:
 
 
 def _fact_lines(facts: Facts) -> list[str]:
-    from localspec.pairs import units  # noqa: PLC0415
-
     devices = [
         f"device      {device.label}: {device.name},"
-        f" {units.size(device.free)} free of {units.size(device.total)}"
+        f" {formats.size(device.free)} free of {formats.size(device.total)}"
         for device in facts.devices
     ]
     return [
@@ -58,7 +58,7 @@ def _fact_lines(facts: Facts) -> list[str]:
         f"processor   {facts.processor}, {facts.cores} cores, {facts.logical} threads;"
         f" localspec uses {facts.threads}",
         f"built for   {', '.join(facts.built_for) or 'no instruction set that it names'}",
-        f"memory      {units.size(facts.memory_free)} free of {units.size(facts.memory_total)},"
+        f"memory      {formats.size(facts.memory_free)} free of {formats.size(facts.memory_total)},"
         f" read at {facts.bandwidth / 1e9:.0f} GB/s"
         f" ({facts.bandwidth_one / 1e9:.0f} by one thread)",
         *(devices or ["device      no accelerator"]),

@@ -1,5 +1,7 @@
 """Ctrl+C while llama.cpp works: the work runs in a thread, the main thread waits for signals.
 
+Other signals that ask for the end (SIGTERM, SIGHUP, SIGQUIT) mean the same, with another exit code.
+
 Python handles a signal only in the main thread and only between two bytecodes. A main thread
 inside llama.cpp would notice Ctrl+C after the load or the decode; a waiting one does at once, and
 sets the flag that llama.cpp polls.
@@ -11,11 +13,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from localspec.errors import EXIT_INTERRUPTED
+from localspec.errors import EXIT_INTERRUPTED, Ended
+from localspec.signals import acting
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -33,12 +36,16 @@ def interruptible(work: Callable[[Cancel], T]) -> T:
 
     A second Ctrl+C, or work that does not end within `GRACE_S` of the first, ends the process
     with exit code 130.
+
+    Raises:
+        Ended: another signal than Ctrl+C asked for the end, and the work is over.
     """
     from localspec.engine.cancel import Cancel  # noqa: PLC0415 - late: it needs numpy
 
     cancel = Cancel()
     job = _Job(work, cancel)
-    with _sigint_sets(cancel):
+    came: list[int] = []
+    with _signals_set(cancel, came):
         job.start()
         stopping_since: float | None = None
         while job.is_alive():
@@ -46,7 +53,9 @@ def interruptible(work: Callable[[Cancel], T]) -> T:
             if cancel.is_set():
                 stopping_since = stopping_since or time.monotonic()
                 if time.monotonic() - stopping_since > GRACE_S:
-                    _leave()
+                    _leave(came[-1:])
+    if came and came[0] != signal.SIGINT:
+        raise Ended(came[0])
     return job.result()
 
 
@@ -78,43 +87,36 @@ class _Job(threading.Thread, Generic[T]):
 def raising() -> Iterator[None]:
     """Let Ctrl+C raise KeyboardInterrupt, where something is to be kept, undone or said.
 
-    Not for imports: some packages turn a KeyboardInterrupt in the middle of one into another error.
+    Another signal that asks for the end raises `Ended`, which is one as well. Not for imports: some
+    packages turn a KeyboardInterrupt in the middle of one into another error.
     """
-    with _on_sigint(signal.default_int_handler):
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt if number == signal.SIGINT else Ended(number)
+
+    with acting(stop):
         yield
 
 
 @contextmanager
-def _sigint_sets(cancel: Cancel) -> Iterator[None]:
-    """Let Ctrl+C set `cancel` the first time, and end the process the second time."""
+def _signals_set(cancel: Cancel, came: list[int]) -> Iterator[None]:
+    """Let Ctrl+C set `cancel` the first time, and end the process the second time.
 
-    def stop(_signal: int, _frame: FrameType | None) -> None:
+    Args:
+        cancel: the flag.
+        came: gets the numbers of the signals.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
         if cancel.is_set():
-            _leave()
+            _leave(came)
         cancel.set()
 
-    with _on_sigint(stop):
+    with acting(stop):
         yield
 
 
-@contextmanager
-def _on_sigint(act: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Call `act` on Ctrl+C.
-
-    Without effect outside the main thread, which gets the signals, and where Ctrl+C is ignored, as
-    it is for what a shell script runs in the background.
-    """
-    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    if ignored or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, act)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _leave() -> None:
+def _leave(came: Sequence[int] = ()) -> None:
     """End the process now: a thread inside llama.cpp cannot be unwound."""
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(128 + came[-1] if came else EXIT_INTERRUPTED)

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
-from localspec.pairs import installed, listing, report, units
+from localspec import formats
+from localspec.pairs import describe, installed, listing
 from localspec.pairs.listing import Row
 from localspec.pairs.remove import used_bytes
+from localspec.safe_text import one_line
 
 _HEADINGS = ("NAME", "FOR", "CLASS", "SIZE", "MEMORY", "LICENCE", "STATE")
 
@@ -28,23 +30,27 @@ def command(as_json: bool) -> None:
         click.echo(line)
     machine = rows[0].fit
     click.echo(
-        f"\nMemory: {units.size(machine.available)} available of {units.size(machine.total)}."
-        f" Disk: {units.size(used)} used by installed pairs."
+        f"\nMemory: {formats.size(machine.available)} available of {formats.size(machine.total)}."
+        f" Disk: {formats.size(used)} used by installed pairs."
     )
     for name in damaged:
-        click.echo(f"warning: the record of {name} is damaged; `localspec rm {name}`", err=True)
+        safe_name = one_line(name)
+        click.echo(
+            f"warning: the record of {safe_name} is damaged; `localspec rm {safe_name}`", err=True
+        )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    return (
+    cells = (
         row.name,
         row.kind,
         f"{row.memory_gb} GB" if row.memory_gb else "-",
-        units.size(row.n_bytes),
-        f"{units.size(row.fit.needed)}: {row.fit.verdict}",
+        formats.size(row.n_bytes),
+        f"{formats.size(row.fit.needed)}: {row.fit.verdict}",
         row.licence or "not stated",
         row.state,
     )
+    return tuple(one_line(cell, 80) for cell in cells)
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
@@ -58,6 +64,6 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 def _data(row: Row) -> dict[str, Any]:
     data = asdict(row)
     data["bytes"] = data.pop("n_bytes")
-    data["memory"] = report.fit_data(row.fit)
+    data["memory"] = describe.fit_data(row.fit)
     del data["fit"]
     return data

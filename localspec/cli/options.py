@@ -10,156 +10,224 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from localspec.cli.placement_options import PLACEMENT
-from localspec.cli.sampling_options import CONSTRAINTS, GRAMMAR, RULES, SAMPLING, one_constraint
-from localspec.limits import MAX_GAMMA
+from localspec.cli import option_types as types
 from localspec.loading.request import LoadRequest
+from localspec.pairs.memory.need import CACHE_TYPES
 
-
-class _Gamma(click.ParamType["int | str"]):
-    """A draft length, or ``auto``."""
-
-    name = "N|auto"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        text = str(value)
-        if text == "auto":
-            return text
-        if not (text.isascii() and text.isdecimal() and len(text) < 9) or int(text) > MAX_GAMMA:
-            self.fail(f"{text!r} is neither auto nor a number from 0 to {MAX_GAMMA}.", param, ctx)
-        return int(text)
-
-
-class _Whole(click.ParamType[int]):
-    """A whole number within bounds that the help text need not spell out."""
-
-    name = "integer"
-
-    def __init__(self, least: int, most: int = 2**31 - 1) -> None:
-        self._least = least
-        self._most = most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        number = click.INT.convert(value, param, ctx)
-        if not self._least <= number <= self._most:
-            self.fail(f"{number} is not between {self._least} and {self._most}.", param, ctx)
-        return number
-
-
-class _Text(click.ParamType[str]):
-    """Text that is valid UTF-8: other bytes on the command line arrive as lone surrogates."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            self.fail("it is not valid UTF-8.", param, ctx)
-        return text
-
-
-TEXT = _Text()
-
-
-def _none_below_zero(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
-    return None if value is None or value < 0 else value
-
-
-GAMMA = _Gamma()
-
+MAX_THREADS = 512  # ggml's own limit
+CONSTRAINTS = ("grammar", "grammar_file", "json_schema", "json_schema_file")
 _DEFAULTS = LoadRequest()
 
-_PARAMETERS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""What click makes of an option: it decorates a command."""
+
+
+def _set(names: str, kind: Any, text: str, *, metavar: str = "N") -> Option:
+    """An option with the default of `LoadRequest`, which the help shows."""
+    parts = names.split()
+    name = max(parts, key=len).lstrip("-").replace("-", "_")
+    default = getattr(_DEFAULTS, name)
+    return click.option(
+        *parts, type=kind, default=default, metavar=metavar, help=text, show_default=True
+    )
+
+
+def _choose(names: str, kind: Any, text: str, *, metavar: str = "N", **how: Any) -> Option:
+    """An option whose absence leaves the choice to localspec."""
+    return click.option(*names.split(), type=kind, metavar=metavar, help=text, **how)
+
+
+def _threads(names: str, text: str) -> Option:
+    return _choose(names, click.IntRange(-1, MAX_THREADS), text, callback=types.above_zero)
+
+
+PAIR: tuple[Option, ...] = (
     click.argument("pair", required=False, metavar="[PAIR]"),
     click.option("--target", metavar="MODEL", help="The same as PAIR."),
     click.option(
         "--draft", metavar="MODEL", help="Draft model: a file, a reference, or 'none' for none."
     ),
+)
+
+THREADS = _threads("-t --threads", "CPU threads.  [default: as tuned, else the physical cores]")
+
+GPU_LAYERS = _choose(
+    "-ngl --n-gpu-layers",
+    types.layers,
+    "Layers on the GPU, if there is one.  [default: as many as fit]",
+    metavar="N|auto|all",
+)
+
+BUT_THREADS: tuple[Option, ...] = (
+    _threads(
+        "-tb --threads-batch",
+        "CPU threads for batches: prompts and checking.  [default: --threads]",
+    ),
+    _threads("-td --draft-threads", "The same for the draft."),
+    GPU_LAYERS,
+    _choose(
+        "-ngld --draft-n-gpu-layers",
+        types.layers,
+        "The same for the draft.",
+        metavar="N|auto|all",
+    ),
     click.option(
-        *("-c", "--ctx-size"),
-        type=_Whole(0),
-        metavar="N",
-        help="Context size in tokens; 0 for all that the target was trained for."
+        *("-dev", "--device"),
+        metavar="NAMES",
+        callback=types.devices,
+        help="Devices to use, with commas between, or none; `localspec doctor` names them.",
+    ),
+    click.option(
+        *("-devd", "--draft-device"),
+        metavar="NAMES",
+        callback=types.devices,
+        help="The same for the draft.  [default: --device]",
+    ),
+    click.option(
+        "--rpc",
+        metavar="HOST:PORT,...",
+        callback=types.listed,
+        help="Use the devices of these llama.cpp RPC servers for the target as well.",
+    ),
+    click.option(
+        *("-fa", "--flash-attn"),
+        type=click.Choice(["on", "off", "auto"]),
+        default=_DEFAULTS.flash_attn,
+        show_default=True,
+        help="Flash attention.",
+    ),
+    click.option(
+        *("-ctk", "--cache-type-k"),
+        type=click.Choice(CACHE_TYPES),
+        help="Type of the cached keys.  [default: f16]",
+    ),
+    click.option(
+        *("-ctv", "--cache-type-v"),
+        type=click.Choice(CACHE_TYPES),
+        help="Type of the cached values.  [default: f16]",
+    ),
+    click.option(
+        "--mmap/--no-mmap",
+        default=_DEFAULTS.mmap,
+        show_default=True,
+        help="Map the weights, so that they may be larger than the memory.",
+    ),
+    click.option("--mlock", is_flag=True, help="Keep the weights in memory, never in swap."),
+)
+"""Where the models lie and how they run, all but `THREADS`."""
+
+_CONVERSATION: tuple[Option, ...] = (
+    _choose(
+        "-c --ctx-size",
+        types.whole(0),
+        "Context size in tokens; 0 for all that the target was trained for."
         "  [default: that, but 8192 at most]",
     ),
-    click.option(
-        "--temp",
-        type=float,
-        default=_DEFAULTS.temp,
-        metavar="X",
-        help="Temperature; 0 is greedy.",
-        show_default=True,
-    ),
-    click.option(
-        "--top-k",
-        type=_Whole(-1),
-        default=_DEFAULTS.top_k,
-        metavar="N",
-        help="Keep the N most probable tokens; 0 keeps all.",
-        show_default=True,
-    ),
-    click.option(
+    _set("--temp", float, "Temperature; 0 is greedy.", metavar="X"),
+    _set("--top-k", types.whole(-1), "Keep the N most probable tokens; 0 keeps all."),
+    _set(
         "--top-p",
-        type=float,
-        default=_DEFAULTS.top_p,
+        float,
+        "Keep the most probable tokens up to this share; 1 keeps all.",
         metavar="X",
-        help="Keep the most probable tokens up to this share; 1 keeps all.",
-        show_default=True,
     ),
-    click.option(
+    _set(
         "--min-p",
-        type=float,
-        default=_DEFAULTS.min_p,
+        float,
+        "Keep tokens with at least this share of the best one's probability; 0 keeps all.",
         metavar="X",
-        help="Keep tokens with at least this share of the best one's probability; 0 keeps all.",
-        show_default=True,
     ),
-    click.option(
-        *("-s", "--seed"),
-        type=_Whole(-1, 2**63 - 1),
-        metavar="N",
-        callback=_none_below_zero,
-        help="Seed of the random draws; the same seed gives the same text.  [default: a new one]",
+    _choose(
+        "-s --seed",
+        types.seed,
+        "Seed of the random draws; the same seed gives the same text.  [default: a new one]",
     ),
-    click.option(
-        *("-n", "--n-predict"),
-        type=_Whole(-1),
-        default=_DEFAULTS.n_predict,
-        metavar="N",
-        help="Tokens to generate at most; -1 for no limit.",
-        show_default=True,
-    ),
-    click.option(
+    _set("-n --n-predict", types.whole(-1), "Tokens to generate at most; -1 for no limit."),
+    _set(
         "--gamma",
-        type=GAMMA,
+        types.gamma,
+        "Tokens drafted per round; 0 is plain decoding.",
         metavar="N|auto",
-        default=_DEFAULTS.gamma,
-        help="Tokens drafted per round; 0 is plain decoding.",
-        show_default=True,
     ),
     click.option(
         *("-sys", "--system-prompt"),
-        type=TEXT,
+        type=types.plain_text,
         default=_DEFAULTS.system_prompt,
         metavar="TEXT",
         help="What the model is told before anything else.",
     ),
     click.option(
         "--stop",
-        type=TEXT,
+        type=types.plain_text,
         multiple=True,
         metavar="TEXT",
         help="End the answer where this text begins; may be repeated.",
     ),
-    *PLACEMENT,
-    *SAMPLING,
-    *GRAMMAR,
-    *RULES,
 )
+
+_SAMPLING: tuple[Option, ...] = (
+    _set(
+        "--typical-p --typical",
+        float,
+        "Keep the tokens nearest to the entropy up to this share; 1 keeps all.",
+        metavar="X",
+    ),
+    _set(
+        "--repeat-penalty",
+        float,
+        "Divide the logits of recent tokens by this; 1 is off.",
+        metavar="X",
+    ),
+    _set(
+        "--presence-penalty",
+        float,
+        "Subtract this from the logits of recent tokens.",
+        metavar="X",
+    ),
+    _set("--frequency-penalty", float, "Subtract this for every recent occurrence.", metavar="X"),
+    _set(
+        "--repeat-last-n",
+        click.IntRange(0, 2**31 - 1),
+        "How many tokens are recent, the prompt's included; 0 switches penalties off.",
+    ),
+    click.option(
+        *("-l", "--logit-bias"),
+        type=types.bias,
+        multiple=True,
+        metavar="ID(+/-)BIAS",
+        help="Add to a token's logit, as 15043+1 or 15043-inf; may be repeated.",
+    ),
+    _choose(
+        "--grammar", str, "The answer conforms to this grammar (llama.cpp's GBNF).", metavar="GBNF"
+    ),
+    _choose("--grammar-file", types.file_text, "The same, from a file.", metavar="FILE"),
+    _choose("-j --json-schema", str, "The answer is JSON of this schema.", metavar="SCHEMA"),
+    _choose("-jf --json-schema-file", types.file_text, "The same, from a file.", metavar="FILE"),
+    click.option(
+        "--accept",
+        type=click.Choice(["match", "coupled", "token", "block"]),
+        help="The acceptance rule; all of them keep the target's distribution. 'coupled': the"
+        " same seed gives the same text with speculation on or off.  [default: match at"
+        " temperature 0, coupled with --seed, else block]",
+    ),
+    _choose(
+        "--lossy",
+        click.FloatRange(0, 1, min_open=True),
+        "Accept more drafted tokens than the target's distribution allows: up to 1/LENIENCE"
+        " times its probability. Faster, and other text.  [default: lossless]",
+        metavar="LENIENCE",
+        callback=types.no_nan,
+    ),
+)
+
+
+def with_options(*options: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command these options, in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.reduce(lambda done, option: option(done), reversed(options), command)
+
+    return decorate
 
 
 def _from_file(context: click.Context, name: str) -> bool:
@@ -188,11 +256,13 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 given[name] = None
         if pair is not None and target is not None:
             raise click.UsageError("PAIR and --target say the same: give one of them.")
-        one_constraint(given)
+        if sum(given[name] is not None for name in CONSTRAINTS) > 1:
+            raise click.UsageError("Give one grammar or one JSON schema.")
+        for name in ("grammar", "json_schema"):
+            text = given.pop(f"{name}_file")
+            given[name] = given[name] if text is None else text
         shared = {name: given.pop(name) for name in names}
         options = LoadRequest(pair=target if pair is None else pair, **shared)
         return command(options=options, **given)
 
-    for parameter in reversed(_PARAMETERS):
-        call = parameter(call)
-    return call
+    return with_options(*PAIR, *_CONVERSATION, THREADS, *BUT_THREADS, *_SAMPLING)(call)

@@ -8,11 +8,13 @@ import time
 
 import click
 
+from localspec import formats
 from localspec.cli.interrupt import raising
-from localspec.errors import Cancelled
-from localspec.pairs import report, units
+from localspec.errors import Cancelled, Ended
+from localspec.pairs import describe
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.pull import PullPlan, PullProgress, execute, plan, require_room
+from localspec.safe_text import unbroken
 
 
 @click.command("pull")
@@ -32,17 +34,17 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
         with raising():
             found = plan(pair, draft, name, patience, screen.note)
             screen.clear()
-            for line in report.lines(found.report):
-                click.echo(line)
+            for line in describe.lines(found.report):
+                click.echo(unbroken(line))
             click.echo(f"disk        {_disk_line(found)}")
             require_room(found)
             if dry_run:
                 return
             record = execute(found, patience, screen.show)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         screen.clear()
         click.echo("stopped; what came so far is kept, and the same command continues", err=True)
-        raise Cancelled from None
+        raise error if isinstance(error, Ended) else Cancelled from None
     finally:
         screen.clear()
     click.echo(f"installed as {record.name}: try `localspec chat {record.name}`")
@@ -51,7 +53,7 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
 def _disk_line(found: PullPlan) -> str:
     if not found.report.missing:
         return "nothing is to be fetched"
-    return f"{units.size(found.report.missing)} to fetch, {units.size(found.free)} free"
+    return f"{formats.size(found.report.missing)} to fetch, {formats.size(found.free)} free"
 
 
 class _Screen:
@@ -83,6 +85,7 @@ class _Screen:
             self._drawn = False
 
     def _draw(self, text: str) -> None:
+        text = unbroken(text)
         if self._is_terminal:
             columns = shutil.get_terminal_size().columns
             click.echo(f"\r\x1b[K{text[: columns - 1]}", nl=False, err=True)
@@ -95,13 +98,13 @@ def _describe(progress: PullProgress) -> str:
     """Put `progress` into one line, what matters most first."""
     file = progress.file
     share = file.done / file.size if file.size else 1.0
-    parts = [f"{_short_name(file.name)} {file.phase} {share:.0%}"]
+    parts = [f"{_short_name(file.name)} {file.phase} {formats.percent(share)}"]
     if file.phase == "pausing":
         parts.append(f"trying again soon: {file.note}")
     if file.phase == "fetching" and progress.seconds_left is not None:
-        parts.append(f"{units.size(round(progress.bytes_per_second))}/s")
-        parts.append(f"{units.duration(progress.seconds_left)} left")
-    parts.append(f"in all {units.size(progress.done)} of {units.size(progress.total)}")
+        parts.append(f"{formats.size(round(progress.bytes_per_second))}/s")
+        parts.append(f"{formats.duration(progress.seconds_left)} left")
+    parts.append(f"in all {formats.size(progress.done)} of {formats.size(progress.total)}")
     return ", ".join(parts)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from localspec.pairs import units
+from localspec import formats
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.remove import remove
+from localspec.safe_text import unbroken
 
 
 @click.command("rm")
@@ -15,5 +16,5 @@ def command(pair: str) -> None:
     """Remove a pair and those of its files that no other pair uses."""
     removal = remove(pair, Patience())
     for line in removal.kept:
-        click.echo(f"kept {line}")
-    click.echo(f"removed {removal.name}: {units.size(removal.freed)} freed")
+        click.echo(f"kept {unbroken(line)}")
+    click.echo(f"removed {removal.name}: {formats.size(removal.freed)} freed")

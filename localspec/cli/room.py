@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from localspec import machine
+from localspec import formats, machine
 from localspec.errors import OutOfMemory
-from localspec.pairs import units
 
 # numpy and llama.cpp's libraries, one thread, and what it takes to say what is wrong.
 LEAST: Final = 200_000_000
@@ -26,7 +25,7 @@ def require_room() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if left < LEAST:
         raise OutOfMemory(
-            f"localspec itself needs {units.size(LEAST)} of memory, this process may take"
-            f" {units.size(left)}",
+            f"localspec itself needs {formats.size(LEAST)} of memory, this process may take"
+            f" {formats.size(left)}",
             "Raise the limit (ulimit -v).",
         )

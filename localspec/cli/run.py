@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 
 from localspec.cli.interrupt import interruptible
-from localspec.cli.options import TEXT, shared_options
+from localspec.cli.option_types import plain_text
+from localspec.cli.options import shared_options
+from localspec.cli.standard_streams import read_prompt
 from localspec.errors import Cancelled, LocalspecError
 from localspec.loading.request import LoadRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What to answer, and what to print besides: figures, or a JSON document in place of text.
-
-    Attributes:
-        trace: a file for what a replay needs, None for none.
-    """
-
-    text: str
-    stats: bool
-    as_json: bool
-    trace: Path | None = None
 
 
 @click.command(name="run")
 @shared_options
 @click.option(
     *("-p", "--prompt"),
-    type=TEXT,
+    type=plain_text,
     metavar="TEXT",
     help="What to answer; '-' reads it from standard input, as does leaving this out.",
 )
@@ -54,39 +41,9 @@ def command(
     text = read_prompt() if prompt in (None, "-") else str(prompt)
     if not text.strip():
         raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
-    wanted = Wanted(text=text, stats=stats, as_json=as_json, trace=trace)
-    if _answer(options, wanted):
-        raise Cancelled
-
-
-def read_prompt() -> str:
-    """The prompt from standard input.
-
-    Raises:
-        LocalspecError: there is no standard input, or it is not UTF-8.
-    """
-    if sys.stdin is None:
-        raise LocalspecError("there is no prompt", "Say what to answer: -p TEXT.")
-    if sys.stdin.isatty():
-        click.echo("Type the prompt, then end it with Ctrl+D (Ctrl+Z, Enter on Windows).", err=True)
-    try:
-        raw = sys.stdin.buffer.read()
-    except OSError as error:
-        raise LocalspecError(
-            f"standard input cannot be read: {error.strerror}", "Say what to answer: -p TEXT."
-        ) from None
-    try:
-        return raw.decode("utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise LocalspecError(
-            f"standard input is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})",
-            "Convert it first, for example with iconv -t UTF-8.",
-        ) from None
-
-
-def _answer(options: LoadRequest, wanted: Wanted) -> bool:
-    """Load and answer where Ctrl+C can interrupt it; whether it did."""
     # Late: `run --help` needs neither numpy nor llama.cpp.
-    from localspec.cli.answering import answer  # noqa: PLC0415
+    from localspec.cli.answering import print_answer  # noqa: PLC0415
 
-    return interruptible(lambda cancel: answer(options, wanted, cancel))
+    printed = partial(print_answer, options, text, stats=stats, as_json=as_json, trace=trace)
+    if interruptible(printed):
+        raise Cancelled

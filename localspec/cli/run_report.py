@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from localspec import formats
 from localspec.chat.events import TurnEnd
 from localspec.chat.session import Session
 from localspec.chat.wording import gamma_words, lossy_words
 from localspec.engine.stats import GenerationStats, Round
-from localspec.pairs import units
 
 
 def document(session: Session, end: TurnEnd) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def summary(session: Session, stats: GenerationStats) -> str:
         ("acceptance rate", _share(stats.acceptance_rate)),
         ("tokens per round", _number(stats.mean_tokens_per_round)),
         ("time", f"{stats.draft_s:.2f} s drafting, {stats.verify_s:.2f} s verifying"),
-        ("peak memory", units.size(session.peak_memory_bytes())),
+        ("peak memory", formats.size(session.peak_memory_bytes())),
     ]
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from localspec.errors import SamplingError
 
 FILE = "settings.toml"
 LARGEST = 1 << 20
+_QUOTED = 60
 _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
 # What the command line gives and a file cannot: it would stand for a question, or act each time.
@@ -132,7 +134,7 @@ class SettingsFile:
     ) -> None:
         try:
             found[str(parameter.name)] = _checked(parameter, value)
-        except (click.UsageError, SamplingError, TypeError, ValueError) as error:
+        except (click.UsageError, SamplingError, TypeError, ValueError, ArithmeticError) as error:
             if isinstance(error, SamplingError):
                 reason = error.remedy
             else:
@@ -178,7 +180,10 @@ def read(path: Path) -> SettingsFile:
     """Read the settings; a file that is missing holds none, a broken one a problem."""
     settings = SettingsFile(path)
     try:
-        if path.stat().st_size > LARGEST:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
+            raise ValueError("it is no file")
+        if found.st_size > LARGEST:
             raise ValueError("it is too large")
         text = path.read_text(encoding="utf-8-sig")
         document = tomllib.loads(text)
@@ -207,7 +212,7 @@ def settings_of(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def _checked(parameter: click.Parameter, value: Any) -> Any:
-    """`value` as `parameter` takes it.
+    """`value` as the command line would give it to `parameter`.
 
     Raises:
         click.UsageError, SamplingError, TypeError, ValueError: it does not.
@@ -220,14 +225,21 @@ def _checked(parameter: click.Parameter, value: Any) -> Any:
     if isinstance(value, Mapping) or (isinstance(value, list) and not parameter.multiple):
         raise TypeError("a single value is wanted")
     context = click.Context(click.Command("settings"))
-    taken = parameter.process_value(context, value)
+    # As the command line has it: 5.7 is no whole number there, and nothing is rounded.
+    given = [_written(one) for one in value] if isinstance(value, list) else _written(value)
+    taken = parameter.process_value(context, given)
     sampler = _SAMPLING.get(str(parameter.name))
     if sampler is not None:
         # Late: most settings files need no numpy.
         from localspec.engine.params import SamplingParams  # noqa: PLC0415
 
         SamplingParams(**{sampler: taken})
-    return value
+    return given
+
+
+def _written(value: Any) -> Any:
+    """A number as somebody would type it."""
+    return value if isinstance(value, bool) or not isinstance(value, int | float) else str(value)
 
 
 def _instead(wrong: str, known: Iterable[str]) -> str:
@@ -240,8 +252,9 @@ def _instead(wrong: str, known: Iterable[str]) -> str:
 
 
 def _as_toml(value: Any) -> str:
-    """As it stands in the file."""
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    """As it stands in the file, or how it begins."""
+    shown = str(value).lower() if isinstance(value, bool) else repr(value)
+    return shown if len(shown) <= _QUOTED else shown[:_QUOTED] + "…"
 
 
 def _shown(path: Path) -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.pairs import report
+from localspec.pairs import demo, describe
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
+from localspec.safe_text import unbroken
 
 if TYPE_CHECKING:
     from localspec.pairs.examine import PairReport
@@ -33,16 +34,18 @@ def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -
     """
     from localspec.loading.planning import free_memory  # noqa: PLC0415 - it needs llama.cpp
 
+    if demo.is_meant(pair) and demo.to_be_padded():
+        click.echo(demo.pad(), err=True)
     found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free_memory(draft=None))
     tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
     speed, profile = _speed(found, tune)
     if as_json:
-        click.echo(json.dumps(report.as_data(found) | {"profile": profile}, indent=2))
+        click.echo(json.dumps(describe.as_data(found) | {"profile": profile}, indent=2))
         return
     if found.name:
         click.echo(f"pair        {found.name}")
-    for line in [*report.lines(found), *speed]:
-        click.echo(line)
+    for line in [*describe.lines(found), *speed]:
+        click.echo(unbroken(line))
 
 
 def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | None]:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from localspec.cli.placement_options import BUT_THREADS, MAX_THREADS
+from localspec.cli.options import BUT_THREADS, MAX_THREADS, PAIR, with_options
 from localspec.errors import Cancelled, UsageError
 from localspec.loading.request import LoadRequest
 
 
-def _placement(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(BUT_THREADS):
-        command = option(command)
-    return command
-
-
 @click.command(name="tune")
-@click.argument("pair", required=False, metavar="[PAIR]")
-@click.option("--target", metavar="MODEL", help="The same as PAIR.")
-@click.option(
-    "--draft", metavar="MODEL", help="Draft model: a file, a reference, or 'none' for none."
-)
+@with_options(*PAIR)
 @click.option(
     *("-c", "--ctx-size"), type=click.IntRange(0), metavar="N", help="Context size in tokens."
 )
@@ -33,7 +22,7 @@ def _placement(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="N",
     help="CPU threads; without it the best count is looked for.",
 )
-@_placement
+@with_options(*BUT_THREADS)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -> None:
     """Measure what decodes cost here, and show the draft length that follows from it.

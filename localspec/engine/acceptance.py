@@ -98,7 +98,7 @@ def _best(sampler: Sampler) -> Proposer:
 
 
 def _kept(best: Proposer) -> Proposer:
-    """The same guess under lenience at temperature 0, where a match is not needed."""
+    """The best guess under lenience at temperature 0, where a match is not needed."""
 
     def proposer(logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> KeptView:
         return KeptView(best(logits, tokens, drafted))

@@ -16,19 +16,30 @@ from localspec.engine.llama import AfterDecode, Context
 from localspec.engine.proposer import Logits, Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist
 from localspec.engine.stats import DRAFT
-from localspec.engine.verify import Draft
+from localspec.engine.verify import EMPTY, Draft
 from localspec.errors import SamplingError
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUp:
-    """What a drafter had to read before it could propose: tokens decoded, tokens cached."""
+class Drafted:
+    """What a drafter that was asked came up with, and what that took.
 
-    decoded: int
-    cached: int
+    Attributes:
+        drafter: its name; empty where nobody was asked.
+        draft: the proposal.
+        views: what its passes showed, in order, also one that led to no token. Their confidence is
+            gone: the draft's logits have been overwritten.
+        confidences: of these views, if the plan learns; else empty.
+        read: tokens that it had to decode before it could propose.
+        cached: tokens that its cache held already.
+    """
 
-
-NOTHING_READ = CatchUp(0, 0)
+    drafter: str = ""
+    draft: Draft = EMPTY
+    views: Sequence[View] = ()
+    confidences: Sequence[float] = ()
+    read: int = 0
+    cached: int = 0
 
 
 class Drafter(Protocol):
@@ -60,27 +71,12 @@ class Drafter(Protocol):
         """How many of `tokens` the first pass of a proposal would have to read."""
         ...
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
         """Tokens that may follow `tokens`, as many as the plan wants. Raises Cancelled."""
         ...
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """The round is over: `accepted` of the drafted tokens stay; `tokens` is all there is."""
-        ...
-
-    @property
-    def catch_up(self) -> CatchUp:
-        """What the last `propose` had to read first."""
-        ...
-
-    @property
-    def views(self) -> Sequence[View]:
-        """What the passes of the last `propose` showed, also those that led to no token."""
-        ...
-
-    @property
-    def confidences(self) -> Sequence[float]:
-        """Of these views, if the plan learns."""
         ...
 
 
@@ -94,10 +90,6 @@ class ModelDrafter:
     Attributes:
         context: the draft model's context.
         name: what it is called in rounds, costs and figures.
-        catch_up: what the last `propose` had to read first.
-        views: what the passes of the last `propose` showed; by now without their confidence,
-            since llama.cpp's buffer has been overwritten.
-        confidences: of these views, if the plan learns.
     """
 
     after_decode = None
@@ -109,9 +101,6 @@ class ModelDrafter:
         """
         self.context = context
         self.name = name
-        self.catch_up = CatchUp(0, 0)
-        self.views: list[View] = []
-        self.confidences: list[float] = []
         self._cancel = Cancel()
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
@@ -128,7 +117,7 @@ class ModelDrafter:
         """What the cache lacks of `tokens`."""
         return len(tokens) - len(self.context.tokens)
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
         """Draft while the plan goes on.
 
         Fewer after an end of generation, in a full context, where no id that the draft has may
@@ -136,13 +125,14 @@ class ModelDrafter:
         the target has.
         """
         limit = min(plan.limit, self.context.n_ctx - len(tokens) + 1)
-        self.catch_up = CatchUp(0, len(self.context.tokens))
-        self.views, self.confidences = [], []
-        if limit < 1 or max(tokens[len(self.context.tokens) :]) >= self.context.model.n_vocab:
-            return Draft(())
+        cached = len(self.context.tokens)
+        if limit < 1 or max(tokens[cached:]) >= self.context.model.n_vocab:
+            return Drafted(self.name, cached=cached)
         logits = self._read(tokens)
         drafted: list[int] = []
         rows: list[Dist] = []
+        views: list[View] = []
+        confidences: list[float] = []
         firm = 0
         while True:
             try:
@@ -150,8 +140,9 @@ class ModelDrafter:
             except SamplingError:  # no distribution; or none but the target has an id for it
                 break
             confidence = view.confidence() if plan.learns else 0.0
-            self.views.append(view)
-            self.confidences.append(confidence)
+            views.append(view)
+            if plan.learns:
+                confidences.append(confidence)
             # Nothing has been drawn yet: a draft that ends here is lossless under every rule.
             if not plan.wants_token(confidence, firm=view.firm):
                 break
@@ -167,7 +158,8 @@ class ModelDrafter:
             if len(drafted) == 1:
                 self.context.mark()
             logits = self.context.decode([token], 1)
-        return Draft(tuple(drafted), tuple(rows) or None, firm)
+        draft = Draft(tuple(drafted), tuple(rows) or None, firm)
+        return Drafted(self.name, draft, views, confidences, len(tokens) - cached, cached)
 
     def _read(self, tokens: Sequence[int]) -> Logits:
         """Decode what the cache lacks of `tokens`; return the logits after the last one."""
@@ -178,7 +170,6 @@ class ModelDrafter:
             if i > start:
                 self.context.mark()
             logits = self.context.decode(tokens[i : i + step], 1)
-        self.catch_up = CatchUp(len(tokens) - start, start)
         return logits
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:  # noqa: ARG002 - the protocol's

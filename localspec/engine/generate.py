@@ -13,7 +13,7 @@ from time import perf_counter
 
 from localspec.engine.acceptance import Verification, verification
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import NOTHING_READ, CatchUp, Drafter
+from localspec.engine.drafter import Drafted, Drafter
 from localspec.engine.grammar import Constraint
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
@@ -27,7 +27,7 @@ from localspec.errors import Cancelled, PromptTooLong
 from localspec.limits import MAX_BATCH_OUTPUTS
 
 UNLIMITED = -1
-EMPTY = Draft(())
+NOT_ASKED = Drafted()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +64,6 @@ class _Generation:
     recorder: Recorder | None
     first: bool = True
     ended: float = field(default_factory=perf_counter)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a round says of its drafter; the fields are those of `Round`."""
-
-    drafter: str = ""
-    passes: int = 0
-    catch_up: CatchUp = NOTHING_READ
-    confidences: tuple[float, ...] = ()
-    chances: tuple[float, ...] = ()
 
 
 class Engine:
@@ -174,7 +163,8 @@ class Engine:
         tokens, how = generation.tokens, generation.verification
         started = perf_counter()
         plan = self._plan(generation, policy)
-        draft = self._propose(tokens, plan)
+        asked = self._propose(tokens, plan)
+        draft = asked.draft.cut(plan.keep())
         drafted = perf_counter()
         if draft.tokens:
             self.target.mark(len(draft.tokens) + 1)
@@ -189,7 +179,7 @@ class Engine:
         committed = perf_counter()
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
         rollback_s = perf_counter() - committed
-        asked = self._observe(plan, tokens, p, verdict)
+        chances = self._observe(asked, tokens, p, verdict)
         before, generation.ended = generation.ended, (ended := perf_counter())
         return Round(
             tokens=emitted,
@@ -201,13 +191,13 @@ class Engine:
             total_s=ended - started,
             rollback_s=rollback_s,
             between_s=started - before,
-            draft_prefill=asked.catch_up.decoded,
-            draft_cached=asked.catch_up.cached,
-            draft_passes=asked.passes,
+            draft_prefill=asked.read,
+            draft_cached=asked.cached,
+            draft_passes=len(asked.views),
             drafter=asked.drafter,
             context=held,
-            confidences=asked.confidences,
-            chances=asked.chances,
+            confidences=tuple(asked.confidences),
+            chances=chances,
             finish=finish,
         )
 
@@ -230,10 +220,10 @@ class Engine:
             )
         )
 
-    def _propose(self, tokens: Sequence[int], plan: Plan) -> Draft:
+    def _propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
         if plan.limit == 0 or self.drafter is None:
-            return EMPTY
-        return self.drafter.propose(tokens, plan).cut(plan.keep())
+            return NOT_ASKED
+        return self.drafter.propose(tokens, plan)
 
     def _commit(
         self, generation: _Generation, draft: Draft, verdict: Verdict
@@ -254,20 +244,17 @@ class Engine:
         return tokens, FinishReason.CONTEXT if full else None
 
     def _observe(
-        self, plan: Plan, tokens: Sequence[int], p: Sequence[Dist], verdict: Verdict
-    ) -> _Asked:
-        """Tell the drafter what became of its draft; say what it has shown."""
-        drafter = self.drafter
-        if drafter is None or plan.limit == 0:
-            return _Asked()
-        drafter.observe(tokens, verdict.accepted)
-        passes, catch_up = len(drafter.views), drafter.catch_up
-        if not plan.learns:
-            return _Asked(drafter.name, passes, catch_up)
+        self, asked: Drafted, tokens: Sequence[int], p: Sequence[Dist], verdict: Verdict
+    ) -> tuple[float, ...]:
+        """Tell the drafter what became of its draft; return the chances of what was judged."""
+        if self.drafter is None or not asked.drafter:
+            return ()
+        self.drafter.observe(tokens, verdict.accepted)
+        if not asked.confidences:  # nobody wants to learn: an overlap of two rows takes its time
+            return ()
         # The position after the last one accepted was judged too; what follows it was not.
-        judged = zip(drafter.views, p[: verdict.accepted + 1], strict=False)
-        chances = tuple(view.chance(row) for view, row in judged)
-        return _Asked(drafter.name, passes, catch_up, tuple(drafter.confidences), chances)
+        judged = zip(asked.views, p[: verdict.accepted + 1], strict=False)
+        return tuple(view.chance(row) for view, row in judged)
 
 
 def _nothing(finish: FinishReason) -> Round:

@@ -86,7 +86,7 @@ class CounterNoise(StreamNoise):
         self._key = _mix(self.seed + _GOLDEN)
 
     def for_drafts(self) -> CounterNoise:
-        """The same: with shared variables draft and target tend to say the same."""
+        """This very noise: with shared variables draft and target tend to say the same."""
         return self
 
     def pick(self, dist: Dist, position: int) -> int:

@@ -129,7 +129,7 @@ class KeptView:
     guess: View
 
     def confidence(self) -> float:
-        """That of the guess."""
+        """How sure the draft is of its guess: 0 to 1."""
         return self.guess.confidence()
 
     def pick(self) -> tuple[int, Dist | None]:

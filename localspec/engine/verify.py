@@ -49,6 +49,10 @@ class Draft:
         return Draft(self.tokens[:kept], self.q and self.q[:kept], self.firm)
 
 
+EMPTY = Draft(())
+"""Nothing is proposed: the round decodes plainly."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a round emits: ``draft.tokens[:accepted] + (token,)``.

@@ -19,7 +19,7 @@ from localspec.loading.measuring import (
     unusual,
 )
 from localspec.pairs.memory.need import Setup
-from localspec.pairs.memory.plan import MemoryPlan
+from localspec.pairs.memory.placement import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 

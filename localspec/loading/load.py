@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from localspec.chat.load_record import LoadRecord
 from localspec.chat.pair import LoadedPair
+from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
@@ -23,10 +24,11 @@ from localspec.errors import SamplingError, UsageError
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import check_files, devices_of_draft, draft_plan, load_plan
 from localspec.loading.request import LoadRequest
+from localspec.pairs import demo
 from localspec.pairs.installed import DEMO
 from localspec.pairs.last_used import lasting
 from localspec.pairs.memory.need import Setup
-from localspec.pairs.memory.plan import MemoryPlan
+from localspec.pairs.memory.placement import MemoryPlan
 from localspec.pairs.resolver import ResolvedPair
 
 Progress: TypeAlias = Callable[[str, float | None], None]
@@ -110,10 +112,15 @@ def load_session(
     """
     settings = chat_settings(options)
     progress("Reading the headers", None)
+    if demo.is_meant(options.pair) and demo.to_be_padded():
+        progress("Padding the demo's models", None)
+        notices = (*notices, demo.pad())
     plan = load_plan(options)
     setups = plan.memory
     before = devices()
     with ExitStack() as undo:
+        renderer = Renderer(cancel)  # its process is there by the time the models are
+        undo.callback(renderer.close)
         loader = _Loader(options, progress, cancel, undo, repack=not setups.from_disk)
         target = loader.load(plan.resolved.target, setups.target, draft=False)
         _require_known_tokens(settings, target.model.n_vocab)
@@ -131,7 +138,7 @@ def load_session(
             loaded=_record(loader, setups, target, draft),
             devices_before=before,
         )
-        session = _session(pair, settings, progress)
+        session = _session(pair, settings, progress, renderer)
         undo.pop_all()
     return session
 
@@ -149,6 +156,8 @@ def load_beside(
     target, settings = session.pair.target, chat_settings(options)
     resolved, setup = draft_plan(options, target.n_ctx)
     with ExitStack() as undo:
+        renderer = Renderer(cancel)
+        undo.callback(renderer.close)
         loader = _Loader(options, progress, cancel, undo)
         draft, note = _load_draft(resolved, setup, target, loader)
         threads = loader.threads(draft, setup, draft=True) if draft and setup else 0
@@ -162,12 +171,14 @@ def load_beside(
                 draft_n_gpu_layers=setup.gpu_layers if setup else 0,
             ),
         )
-        beside = _session(pair, settings, progress)
+        beside = _session(pair, settings, progress, renderer)
         undo.pop_all()
     return beside
 
 
-def _session(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> Session:
+def _session(
+    pair: LoadedPair, settings: ChatSettings, progress: Progress, renderer: Renderer
+) -> Session:
     """A session over loaded models, with the automatic gamma that their costs give."""
     target, draft = pair.target, pair.draft
     costs = measured(
@@ -182,6 +193,7 @@ def _session(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> Se
         settings,
         auto=costs.auto if costs else None,
         closing=costs.keep if costs else None,
+        renderer=renderer,
     )
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import platformdirs
 
 from localspec.chat.load_record import LoadRecord
 from localspec.chat.pair import LoadedPair
@@ -24,10 +21,10 @@ from localspec.engine.length.profile import (
 )
 from localspec.engine.llama import Context, default_threads, devices
 from localspec.engine.stats import DRAFT
-from localspec.pairs.folders import user_path
+from localspec.pairs import folders
+from localspec.pairs.installed import DEMO
 
 # The demo pair is there to show speculation, even where its tiny target would be faster alone.
-DEMO = "demo"
 DEMO_GAMMA = 3
 
 ANY_THREADS = 0
@@ -44,10 +41,7 @@ UNUSUAL = {*_USUAL, "devices", "rpc"}
 
 def profile_store() -> ProfileStore:
     """Where timings are kept: ``LOCALSPEC_CACHE`` overrides the platform's cache folder."""
-    override = os.environ.get("LOCALSPEC_CACHE")
-    if override:
-        return ProfileStore(user_path(override) / "costs")
-    return ProfileStore(platformdirs.user_cache_path("localspec", appauthor=False) / "costs")
+    return ProfileStore(folders.cache_folder() / "costs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError, UsageError
-from localspec.loading.load import check, load_session
+from localspec.loading.load import load_session
 from localspec.pairs import last_used
 from localspec.pairs.installed import DEMO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
     from localspec.loading.load import Progress
@@ -43,14 +41,3 @@ def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Se
     except LocalspecError as error:
         notice = f"{used.pair}, used last, cannot be opened ({error.message}): this is {DEMO}"
         return load_session(options, progress=progress, cancel=cancel, notices=(notice,))
-
-
-def opener(options: LoadRequest, name: str) -> Callable[[Progress, Cancel], Session]:
-    """Give the loader of the pair `name` under the other settings of `options`.
-
-    Raises:
-        LocalspecError: it is known by now that it cannot be loaded.
-    """
-    wanted = replace(options, pair=name, draft=None)
-    check(wanted)
-    return lambda progress, cancel: open_session(wanted, progress, cancel)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from localspec import machine
+from localspec import formats, machine
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
 from localspec.engine.stats import DeviceMemory
-from localspec.errors import UnsupportedModel, UsageError
+from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
-from localspec.pairs import resolver, units, vocabulary
+from localspec.pairs import resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory import disk
 from localspec.pairs.memory.facts import Facts, facts
 from localspec.pairs.memory.free import Device, Free
 from localspec.pairs.memory.need import Setup
-from localspec.pairs.memory.plan import DEFAULT_CTX, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.placement import DEFAULT_CTX, MemoryPlan, Wishes, plan
 from localspec.pairs.resolver import ResolvedPair
 
 LEAST_CTX = 16
@@ -89,18 +91,23 @@ def check_files(options: LoadRequest) -> None:
 def _find(options: LoadRequest) -> tuple[ResolvedPair, ModelFiles, ModelFiles | None]:
     """Find the files, and check by their headers that they can chat and belong together."""
     resolved = resolver.resolve(options.pair, options.draft)
-    target = gguf.read_model(resolved.target)
-    _require_chat_model(target)
-    draft = gguf.read_model(resolved.draft) if resolved.draft else None
+    target = _read(resolved.target)
+    draft = _read(resolved.draft) if resolved.draft else None
     if draft is not None:
-        _require_chat_model(draft)
         vocabulary.check(target.header, draft.header)
     return resolved, target, draft
 
 
+def _read(path: Path) -> ModelFiles:
+    """Read a model's header, and make sure that llama.cpp can be given the file to chat with."""
+    model = gguf.read_model(path)
+    strict.require_usable(model.header, str(path))
+    return model
+
+
 def facts_of(model: ModelFiles) -> Facts:
     """The sizes of a model on disk."""
-    return facts(model.header, model.tensor_bytes - model.header.tensor_bytes)
+    return facts(model.header)
 
 
 def free_memory(
@@ -201,31 +208,6 @@ def _unlocked(memory: MemoryPlan) -> list[str]:
     if limit is None or weights <= limit:
         return []
     return [
-        f"--mlock can keep {units.size(limit)} of {units.size(weights)} of weights in memory: raise"
-        " the limit on locked memory (ulimit -l), or leave it out"
+        f"--mlock can keep {formats.size(limit)} of {formats.size(weights)} of weights in memory:"
+        " raise the limit on locked memory (ulimit -l), or leave it out"
     ]
-
-
-CHOOSE = "Choose a chat model."
-
-# Architectures that turn text into vectors, or images into embeddings.
-_NO_WRITERS = ("bert", "t5encoder", "clip", "gemma-embedding", "wavtokenizer-dec")
-
-
-def _require_chat_model(model: ModelFiles) -> None:
-    """Refuse by the header alone what loads but writes no text.
-
-    Raises:
-        UnsupportedModel: an embedding model, an adapter, a projector.
-    """
-    header, name = model.header, model.paths[0].name
-    architecture = header.architecture
-    kind = header.text("general.type", "model")
-    if kind != "model":
-        raise UnsupportedModel(f"{name} is no model of its own but of type {kind}", CHOOSE)
-    pooled = header.integer(header.arch_key("pooling_type")) > 0
-    causal = header.metadata.get(header.arch_key("attention.causal"), True)
-    if pooled or causal is False or architecture.endswith(_NO_WRITERS):
-        raise UnsupportedModel(
-            f"{name} is an embedding model ({architecture}): it writes no text", CHOOSE
-        )

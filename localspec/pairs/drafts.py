@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from localspec import formats
 from localspec.errors import HubOffline, LocalspecError
-from localspec.pairs import catalogue, installed, resolver, sources, vocabulary
+from localspec.pairs import catalogue, demo, installed, sources, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience
+from localspec.pairs.installed import DEMO
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import Source
 
@@ -96,9 +98,9 @@ def _on_disk(target: Source) -> Iterator[_Trial]:
             if model.complete and model.path.resolve() != own:
                 name = pair.name if model is pair.draft else model.reference or model.paths[0]
                 yield _Trial(name, model.n_bytes, here=True, header=_reader(model.path))
-    demo = resolver.demo().models[-1]
-    if demo.path.resolve() != own:
-        yield _Trial("demo", demo.n_bytes, here=True, header=_reader(demo.path))
+    shipped = demo.pair().models[-1]
+    if shipped.path.resolve() != own:
+        yield _Trial(DEMO, shipped.n_bytes, here=True, header=_reader(shipped.path))
 
 
 def _reader(path: Path) -> Callable[[], GgufHeader]:
@@ -123,7 +125,7 @@ def _read_remote(target: Source, reference: Reference, patience: Patience) -> Gg
 def _try(target: Source, trial: _Trial) -> Candidate:
     fits, reason = False, ""
     if trial.n_bytes > LARGEST_SHARE * target.n_bytes:
-        reason = f"it is too large: more than {LARGEST_SHARE:.0%} of the target"
+        reason = f"it is too large: more than {formats.percent(LARGEST_SHARE)} of the target"
     else:
         try:
             report = vocabulary.compare(target.header, trial.header())

@@ -16,9 +16,8 @@ from localspec.pairs import (
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.memory import disk, fit, outlook
+from localspec.pairs.memory import disk, outlook
 from localspec.pairs.memory.facts import facts
-from localspec.pairs.memory.fit import Fit
 from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.outlook import Outlook
 from localspec.pairs.references import Reference
@@ -38,8 +37,7 @@ class PairReport:
         draft_reason: where the draft comes from, or why there is none.
         vocabulary: the comparison, None without a draft.
         candidates: drafts that were tried for a target without one.
-        n_ctx: tokens of context that `fit` counts with.
-        outlook: how it would be loaded now.
+        outlook: whether it fits, and how it would be loaded now.
     """
 
     name: str
@@ -47,8 +45,6 @@ class PairReport:
     draft: Source | None
     draft_reason: str
     vocabulary: VocabularyReport | None
-    fit: Fit
-    n_ctx: int
     outlook: Outlook
     candidates: tuple[drafts.Candidate, ...] = ()
 
@@ -99,7 +95,6 @@ def examine(
     else:
         found, reason, candidates = _search(target, patience, note)
     report = vocabulary.compare(target.header, found.header) if found else None
-    more = target.more_bytes + (found.more_bytes if found else 0)
     ahead = outlook.look(
         facts(target.header, target.more_bytes),
         facts(found.header, found.more_bytes) if found else None,
@@ -107,19 +102,7 @@ def examine(
         n_ctx,
         lambda: disk.read_speed(target.paths[0]) if target.paths else None,
     )
-    counted = n_ctx or (ahead.plan.target.n_ctx if ahead.plan else fit.DEFAULT_CONTEXT)
-    needed = fit.needed_bytes(target.header, found.header if found else None, counted, more)
-    return PairReport(
-        name=name,
-        target=target,
-        draft=found,
-        draft_reason=reason,
-        vocabulary=report,
-        fit=fit.against_this_machine(needed),
-        n_ctx=counted,
-        outlook=ahead,
-        candidates=candidates,
-    )
+    return PairReport(name, target, found, reason, report, ahead, candidates)
 
 
 Finder = Callable[[], Source | None]

@@ -26,6 +26,16 @@ def config_folder() -> Path:
     return platformdirs.user_config_path("localspec", appauthor=False)
 
 
+def cache_folder() -> Path:
+    """Give the folder of what can be made again; ``LOCALSPEC_CACHE`` overrides the platform's."""
+    override = os.environ.get("LOCALSPEC_CACHE")
+    if override:
+        return user_path(override)
+    import platformdirs  # noqa: PLC0415 - only when it is needed
+
+    return platformdirs.user_cache_path("localspec", appauthor=False)
+
+
 def shipped(name: str) -> Path:
     """Give the path of the file or folder `name` that localspec ships; it may not exist.
 

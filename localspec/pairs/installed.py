@@ -14,10 +14,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import msgspec
+
+from localspec import private
 from localspec.errors import LocalspecError, UsageError
+from localspec.limits import LARGEST_FILE
 from localspec.pairs import folders
+from localspec.safe_text import reason
 
 FORMAT: Final = 1
 DEMO: Final = "demo"
@@ -110,10 +115,10 @@ def find(name: str) -> InstalledPair | None:
         return None
     path = folder() / f"{lowered}.json"
     try:
-        return _decode(lowered, json.loads(path.read_text(encoding="utf-8")))
+        return _decode(lowered, path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise LocalspecError(
             f"the record of {lowered} is damaged: {path} ({error})",
             f"Run `localspec rm {lowered}`, then pull the pair again; files are kept.",
@@ -149,7 +154,7 @@ def save(pair: InstalledPair) -> None:
     name = check_name(pair.name)
     data = {"format": FORMAT, **asdict(pair), "name": name}
     with _recording(name):
-        folder().mkdir(parents=True, exist_ok=True)
+        private.make_folder(folder())
         write_atomically(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
 
 
@@ -160,7 +165,7 @@ def require_recordable(name: str) -> None:
         LocalspecError: it could not.
     """
     with _recording(name):
-        folder().mkdir(parents=True, exist_ok=True)
+        private.make_folder(folder())
         tempfile.TemporaryFile(dir=folder()).close()
 
 
@@ -219,28 +224,27 @@ def _records() -> Iterator[tuple[str, bool]]:
             yield path.stem, True
 
 
-def _decode(name: str, data: dict[str, Any]) -> InstalledPair:
-    if data["format"] != FORMAT:
-        raise ValueError(f"format {data['format']!r} is unknown")
-    draft = data["draft"]
-    return InstalledPair(
-        name=name,
-        target=_decode_model(data["target"]),
-        draft=None if draft is None else _decode_model(draft),
-    )
+class _Record(msgspec.Struct):
+    """A pair as its file has it."""
+
+    format: int
+    target: InstalledModel
+    draft: InstalledModel | None
 
 
-def _decode_model(data: dict[str, Any]) -> InstalledModel:
-    paths = tuple(str(path) for path in data["paths"])
-    if not paths:
-        raise ValueError("a model has no files")
-    return InstalledModel(
-        paths=paths,
-        reference=str(data["reference"]),
-        repo=str(data["repo"]),
-        commit=str(data["commit"]),
-        files=tuple(str(name) for name in data["files"]),
-        sha256=tuple(str(digest) for digest in data["sha256"]),
-        n_bytes=int(data["n_bytes"]),
-        licence=str(data["licence"]),
-    )
+def _decode(name: str, data: bytes) -> InstalledPair:
+    """Decode a record.
+
+    Raises:
+        ValueError: it is damaged, or of another version.
+    """
+    try:
+        record = msgspec.json.decode(data, type=_Record)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(reason(error)) from None
+    if record.format != FORMAT:
+        raise ValueError(f"format {record.format} is unknown")
+    pair = InstalledPair(name, record.target, record.draft)
+    if not all(model.paths and 0 <= model.n_bytes <= LARGEST_FILE for model in pair.models):
+        raise ValueError("a model has no files, or an impossible size")
+    return pair

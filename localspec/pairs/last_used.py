@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from localspec import private
 from localspec.pairs import folders, installed, references
 
 FORMAT: Final = 1
@@ -26,22 +29,27 @@ class LastUsed:
     draft: str | None = None
 
 
+class _Record(msgspec.Struct):
+    format: int
+    pair: str
+    draft: str | None
+
+
 def recall() -> LastUsed | None:
     """Read what was used last; None where nothing was, or where it cannot be read."""
     try:
-        data = json.loads(_path().read_text(encoding="utf-8"))
-        pair, draft = data["pair"], data["draft"]
-    except (OSError, ValueError, KeyError, TypeError):
+        found = msgspec.json.decode(_path().read_bytes(), type=_Record)
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
-    known = data["format"] == FORMAT and isinstance(pair, str) and isinstance(draft, str | None)
-    return LastUsed(pair, draft) if known and pair.strip() else None
+    known = found.format == FORMAT and found.pair.strip()
+    return LastUsed(found.pair, found.draft) if known else None
 
 
 def remember(pair: str, draft: str | None = None) -> None:
     """Keep what was used now; a folder that cannot be written costs nothing but the memory."""
     used = LastUsed(lasting(pair), None if draft is None else lasting(draft))
     with contextlib.suppress(OSError):
-        _path().parent.mkdir(parents=True, exist_ok=True)
+        private.make_folder(_path().parent)
         text = json.dumps({"format": FORMAT, **asdict(used)}, indent=2)
         installed.write_atomically(_path(), text + "\n")
 

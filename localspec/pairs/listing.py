@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
-from localspec.pairs import catalogue, installed, resolver
+from localspec.pairs import catalogue, demo, installed
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.installed import DEMO, InstalledPair
-from localspec.pairs.memory import fit
-from localspec.pairs.memory.fit import Fit
+from localspec.pairs.memory import outlook
+from localspec.pairs.memory.facts import facts
+from localspec.pairs.memory.outlook import Fit
 
 if TYPE_CHECKING:
     from localspec.pairs.examine import PairReport
@@ -60,7 +60,7 @@ def rows() -> list[Row]:
 
 
 def _demo() -> Row:
-    pair = resolver.demo()
+    pair = demo.pair()
     target, draft = (model.path.name for model in pair.models)
     return replace(
         _installed(pair, None),
@@ -79,7 +79,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> Row:
         kind=entry.kind if entry else "own",
         memory_gb=entry.memory_gb if entry else 0,
         n_bytes=n_bytes,
-        fit=fit.against_this_machine(_needed(pair, n_bytes)),
+        fit=_fit(pair, n_bytes),
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
         target=pair.target.reference or pair.target.paths[0],
@@ -89,15 +89,13 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> Row:
     )
 
 
-def _needed(pair: InstalledPair, n_bytes: int) -> int:
-    """Bytes by the headers, or by the sizes where the files are gone or damaged."""
+def _fit(pair: InstalledPair, n_bytes: int) -> Fit:
+    """The fit by the headers, or by the sizes where the files are gone or damaged."""
     try:
-        models = [gguf.read_model(Path(model.paths[0])) for model in pair.models]
+        target, *drafts = (facts(gguf.read_model(model.path).header) for model in pair.models)
     except LocalspecError:
-        return fit.unread_bytes(n_bytes)
-    target, *drafts = models
-    more = sum(model.tensor_bytes - model.header.tensor_bytes for model in models)
-    return fit.needed_bytes(target.header, drafts[0].header if drafts else None, more_bytes=more)
+        return outlook.unread(n_bytes)
+    return outlook.counted(target, drafts[0] if drafts else None)
 
 
 def examined(report: PairReport) -> Row:
@@ -109,7 +107,7 @@ def examined(report: PairReport) -> Row:
         kind="own",
         memory_gb=0,
         n_bytes=report.n_bytes,
-        fit=report.fit,
+        fit=report.outlook.fit,
         licence=target.licence,
         state="available",
         target=target.reference or target.label,
@@ -125,7 +123,7 @@ def _available(entry: CuratedPair) -> Row:
         kind=entry.kind,
         memory_gb=entry.memory_gb,
         n_bytes=entry.n_bytes,
-        fit=fit.against_this_machine(fit.unread_bytes(entry.n_bytes)),
+        fit=outlook.unread(entry.n_bytes),
         licence=entry.licence,
         state="available",
         target=str(entry.target.reference),

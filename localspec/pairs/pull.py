@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from localspec import formats
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
-from localspec.pairs import catalogue, installed, units, vocabulary
+from localspec.pairs import catalogue, installed, vocabulary
 from localspec.pairs.examine import Note, PairReport, examine
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
@@ -105,9 +106,10 @@ def require_room(plan: PullPlan) -> None:
     needed = plan.report.missing + DISK_MARGIN
     if plan.report.missing and needed > plan.free:
         raise NotEnoughDisk(
-            f"{units.size(plan.report.missing)} are to be fetched and"
-            f" {units.size(plan.free)} are free in {hub_settings.cache_folder()}",
-            f"Make room for {units.size(needed - plan.free)} more, or set HF_HOME to another disk.",
+            f"{formats.size(plan.report.missing)} are to be fetched and"
+            f" {formats.size(plan.free)} are free in {hub_settings.cache_folder()}",
+            f"Make room for {formats.size(needed - plan.free)} more,"
+            " or set HF_HOME to another disk.",
         )
 
 

@@ -17,6 +17,7 @@ _QUANT: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,39}", re.ASCII)
 _REVISION: Final = re.compile(r"[A-Za-z0-9][\w./+-]{0,127}", re.ASCII)
 _HUB_HOSTS: Final = ("hf.co", "www.hf.co", "huggingface.co", "www.huggingface.co")
 _IN_URLS: Final = ("blob", "resolve", "raw", "tree")
+_LONGEST_NAME: Final = 255  # bytes that file systems take
 _FORMS: Final = (
     "Write user/repo, user/repo:QUANT or user/repo:file.gguf, with @revision after it if need be."
 )
@@ -93,6 +94,8 @@ def safe_file(name: str) -> bool:
     if not name or name != name.strip() or "\\" in name or ":" in name or not name.isprintable():
         return False
     path = PurePosixPath(name)
+    if any(len(part.encode()) > _LONGEST_NAME for part in path.parts):
+        return False
     return not path.is_absolute() and path.as_posix() == name and ".." not in path.parts
 
 

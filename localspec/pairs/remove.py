@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import catalogue, installed, last_used, resolver
+from localspec.pairs import catalogue, demo, installed, last_used, resolver
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
@@ -16,6 +16,7 @@ from localspec.pairs.hub import settings as hub_settings
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.safe_text import reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ def remove(name: str, patience: Patience) -> Removal:
         LocalspecError: there is no such pair, or a file cannot be deleted.
         Cancelled: the user wants to stop while another process holds a file.
     """
-    if name.lower() == DEMO:
-        raise LocalspecError("demo comes with localspec and cannot be removed")
+    if demo.is_meant(name):
+        return _unpad()
     try:
         pair = installed.find(name)
     except LocalspecError:
@@ -61,6 +62,15 @@ def remove(name: str, patience: Patience) -> Removal:
             elif file is not None:
                 freed += _delete(file, patience)
     return Removal(pair.name, freed, tuple(kept))
+
+
+def _unpad() -> Removal:
+    """Remove what the demo pair was padded to; what ships stays."""
+    try:
+        freed = demo.unpad()
+    except OSError as error:
+        raise LocalspecError(f"demo cannot be removed: {reason(error)}") from None
+    return Removal(DEMO, freed, ("the small models that ship with localspec",))
 
 
 def used_bytes(pairs: list[InstalledPair]) -> int:

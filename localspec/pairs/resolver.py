@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from localspec.errors import ModelFileError, NotOnHub, UsageError
-from localspec.pairs import catalogue, folders, installed, references
+from localspec.pairs import catalogue, demo, folders, installed, references
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.references import Reference
 
 NO_DRAFT: Final = "none"
-DEMO_LICENCE: Final = "Apache-2.0"  # localspec's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +81,13 @@ def meaning(text: str) -> InstalledPair | CuratedPair | Reference | Path:
         return path
     if references.looks_like_reference(text):  # a user's file may be a/b without an ending
         return path if folders.is_file(path) else references.parse(text)
-    pair = demo() if text.lower() == DEMO else installed.find(text)
+    pair = demo.pair() if text.lower() == DEMO else installed.find(text)
     found = pair or catalogue.pairs().get(text.lower())
     if found is not None:
         return found
     if folders.is_file(path):
         return path
     raise NotOnHub(f"there is no pair named {text}", suggestion(text))
-
-
-def demo() -> InstalledPair:
-    """Give the pair that localspec ships, whatever its files' quants.
-
-    Raises:
-        ModelFileError: they are not there.
-    """
-    folder = folders.shipped(DEMO)
-    sides = [sorted(folder.glob(f"{side}-*.gguf")) for side in ("target", "draft")]
-    if not all(sides):
-        raise ModelFileError(
-            f"the demo pair is missing from {folder}", "Install localspec again, or pull a pair."
-        )
-    target, draft = (
-        InstalledModel((str(found),), n_bytes=found.stat().st_size, licence=DEMO_LICENCE)
-        for found, *_ in sides
-    )
-    return InstalledPair(DEMO, target, draft)
 
 
 def _on_disk(text: str, pull_draft: str | None) -> ResolvedPair:

@@ -7,11 +7,11 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
-from localspec.errors import HubOffline, ModelFileError, UnsupportedModel, VocabularyMismatch
+from localspec.errors import HubOffline, ModelFileError, VocabularyMismatch
 from localspec.pairs import folders, quants, vocabulary
 from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.cursor import ReadRange
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.hub import cache as hub_cache
@@ -21,11 +21,6 @@ from localspec.pairs.hub.client import RemoteFile, RemoteRepo
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel
 from localspec.pairs.references import Reference
-
-# Files that no text can be generated from: projectors, and heads that read the target's
-# hidden states.
-_HEADS: Final = frozenset({"eagle3", "dflash", "dspark", "mtp"})
-_NO_MODEL: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +87,7 @@ def local(path: Path) -> Source:
         UnsupportedModel: nobody can chat with it.
     """
     model = gguf.read_model(path)
-    _require_language_model(model.header, str(path))
+    strict.require_usable(model.header, str(path))
     licence = model.header.text("general.license")
     return Source(str(path), model.header, model.file_bytes, model.paths, licence=licence)
 
@@ -134,7 +129,7 @@ def from_hub(
     for file in files:
         hub.require_safe(file)
     source = _describe(repo, files, _header_of(files[0], patience, like))
-    _require_language_model(source.header, source.label)
+    strict.require_usable(source.header, source.label)
     return source
 
 
@@ -255,18 +250,3 @@ def _cached_header(file: RemoteFile) -> GgufHeader:
     except ModelFileError as error:
         remedy = f"If it is damaged, delete {path} and run the same command again."
         raise ModelFileError(error.message, remedy) from None
-
-
-def _require_language_model(header: GgufHeader, label: str) -> None:
-    architecture = header.architecture
-    if header.text("general.type", "model") in ("adapter", "mmproj", "imatrix"):
-        architecture = header.text("general.type")
-    if architecture in _NO_MODEL:
-        raise UnsupportedModel(
-            f"{label} is a part of a model ({architecture}), not a model", "Name the model itself."
-        )
-    if architecture in _HEADS:
-        raise UnsupportedModel(
-            f"{label} is a {architecture} head, which reads the target's hidden states",
-            "Choose a small model of the same family as the draft.",
-        )

@@ -160,6 +160,14 @@ def vocabulary(header: GgufHeader) -> Vocabulary:
     )
 
 
+def texts(tokens: StringArray) -> list[bytes]:
+    """Every token's text as llama.cpp has it: up to the first NUL, never empty."""
+    found = list(tokens)
+    if b"\0" in b"".join(found) or b"" in found:
+        return [_text(tokens, token) for token in range(len(found))]
+    return found
+
+
 def printable(text: bytes) -> str:
     """Render a token's text so that it fits into a message: quoted, escaped, not too long."""
     shown = repr(text.decode("utf-8", "backslashreplace"))

@@ -14,6 +14,16 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 
 from localspec.errors import LocalspecError, UsageError
+from localspec.process.messages import (
+    ChangeDone,
+    Died,
+    Loaded,
+    LoadFailed,
+    Loading,
+    Status,
+    Turn,
+    TurnOver,
+)
 from localspec.ui import commands, numbers
 from localspec.ui.conversation import attach
 from localspec.ui.conversation.completion import Completion
@@ -22,25 +32,14 @@ from localspec.ui.conversation.prompt import LONGEST_PASTE, Prompt
 from localspec.ui.conversation.shelf import Shelf, StoreTrouble
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.conversation.turns import REASONS, Phase, Turns
-from localspec.ui.engine_thread import EngineThread
 from localspec.ui.in_use import InUse
-from localspec.ui.key_line import KeyLine
+from localspec.ui.lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.looks import Looks
-from localspec.ui.messages import (
-    ChangeDone,
-    Loaded,
-    LoadFailed,
-    Loading,
-    SwitchFailed,
-    TurnNews,
-    TurnOver,
-)
+from localspec.ui.messages import FromEngine, TurnNews
+from localspec.ui.pair_work import PairNews, Pairs
 from localspec.ui.panel.dashboard import Dashboard
-from localspec.ui.panel.status import StatusLine
-from localspec.ui.panel.title import TitleLine
-from localspec.ui.screens.compare import COMPARE, CompareScreen, Side, answer_twice, question
+from localspec.ui.screens.compare import CompareScreen, question
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.screens.pairs import PairNews, Pairs
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
@@ -52,7 +51,8 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from localspec.chat.events import PromptProgress
-    from localspec.ui.contract import ChatSession, Loader, Opener
+    from localspec.process.client import Engine
+    from localspec.process.messages import Event, Fault, Letter, SessionInfo
 
 _QUIT_WITHIN_S = 2.0
 
@@ -72,12 +72,15 @@ def _bindings() -> list[BindingType]:
     ]
 
 
+def _raised(fault: Fault | None) -> Exception | None:
+    return None if fault is None else fault.exception()
+
+
 class ChatApp(App[None]):
     """Chat with a draft and a target.
 
     Args:
-        load: makes the session; runs in the engine's thread while the app is already on screen.
-        opener: finds the loaders of other pairs; without it there is only the first one.
+        engine: what answers; it loads while the app is already on screen.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
         looks: what the user has chosen about the screen.
@@ -104,8 +107,7 @@ class ChatApp(App[None]):
 
     def __init__(
         self,
-        load: Loader,
-        opener: Opener | None = None,
+        engine: Engine,
         *,
         archive: Path | None = None,
         resume: str | None = None,
@@ -114,13 +116,12 @@ class ChatApp(App[None]):
         super().__init__()
         self._looks = looks or Looks()
         self.commands = commands.with_keys(self._looks.keys)
-        self.in_use = InUse(self, opener, map(UsageError, self._looks.problems))
+        self.engine = engine
+        self.in_use = InUse(self, map(UsageError, self._looks.problems))
         self.pairs = Pairs(self, self.post_from_thread)
         self.shelf = Shelf(self, archive, resume)
-        self.engine = EngineThread(load, self.post_from_thread, self.shelf.hear)
-        self.turns = Turns(self)
+        self.turns = Turns(self, lambda: self.post_from_thread(TurnNews()))
         self.dashboard = Dashboard(self, self._looks.panel)
-        self.session: ChatSession | None = None
         self.transcript = Transcript(id="transcript")
         self._completion = Completion(self.commands, id="completion")
         self.prompt = Prompt(self._accepts, self._completion.next, id="prompt")
@@ -152,7 +153,7 @@ class ChatApp(App[None]):
         self.title_line.show(None)
         self.show_phase()
         self.shelf.start()
-        self.engine.start()
+        self.engine.listen(self._hear)
 
     def _set_keys(self) -> None:
         """The keys that the user chose, also for commands that have none by themselves."""
@@ -179,7 +180,20 @@ class ChatApp(App[None]):
             )
         yield SystemCommand("Theme", "choose the colours", self.action_change_theme)
 
+    @property
+    def session(self) -> SessionInfo | None:
+        """What is loaded, None while nothing is."""
+        return self.engine.info
+
     # From other threads
+
+    def _hear(self, letter: Letter[Event]) -> None:
+        """Take what the engine says, in the thread that hears it."""
+        if isinstance(letter.body, Turn) and letter.body.speculation is None:
+            self.shelf.hear(letter.body.event)
+            self.turns.inbox.put(letter.body.event)
+        else:
+            self.post_from_thread(FromEngine(letter))
 
     def post_from_thread(self, message: Message) -> None:
         """Take a message from any thread."""
@@ -189,22 +203,26 @@ class ChatApp(App[None]):
             # The event loop has just been closed: nobody is left to be told.
             self.engine.stop()
 
-    @on(Loading)
-    def _loading(self, message: Loading) -> None:
-        if self.turns.phase is Phase.LOADING:
-            self._status.lasting(message.step, message.share, hint="Esc cancels")
-
-    @on(Loaded)
-    def _loaded(self, message: Loaded) -> None:
-        self.in_use.loaded(message.session)
-
-    @on(LoadFailed)
-    def _load_failed(self, message: LoadFailed) -> None:
-        self.in_use.failed(message.error)
-
-    @on(SwitchFailed)
-    def _switch_failed(self, message: SwitchFailed) -> None:
-        self.in_use.switch_failed(message)
+    @on(FromEngine)
+    def _from_engine(self, message: FromEngine) -> None:
+        self.engine.settle(message.letter)
+        match message.letter.body:
+            case Loading(step, share) if self.turns.phase is Phase.LOADING:
+                self._status.lasting(step, share, hint="Esc cancels")
+            case Loaded():
+                self.in_use.loaded()
+            case LoadFailed() as failed:
+                self.in_use.failed(failed)
+            case Turn(event, speculation) if isinstance(self.screen, CompareScreen):
+                self.screen.hear(event, speculation=bool(speculation))
+            case TurnOver(error, said):
+                self.turns.over(_raised(error), said)
+            case ChangeDone(error):
+                self._change_done(_raised(error))
+            case Status() as status:
+                self.dashboard.hear(status)
+            case Died(error):
+                self._died(error.exception())
 
     @on(PairNews)
     def _pair_news(self, message: PairNews) -> None:
@@ -218,28 +236,42 @@ class ChatApp(App[None]):
     def _turn_news(self) -> None:
         self.turns.news()
 
-    @on(TurnOver)
-    def _turn_over(self, message: TurnOver) -> None:
-        self.turns.over(message.error)
-
-    @on(ChangeDone)
-    def _change_done(self, message: ChangeDone) -> None:
-        self.turns.changed()
-        if message.error is not None:
-            if isinstance(self.screen, CompareScreen):
-                self.pop_screen()  # it would wait for ever, and hides what is said
-            self.transcript.say(*in_words(message.error), error=True)
-        elif self.session is not None and message.label != COMPARE:
-            if message.label == "clear":
-                self.shelf.record.fresh()
-            nodes = self.shelf.nodes()
-            self.dashboard.state.begin(nodes[-1][1] if nodes else {})
-            self.transcript.open(self.session, nodes)
-            if self.turns.notice:
-                self.transcript.say(self.turns.notice)
+    def _change_done(self, error: Exception | None) -> None:
+        self.turns.changed(done=error is None)
+        if error is not None:
+            self._leave_comparison()
+            self.transcript.say(*in_words(error), error=True)
         self.turns.notice = ""
         self.show_phase()
-        self.dashboard.refresh_everything()
+        self.dashboard.refresh()
+
+    def _died(self, error: Exception) -> None:
+        """The engine is gone; the conversation is not."""
+        self._leave_comparison()
+        self.in_use.died(error)
+        self.pairs.redraw()
+
+    def _leave_comparison(self) -> None:
+        """It would wait for ever, and hides what is said."""
+        if isinstance(self.screen, CompareScreen):
+            self.pop_screen()
+
+    def show_conversation(self) -> None:
+        """Show the path in force, as the record has it."""
+        if self.engine.latest is None:
+            return
+        shown = self.shelf.shown()
+        self.dashboard.state.begin(shown[-1][2] if shown else {})
+        self.transcript.open(self.engine.latest, shown)
+        if self.turns.notice:
+            self.transcript.say(self.turns.notice)
+            self.turns.notice = ""
+        self.dashboard.refresh()
+
+    def cleared(self) -> None:
+        """The engine has forgotten the conversation: begin another."""
+        self.shelf.record.fresh()
+        self.show_conversation()
 
     # From the keyboard
 
@@ -247,6 +279,11 @@ class ChatApp(App[None]):
         """Whether `text` may be sent now; a turn is reserved for it, the gate closes at once."""
         if (slash := commands.parse(text)) is not None:
             return self._may_run(*slash)
+        if self.turns.phase is Phase.DEAD:
+            self.in_use.reload(self.prompt.submit)
+            return False
+        if not text:
+            return False
         try:
             question = attach.expand(commands.message_text(text))
         except LocalspecError as error:
@@ -360,17 +397,15 @@ class ChatApp(App[None]):
         """Answer the current prompt twice, without and with speculation, side by side."""
         if self.session is None or not self.turns.free():
             return
+        if self.session.speculation_note:
+            raise UsageError(f"there is nothing to compare: {self.session.speculation_note}")
         typed = attach.expand(commands.message_text(self.prompt.text))
-        text, before = question(self.session, typed)
-        sides = Side(speculation=False), Side(speculation=True)
-        if self.turns.change_long(
-            COMPARE,
-            lambda session, cancel: answer_twice(session, text, before, sides, cancel),
-        ):
-            self.push_screen(CompareScreen(text, sides, self.engine.stop))
+        text, before = question(self.shelf.record.messages(), typed)
+        self.turns.compare(text, before)
+        self.push_screen(CompareScreen(text, self.engine.stop))
 
     def leave(self) -> None:
-        """Quit; a running answer is stopped, the thread ends by itself."""
+        """Quit; a running answer is stopped, the engine ends by itself."""
         self.engine.shut_down()
         self.exit()
 
@@ -389,7 +424,7 @@ class ChatApp(App[None]):
         """The answer is there: settle the figures."""
         self.dashboard.run(False)
         self.show_phase()
-        self.dashboard.refresh_everything()
+        self.dashboard.refresh()
         self.pairs.redraw()
 
     def show_phase(self) -> None:

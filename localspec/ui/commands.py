@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.history import exchange
+from localspec.chat.settings import Gamma
 from localspec.errors import UsageError
 from localspec.limits import MAX_GAMMA
 from localspec.pairs.folders import user_path
-from localspec.ui.contract import ChatSession
+from localspec.safe_text import one_line, safe
+from localspec.ui import parameters
 from localspec.ui.conversation import attach, copying
 from localspec.ui.conversation.turns import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
 from localspec.ui.panel.panel import PanelForm
-from localspec.ui.safe_text import one_line, safe
-from localspec.ui.screens import parameters
 from localspec.ui.screens.history import HistoryScreen
 
 if TYPE_CHECKING:
+    from localspec.process.messages import SessionInfo
     from localspec.ui.app import ChatApp
 
 Action: TypeAlias = "Callable[[ChatApp, str], None]"
@@ -91,7 +92,7 @@ def find(name: str) -> Command:
     )
 
 
-def _session(app: ChatApp) -> ChatSession:
+def _session(app: ChatApp) -> SessionInfo:
     if app.session is None:
         raise UsageError("the models are not loaded yet", "Wait until loading has ended.")
     return app.session
@@ -108,9 +109,8 @@ def _speculation(app: ChatApp, argument: str) -> None:
         raise UsageError(f"speculation cannot be “{argument}”", "Say /speculation on or off.")
     if wanted and session.speculation_note:
         raise UsageError(f"speculation is not available: {session.speculation_note}")
-    session.speculation = wanted
+    app.engine.speculate(wanted)
     app.say_briefly(f"speculation {'on' if wanted else 'off'} from the next round on")
-    app.dashboard.refresh()
 
 
 def _origin(app: ChatApp, argument: str) -> None:  # noqa: ARG001
@@ -125,6 +125,10 @@ def _panel(app: ChatApp, argument: str) -> None:
 
 
 def _regenerate(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+    if not app.engine.alive:
+        # What came to nothing with the engine stands in the input again.
+        app.in_use.reload(app.prompt.submit if app.prompt.text else app.turns.regenerate)
+        return
     _session(app)
     app.turns.regenerate()
 
@@ -148,10 +152,10 @@ def _set(app: ChatApp, argument: str) -> None:
     session = _session(app)
     name, _, value = argument.partition(" ")
     if value.strip():
-        session.settings = parameters.changed(session.settings, name, value.strip())
+        app.engine.configure(parameters.changed(session.settings, name, value.strip()))
     elif name:
         raise UsageError(f"/set {name} needs a value", f"Say /set {name} NUMBER.")
-    app.transcript.say(f"for the answers to come: {parameters.shown(session.settings)}")
+    app.transcript.say(f"for the answers to come: {parameters.shown(_session(app).settings)}")
 
 
 def _pairs(app: ChatApp, argument: str) -> None:
@@ -168,7 +172,7 @@ def _system(app: ChatApp, argument: str) -> None:
         app.transcript.say(f"system prompt: {current}" if current else "no system prompt")
         return
     prompt = "" if argument in {"none", "off"} else argument
-    session.settings = replace(session.settings, system_prompt=prompt)
+    app.engine.configure(replace(session.settings, system_prompt=prompt))
     app.transcript.say(
         "system prompt set for the answers to come" if prompt else "system prompt removed"
     )
@@ -184,12 +188,12 @@ def _gamma(app: ChatApp, argument: str) -> None:
             f"gamma cannot be “{argument}”",
             f"Say /gamma auto, or how many tokens to draft: 0 to {MAX_GAMMA}.",
         )
-    gamma = "auto" if argument == "auto" else int(argument)
+    gamma: Gamma = "auto" if argument == "auto" else int(argument)
     if isinstance(gamma, int) and gamma > MAX_GAMMA:
         raise UsageError(
             f"gamma cannot be {gamma}", f"At most {MAX_GAMMA} tokens are drafted at a time."
         )
-    session.settings = replace(session.settings, gamma=gamma)
+    app.engine.configure(replace(session.settings, gamma=gamma))
     app.transcript.say(f"gamma {gamma} from the next round on")
 
 
@@ -206,7 +210,7 @@ def _temperature(app: ChatApp, argument: str) -> None:
             f"the temperature cannot be “{argument}”", "Say a number, 0 for greedy: /temp 0.7"
         ) from None
     sampling = replace(sampling, temperature=temperature)
-    session.settings = replace(session.settings, sampling=sampling)
+    app.engine.configure(replace(session.settings, sampling=sampling))
     app.transcript.say(f"temperature {temperature:g} for the answers to come")
 
 
@@ -294,7 +298,7 @@ COMMANDS = (
     Command(
         "regen", "", "answer the last message again",
         _regenerate, "f5,ctrl+r", "F5, Ctrl+R", "Again",
-        when=IDLE,
+        when=IDLE | {Phase.DEAD},
     ),
     Command(
         "history", "", "stored conversations: search, open, rename, delete, export",

@@ -4,73 +4,87 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from localspec.safe_text import one_line
 from localspec.ui.conversation.turns import REASONS, Phase
-from localspec.ui.safe_text import one_line
 from localspec.ui.wording import in_words, switch_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from localspec.process.messages import LoadFailed
     from localspec.ui.app import ChatApp
-    from localspec.ui.contract import ChatSession, Opener
-    from localspec.ui.messages import SwitchFailed
 
 
 class InUse:
-    """Puts a loaded session into the app, or says why there is none; in the screen's thread.
+    """Puts what is loaded on the screen, or says why there is nothing; in the screen's thread.
 
     Args:
         app: the app.
-        opener: finds the loaders of other pairs; without it there is only the first one.
         troubles: what to tell once the first pair is there.
 
     Attributes:
         load_error: why the last load failed; None where it did not, or was cancelled.
     """
 
-    def __init__(
-        self, app: ChatApp, opener: Opener | None, troubles: Iterable[Exception] = ()
-    ) -> None:
+    def __init__(self, app: ChatApp, troubles: Iterable[Exception] = ()) -> None:
         self._app = app
-        self._opener = opener
         self._troubles = list(troubles)
+        self._first = True
+        self._then: Callable[[], None] | None = None
         self.load_error: Exception | None = None
 
-    def loaded(self, session: ChatSession) -> None:
-        """A pair has been loaded."""
-        self.load_error = None
-        self._seat(session)
+    def loaded(self) -> None:
+        """A pair has been loaded: the engine knows it."""
+        self.load_error, self._first = None, False
+        self._seat()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
 
-    def failed(self, error: Exception | None) -> None:
-        """The first pair could not be loaded, or the user cancelled it (None)."""
-        self.load_error = error
-        self._unusable()
-        if error is None:
-            self._app.transcript.say("loading was cancelled", "/pairs chooses one.")
+    def failed(self, failed: LoadFailed) -> None:
+        """A pair could not be loaded, or the user cancelled it: the one before is back, or none."""
+        first, self._first, self._then = self._first, False, None
+        error = None if failed.error is None else failed.error.exception()
+        if failed.info is not None:
+            self._seat()
         else:
-            self._app.transcript.say(*in_words(error), error=True)
+            self._unusable(Phase.UNUSABLE)
+        say = self._app.transcript.say
+        if not first:
+            for text, remedy in switch_failure(failed):
+                say(text, remedy, error=error is not None)
+        elif error is None:
+            say("loading was cancelled", "/pairs chooses one.")
+        else:
+            self.load_error = error
+            say(*in_words(error), error=True)
+
+    def died(self, error: Exception) -> None:
+        """The engine's process has ended by itself: say so, and how it goes on."""
+        if self._app.turns.phase is Phase.LOADING:
+            self.load_error = error
+        self._then = None
+        self._app.turns.died(error)
+        self._unusable(Phase.DEAD)
 
     def switch(self, name: str) -> None:
         """Load another pair in place of this one; the conversation stays."""
         app = self._app
         if app.session is not None and app.session.pair_name == name:
             app.say_briefly(f"{one_line(name, 40)} is in use")
-            return
-        if self._opener is None or not app.turns.reserve_loading():
-            app.say_briefly(REASONS[app.turns.phase] or "there is no other pair here")
-            return
-        app.session = None
-        app.show_phase()
-        app.engine.switch(self._opener, name)
-
-    def switch_failed(self, message: SwitchFailed) -> None:
-        """The other pair could not be loaded: the one before is back, or none."""
-        if message.session is not None:
-            self._seat(message.session)
+        elif app.turns.reserve_loading():
+            app.engine.load(name, app.shelf.record.messages())
+            app.show_phase()
         else:
-            self._unusable()
-        for text, remedy in switch_failure(message):
-            self._app.transcript.say(text, remedy, error=message.error is not None)
+            app.say_briefly(REASONS[app.turns.phase])
+
+    def reload(self, then: Callable[[], None]) -> None:
+        """Load the pair again after the engine died; the conversation goes on with `then`."""
+        app = self._app
+        if app.turns.reserve_loading():
+            self._then = then
+            app.engine.reload(app.shelf.record.messages())
+            app.show_phase()
 
     def trouble(self, error: Exception) -> None:
         """Tell what went wrong elsewhere, now or when loading has ended."""
@@ -79,21 +93,20 @@ class InUse:
         else:
             self._app.transcript.say(*in_words(error), error=True)
 
-    def _seat(self, session: ChatSession) -> None:
+    def _seat(self) -> None:
         app = self._app
-        app.session = session
+        if app.session is None:
+            raise AssertionError("nothing is loaded")
         app.turns.phase = Phase.READY
-        app.dashboard.state.note = session.speculation_note
-        app.dashboard.state.begin({})
-        app.transcript.open(session, app.shelf.nodes())
+        app.dashboard.state.note = app.session.speculation_note
+        app.show_conversation()
         for trouble in self._troubles:
             app.transcript.say(*in_words(trouble), error=True)
         self._troubles.clear()
-        app.title_line.show(session)
+        app.title_line.show(app.session)
         app.show_phase()
-        app.dashboard.refresh_everything()
         app.shelf.loaded()
 
-    def _unusable(self) -> None:
-        self._app.turns.phase = Phase.UNUSABLE
+    def _unusable(self, phase: Phase) -> None:
+        self._app.turns.phase = phase
         self._app.show_phase()

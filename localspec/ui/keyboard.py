@@ -72,7 +72,7 @@ def reading_anything() -> Iterator[None]:
         return
     from textual.drivers import linux_driver  # noqa: PLC0415 - there is none on Windows
 
-    # Textual's driver calls this to make its decoder; it has no setting for it.
+    # Textual's driver calls this to make its decoder; there is no setting (see `localspec.ui`).
     usual = getattr(linux_driver, _MAKER)
     setattr(linux_driver, _MAKER, lambda _encoding: TerminalText)
     try:

@@ -1,67 +1,54 @@
-"""What the engine's thread tells the screen: one small message each."""
+"""What the engine tells the screen, on its way from the thread that hears it."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from localspec.ui.contract import ChatSession
+    from localspec.chat.events import TurnEvent
+    from localspec.process.messages import Event, Letter
 
 
 @dataclass
-class Loading(Message):
-    """A loading step; `share` of 1 when it is known."""
+class FromEngine(Message):
+    """An event of the engine, other than those of a running turn."""
 
-    step: str
-    share: float | None
-
-
-@dataclass
-class Loaded(Message):
-    """The models are in memory."""
-
-    session: ChatSession
-
-
-@dataclass
-class LoadFailed(Message):
-    """Loading ended in an error, or was cancelled (None)."""
-
-    error: Exception | None
-
-
-@dataclass
-class SwitchFailed(Message):
-    """Another pair could not be loaded.
-
-    Attributes:
-        error: why; None where it was cancelled.
-        session: the one in force again; None where there is none.
-        second: why the pair before could not be loaded again either.
-    """
-
-    error: Exception | None
-    session: ChatSession | None
-    second: Exception | None = None
+    letter: Letter[Event]
 
 
 class TurnNews(Message):
-    """The outbox holds turn events (posted once until they are collected)."""
+    """The inbox holds turn events (posted once until they are collected)."""
 
 
-@dataclass
-class TurnOver(Message):
-    """The engine is free again: the turn ended, failed or was stopped."""
+class Inbox:
+    """Turn events on their way to the screen.
 
-    error: Exception | None
+    They are announced with one message until they are collected: a fast pair makes hundreds of
+    rounds a second, and the screen draws far fewer frames.
+    """
 
+    def __init__(self, announce: Callable[[], object]) -> None:
+        self._events: deque[TurnEvent] = deque()
+        self._announce = announce
+        self._announced = False
 
-@dataclass
-class ChangeDone(Message):
-    """A change of the session has been made, or refused."""
+    def put(self, event: TurnEvent) -> None:
+        """Add `event` (another thread)."""
+        self._events.append(event)
+        if not self._announced:
+            self._announced = True
+            self._announce()
 
-    label: str
-    error: Exception | None
+    def collect(self) -> list[TurnEvent]:
+        """Take everything that has arrived (screen's thread)."""
+        # In this order: an event that arrives from here on is announced again, at worst in vain.
+        self._announced = False
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from localspec.errors import LocalspecError
 
 if TYPE_CHECKING:
-    from localspec.ui.messages import SwitchFailed
+    from localspec.process.messages import LoadFailed
 
 
 def in_words(error: Exception) -> tuple[str, str]:
@@ -22,14 +22,14 @@ def in_words(error: Exception) -> tuple[str, str]:
     )
 
 
-def switch_failure(message: SwitchFailed) -> list[tuple[str, str]]:
+def switch_failure(failed: LoadFailed) -> list[tuple[str, str]]:
     """What became of a switch to another pair that did not come about."""
     cancelled = ("loading was cancelled", "")
-    lines = [cancelled if message.error is None else in_words(message.error)]
-    if message.session is not None:
-        lines.append((f"{message.session.pair_name} is in use again; the conversation is kept", ""))
-    elif message.second is not None:
-        text, remedy = in_words(message.second)
+    lines = [cancelled if failed.error is None else in_words(failed.error.exception())]
+    if failed.info is not None:
+        lines.append((f"{failed.info.pair_name} is in use again; the conversation is kept", ""))
+    elif failed.second is not None:
+        text, remedy = in_words(failed.second.exception())
         lines.append((f"the pair before could not be loaded again either: {text}", remedy))
     else:
         lines.append(("no model is loaded; the conversation is kept", "/pairs chooses one."))

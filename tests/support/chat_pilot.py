@@ -12,6 +12,7 @@ from textual.timer import Timer
 
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.turns import Phase
+from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 
 # A message may go from the app to a widget, and what that posts through all its parents to the app.
@@ -84,7 +85,7 @@ async def chatting(
     **script: Any,
 ) -> AsyncIterator[Chat]:
     session = session or ScriptedSession(**script)
-    app = ChatApp(lambda progress, cancel: session, archive=archive, resume=resume)
+    app = ChatApp(inline(lambda progress, cancel: session), archive=archive, resume=resume)
     async with app.run_test(size=size) as pilot:
         chat = Chat(app, pilot, session)
         await chat.until(lambda: app.session is not None, "loading")

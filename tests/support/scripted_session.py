@@ -197,10 +197,6 @@ class ScriptedSession:
         yield
         self.messages[:], self.settings, self.speculation, self._stats = before
 
-    def continue_from(self, other: ScriptedSession) -> None:
-        self.messages[:] = other.messages
-        self.settings = other.settings
-
     def close(self) -> None:
         self.closed = True
 

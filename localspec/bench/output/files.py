@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,21 +55,9 @@ def write(report: Report, path: Path) -> None:
 
 def document(report: Report) -> dict[str, Any]:
     """Everything, every run included; what was said stays out, as do the prompts' texts."""
-    found = {name: _plain(value) for name, value in _items(report) if name != "runs"}
+    found = asdict(replace(report, runs=()))
+    del found["runs"]
     return {"format": FORMAT, **found, "runs": [_run(run) for run in report.runs]}
-
-
-def _items(value: Any) -> list[tuple[str, Any]]:
-    return [(field.name, getattr(value, field.name)) for field in fields(value)]
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses as objects, tuples as lists."""
-    if is_dataclass(value):
-        return {name: _plain(each) for name, each in _items(value)}
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    return value
 
 
 def _run(run: Run) -> dict[str, Any]:

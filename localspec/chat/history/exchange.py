@@ -18,6 +18,7 @@ from localspec.chat.history.records import (
     Header,
     PairReference,
     Stored,
+    is_moment,
     pack,
     sound_figures,
     title_of,
@@ -29,8 +30,10 @@ from localspec.errors import ConversationError
 
 FORMAT = "localspec conversation"
 FORMS = ("md", "json")
-LARGEST = 256 << 20
-_LAST_MOMENT = 1e11  # thousands of years from now
+LARGEST = 64 << 20
+_MOST_VALUES = 1_000_000
+# A JSON string, also one that nobody ends: what is left of a text without them is its structure.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 def to_json(stored: Stored) -> str:
@@ -112,6 +115,7 @@ def write_file(stored: Stored, form: str, path: Path | None) -> Path:
 
 
 def _document(text: str) -> Mapping[str, Any]:
+    _require_bounded(text)
     if not text.lstrip().startswith("{"):
         return from_markdown(text)
     document = json.loads(text)
@@ -119,6 +123,18 @@ def _document(text: str) -> Mapping[str, Any]:
         raise ValueError("it is some other JSON")
     found: Mapping[str, Any] = document
     return found
+
+
+def _require_bounded(text: str) -> None:
+    """Refuse what would take a hundred times its size: a list of nothing but empty lists.
+
+    Raises:
+        ConversationError: it has more values than any conversation.
+    """
+    begin = text.find("{") if text.lstrip().startswith("{") else text.rfind("<!--")
+    structure = _STRING.sub("", text[max(begin, 0) :])
+    if sum(structure.count(mark) for mark in ",[{") > _MOST_VALUES:
+        raise ConversationError("this is no conversation: it has too many values", _REMEDY)
 
 
 def _free_name(title: str, form: str) -> Path:
@@ -174,8 +190,7 @@ def _read(document: Mapping[str, Any]) -> Stored:
 
 def _moment(value: Any) -> float:
     """A time in seconds since 1970; now where there is none that a clock could show."""
-    sound = isinstance(value, int | float) and 0 < value < _LAST_MOMENT
-    return float(value) if sound else time.time()
+    return float(value) if value and is_moment(value) else time.time()
 
 
 def _read_node(message: Mapping[str, Any], ids: Mapping[str, str]) -> Node:

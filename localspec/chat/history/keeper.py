@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import sqlite3
 import threading
@@ -12,18 +13,26 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from localspec.chat.events import Span
+from localspec.chat.history.rescue import is_damage, rescue
 from localspec.chat.history.store import Store
 from localspec.errors import ConversationError, LocalspecError
 
 Result = TypeVar("Result")
 Job: TypeAlias = "Callable[[Store], Any]"
+# What may pass while the program runs: no room on the disk, too many open files.
+_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO}
+_PASSING_SQLITE = {
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL),
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM),
+}
 
 
 class Keeper:
     """Runs jobs on a `Store` one after the other.
 
     Writing jobs that fail are kept and tried again before the next one and at the end, so that
-    nothing is lost while a disk is full or a file is locked. Trouble is told once for each reason.
+    nothing is lost while a disk is full or a file is locked. A file that turns out to be damaged
+    is put aside, and what can be read of it goes on. Trouble is told once for each reason.
 
     Args:
         path: the store's file.
@@ -34,13 +43,15 @@ class Keeper:
         self._path = path
         self._tell = tell
         self._told: set[str] = set()
-        self._jobs: queue.SimpleQueue[Callable[[Store | None], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unwritten: deque[Job] = deque()
         self._pieces: deque[tuple[str, Sequence[Span]]] = deque()  # a round each
         self._announced = False
         self._running: dict[str, bool] = {}  # messages that stream, or have streamed
+        self._store: Store | None = None
         self._refusal: LocalspecError | None = None
-        self._locked = False  # the store could not be opened, but may be later
+        self._later = False  # the store could not be opened, but may be later
+        self._beyond_rescue = False
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def start(self) -> None:
@@ -55,7 +66,7 @@ class Keeper:
             begins: a message whose text follows through `stream`.
             ends: a message that `job` has written whole.
         """
-        self._jobs.put(lambda store: self._write(store, job, begins, ends))
+        self._jobs.put(lambda: self._write(job, begins, ends))
 
     def stream(self, message: str, spans: Sequence[Span]) -> None:
         """Have a round of a running answer appended at once (any thread; it waits for nothing).
@@ -76,7 +87,7 @@ class Keeper:
         future: Future[Result] = Future()
         if changes:
             future.set_running_or_notify_cancel()
-        self._jobs.put(lambda store: self._answer(store, job, future))
+        self._jobs.put(lambda: self._answer(job, future))
         return future
 
     def close(self, timeout: float | None = None) -> bool:
@@ -88,90 +99,132 @@ class Keeper:
         return not self._thread.is_alive() and not self._unwritten
 
     def _run(self) -> None:
-        store = self._open()
+        self._open()
         try:
             while (job := self._jobs.get()) is not None:
-                store = store or self._open_again()
-                job(store)
-                self._write_pieces(store)
-            store = store or self._open_again()
-            self._catch_up(store)
-            self._write_pieces(store)
+                self._open_again()
+                job()
+                self._write_pieces()
+                self._tell_of_damage()
+            self._open_again()
+            self._catch_up()
+            self._write_pieces()
         finally:
-            if store is not None:
-                store.close()
+            if self._store is not None:
+                self._store.close()
 
     def _open(self) -> Store | None:
         try:
-            return Store(self._path)
+            self._store = self._opened()
         except Exception as error:
-            self._locked = _is_lock(error)
+            self._later = _may_pass(error)
             self._refusal = in_words(error, self._path)
             self._trouble(self._refusal)
-            return None
+        return self._store
 
-    def _open_again(self) -> Store | None:
-        store = self._open() if self._locked else None
-        self._catch_up(store)
-        return store
+    def _opened(self) -> Store:
+        try:
+            return Store(self._path)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            self._rescue()
+            return Store(self._path)
 
-    def _write(self, store: Store | None, job: Job, begins: str | None, ends: str | None) -> None:
-        if store is None and not self._locked:
+    def _open_again(self) -> None:
+        if self._store is None and self._later:
+            self._open()
+            self._catch_up()
+
+    def _rescue(self) -> None:
+        """Put a damaged file aside, and what can be read of it in its place."""
+        told = rescue(self._path)
+        if told is not None:
+            self._trouble(told)
+
+    def _done(self, job: Callable[[Store], Result], store: Store) -> Result:
+        """What `job` comes to, at the second attempt where the file has to be rescued."""
+        try:
+            return job(store)
+        except sqlite3.DatabaseError as error:
+            if self._beyond_rescue or not is_damage(error):
+                raise
+            self._beyond_rescue = True
+            store.close()
+            self._store = None
+            try:
+                self._rescue()
+            finally:
+                rescued = self._open()
+            if rescued is None:
+                raise
+            self._beyond_rescue = False
+            return job(rescued)
+
+    def _tell_of_damage(self) -> None:
+        if self._store is not None and self._store.spoilt:
+            for spoilt in self._store.spoilt:
+                self._trouble(ConversationError(spoilt, "The rest is shown; nothing is deleted."))
+            self._store.spoilt.clear()
+
+    def _write(self, job: Job, begins: str | None, ends: str | None) -> None:
+        if self._store is None and not self._later:
             return
         if begins is not None:
             self._running[begins] = True
         if ends is not None:
             self._running[ends] = False
         self._unwritten.append(job)
-        self._catch_up(store)
+        self._catch_up()
 
-    def _catch_up(self, store: Store | None) -> None:
+    def _catch_up(self) -> None:
         """Do what is to be written, in order, as far as the file takes it."""
-        while store is not None and self._unwritten:
+        while self._store is not None and self._unwritten:
             try:
-                self._unwritten[0](store)
-            except sqlite3.Error as error:
+                self._done(self._unwritten[0], self._store)
+            except (sqlite3.Error, OSError) as error:
                 self._trouble(in_words(error, self._path))
                 return
             except Exception as error:  # it would never work: nothing else is to wait for it
                 self._trouble(_fault(error))
             self._unwritten.popleft()
 
-    def _write_pieces(self, store: Store | None) -> None:
+    def _write_pieces(self) -> None:
         # In this order: a round that comes from here on is announced again, at worst in vain.
         self._announced = False
-        if store is None and self._locked:
+        if self._store is None and self._later:
             return
         taken: dict[str, list[Span]] = {}
         for _ in range(len(self._pieces)):
             message, spans = self._pieces.popleft()
             running = self._running.get(message)
-            if running is None and store is not None:  # the job that begins it is on its way
-                self._pieces.append((message, spans))
+            if running is None and self._store is not None:
+                self._pieces.append((message, spans))  # the job that begins it is on its way
             elif running:
                 taken.setdefault(message, []).extend(spans)
-        if store is None:
-            return
         for message, spans in taken.items():
-            try:
-                store.add_text(message, spans)
-            except sqlite3.Error as error:
-                self._pieces.appendleft((message, spans))  # the next round tries again
-                self._trouble(in_words(error, self._path))
-            except Exception as error:
-                self._trouble(_fault(error))
+            self._write_piece(message, spans)
 
-    def _answer(
-        self, store: Store | None, job: Callable[[Store], Result], future: Future[Result]
-    ) -> None:
+    def _write_piece(self, message: str, spans: Sequence[Span]) -> None:
+        if self._store is None:
+            return
+        try:
+            self._done(lambda store: store.add_text(message, spans), self._store)
+        except (sqlite3.Error, OSError) as error:
+            self._pieces.appendleft((message, spans))  # the next round tries again
+            self._trouble(in_words(error, self._path))
+        except Exception as error:
+            self._trouble(_fault(error))
+
+    def _answer(self, job: Callable[[Store], Result], future: Future[Result]) -> None:
         # From here on nobody can cancel it: a result that is refused would end the thread, and
         # with it everything that is still to be written.
         if not future.running() and not future.set_running_or_notify_cancel():
             return
         try:
-            if store is None:
+            if self._store is None:
                 raise self._refusal or ConversationError("conversations are not kept")
-            future.set_result(job(store))
+            future.set_result(self._done(job, self._store))
         except (sqlite3.Error, ValueError) as error:
             future.set_exception(in_words(error, self._path))
         except Exception as error:  # whoever asked is told; the thread writes on
@@ -183,7 +236,7 @@ class Keeper:
             self._tell(error)
 
 
-def _wake(store: Store | None) -> None:
+def _wake() -> None:
     """Nothing: after every job the thread writes the rounds that have come."""
 
 
@@ -197,6 +250,13 @@ def _fault(error: Exception) -> LocalspecError:
 
 def _is_lock(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a store that cannot be opened now may be opened later."""
+    if isinstance(error, OSError):
+        return error.errno in _PASSING
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING_SQLITE
 
 
 def in_words(error: Exception, path: Path) -> LocalspecError:

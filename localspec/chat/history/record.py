@@ -110,7 +110,7 @@ class Record:
         return [one.message for one in path[: [one.id for one in path].index(node)]]
 
     def hear(self, event: TurnEvent) -> None:
-        """Text of the running answer (the engine's thread; costs next to nothing)."""
+        """Text of the running answer (another thread; costs next to nothing)."""
         if self._keeper is None or not self._answer or not isinstance(event, RoundText):
             return
         if event.spans:  # none where a character is still incomplete

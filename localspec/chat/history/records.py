@@ -16,7 +16,8 @@ VERSION = 1
 
 _TITLE_LENGTH = 60
 _IMPOSSIBLE = 1e12
-_RUN = re.compile(r"([dt])([0-9]+)")
+_LAST_MOMENT = 1e11  # thousands of years from now
+_RUN = re.compile(r"([dt])([0-9]{1,15})")
 _LETTERS = {Origin.DRAFT: "d", Origin.TARGET: "t"}
 _ORIGINS = {letter: origin for origin, letter in _LETTERS.items()}
 
@@ -97,6 +98,11 @@ def sound_figures(figures: Any) -> dict[str, Any]:
         for name, value in (figures.items() if isinstance(figures, Mapping) else ())
         if isinstance(value, str) or (isinstance(value, int | float) and 0 <= value < _IMPOSSIBLE)
     }
+
+
+def is_moment(value: Any) -> bool:
+    """Whether this is a time, in seconds since 1970, that a clock could show."""
+    return isinstance(value, int | float) and 0 <= value < _LAST_MOMENT
 
 
 def pack(spans: Iterable[Span]) -> str:

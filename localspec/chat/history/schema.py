@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeAlias
 
+from localspec import private
 from localspec.errors import ConversationError
 
 Migration: TypeAlias = tuple[str, ...]
@@ -95,6 +98,31 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS
             db.execute("ROLLBACK")
             raise
     require_known(db, len(migrations))
+
+
+def back_up(db: sqlite3.Connection, path: Path, newest: int = len(MIGRATIONS)) -> Path | None:
+    """Copy a file of an older version, before it is changed; None where it is not to be.
+
+    Args:
+        db: the file.
+        path: its path; the copy gets the version into its name.
+        newest: the version that it is to have.
+
+    Raises:
+        OSError, sqlite3.Error: there is no room for it.
+    """
+    version = _version(db)
+    if not 0 < version < newest:
+        return None
+    copy = path.with_name(f"{path.stem}.version-{version}{path.suffix}")
+    part = copy.with_name(f".{copy.name}.{os.getpid()}.part")
+    try:
+        private.make_file(part)
+        db.execute("VACUUM INTO ?", (str(part),))
+        part.replace(copy)
+    finally:
+        part.unlink(missing_ok=True)
+    return copy
 
 
 def _version(db: sqlite3.Connection) -> int:

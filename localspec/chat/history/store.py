@@ -12,22 +12,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.conversation import Message, Role
+from localspec import private
 from localspec.chat.events import Span
 from localspec.chat.history.records import (
     Header,
     Listed,
-    PairReference,
     Stored,
     pack,
-    sound_figures,
     storable,
     unpack,
 )
-from localspec.chat.history.schema import migrate, require_known
+from localspec.chat.history.rows import header_of, node_of, readable, text
+from localspec.chat.history.schema import back_up, migrate, require_known
 from localspec.chat.history.tree import Node, Tree
-from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError
+from localspec.safe_text import one_line
 
 _BUSY_S = 5.0
 KEEP_DELETED_S = 7 * 24 * 3600.0
@@ -47,13 +46,24 @@ class Store:
     Raises:
         ConversationError: a newer localspec wrote it.
         OSError, sqlite3.Error: it cannot be opened, or is no database.
+
+    Attributes:
+        spoilt: what was read and was not what it should be, a sentence each; the rest is shown.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.spoilt: list[str] = []
+        private.make_folder(path.parent)
+        try:
+            private.make_file(path)
+        except OSError:
+            if not path.exists():  # else it may still be read
+                raise
         self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+        self._db.text_factory = readable
         try:
             require_known(self._db)
+            back_up(self._db, path)
             # What is written survives the program's end at once, a power cut within moments.
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
@@ -164,7 +174,7 @@ class Store:
             " GROUP BY content ORDER BY max(number) DESC LIMIT ?",
             (count,),
         )
-        return [row[0] for row in rows][::-1]
+        return [text(row[0]) for row in rows][::-1]
 
     def listed(self, search: str = "") -> list[Listed]:
         """Conversations, the latest first: all, or those that contain every word of `search`.
@@ -179,8 +189,13 @@ class Store:
                 " ORDER BY updated DESC, rowid DESC LIMIT ?",
                 (_LISTED,),
             )
-            return [Listed(_header(row), row[6]) for row in rows]
-        return [*self._hits(terms)]
+            found = [(row, "") for row in rows]
+        else:
+            found = [(row, text(row[7])) for row in self._hits(terms)]
+        wrong: set[str] = set()
+        listed = [Listed(header_of(row, wrong), row[6], hit) for row, hit in found]
+        self._note(wrong, "some stored conversations are")
+        return listed
 
     def load(self, conversation: str) -> Stored:
         """A whole conversation.
@@ -201,12 +216,20 @@ class Store:
             " WHERE conversation = ? ORDER BY number",
             (conversation,),
         )
-        return Stored(_header(row), Tree(map(_node, messages), row[6]))
+        wrong: set[str] = set()
+        header = header_of(row, wrong)
+        nodes = [node_of(message, wrong) for message in messages]
+        self._note(wrong, f"the conversation “{one_line(header.title, 60)}” is")
+        return Stored(header, Tree(nodes, row[6] if isinstance(row[6], str) else None))
 
-    def _hits(self, terms: Sequence[str]) -> Iterator[Listed]:
+    def _note(self, wrong: set[str], what: str) -> None:
+        if wrong:
+            self.spoilt.append(f"{what} damaged ({', '.join(sorted(wrong))})")
+
+    def _hits(self, terms: Sequence[str]) -> Iterable[Sequence[Any]]:
         wanted = " ".join(f'"{term}"' for term in terms) + "*"
         like = "%" + "%".join(terms) + "%"
-        rows = self._db.execute(
+        return self._db.execute(
             f"SELECT {_HEADER}, (SELECT count(*) FROM messages m WHERE m.conversation = c.id),"  # noqa: S608
             " (SELECT snippet(words, 1, '', '', '…', 12) FROM words"
             "  WHERE words MATCH ? AND words.conversation = c.id LIMIT 1)"
@@ -215,8 +238,6 @@ class Store:
             " ORDER BY updated DESC, rowid DESC LIMIT ?",
             (wanted, like, wanted, _LISTED),
         )
-        for row in rows:
-            yield Listed(_header(row), row[6], row[7] or "")
 
     # Inside
 
@@ -276,13 +297,13 @@ class Store:
             " ON m.id = p.message WHERE m.conversation = ? ORDER BY p.number",
             (conversation,),
         ):
-            pieces.setdefault(message, []).append((content, origins))
+            pieces.setdefault(message, []).append((text(content), text(origins)))
         for message, parts in pieces.items():
             content, origins = self._db.execute(
                 "SELECT content, origins FROM messages WHERE id = ?", (message,)
             ).fetchone()
-            content += "".join(part[0] for part in parts)
-            origins += "".join(part[1] for part in parts)
+            content = text(content) + "".join(part[0] for part in parts)
+            origins = text(origins) + "".join(part[1] for part in parts)
             origins = pack(unpack(content, origins))  # rounds of one origin become one run
             self._db.execute(
                 "UPDATE messages SET content = ?, origins = ? WHERE id = ?",
@@ -292,12 +313,14 @@ class Store:
             self._index(message, conversation, content)
 
     def _purge(self) -> None:
-        old = "SELECT id FROM conversations WHERE deleted < ?"
+        # Only what was surely deleted on purpose: a damaged field is no such thing.
+        where = "typeof(deleted) = 'real' AND deleted >= created AND deleted < ?"
+        old = f"SELECT id FROM conversations WHERE {where}"  # noqa: S608
         before = (time.time() - KEEP_DELETED_S,)
         with self._transaction():
             for table in ("words", "messages", "drafts"):
                 self._db.execute(f"DELETE FROM {table} WHERE conversation IN ({old})", before)  # noqa: S608
-            self._db.execute("DELETE FROM conversations WHERE deleted < ?", before)
+            self._db.execute(f"DELETE FROM conversations WHERE {where}", before)  # noqa: S608
 
 
 def touched(header: Header) -> Header:
@@ -307,26 +330,3 @@ def touched(header: Header) -> Header:
 
 def _json(value: Mapping[str, Any]) -> str:
     return storable(json.dumps(value, ensure_ascii=False))
-
-
-def _header(row: Sequence[Any]) -> Header:
-    pair, parameters = _mapping(row[2]), _mapping(row[3])
-    draft = pair.get("draft")
-    reference = PairReference(
-        str(pair.get("name", "")),
-        str(pair.get("target", "")),
-        draft if isinstance(draft, str) else None,
-    )
-    return Header(row[0], row[1], reference, parameters, row[4], row[5])
-
-
-def _node(row: Sequence[Any]) -> Node:
-    node_id, parent, role, content, finish, origins, figures = row
-    reason = FinishReason(finish) if finish in set(FinishReason) else None
-    message = Message(Role(role), content, reason, unpack(content, origins))
-    return Node(node_id, parent, message, sound_figures(_mapping(figures)))
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    return found if isinstance(found, dict) else {}

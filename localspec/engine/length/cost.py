@@ -242,7 +242,7 @@ class ModelCosts:
         return shape
 
     def as_measured(self) -> ModelCosts:
-        """The same without anything learnt."""
+        """New curves from the measurement alone, without anything learnt."""
         return ModelCosts(self._measured, estimate=self._estimate)
 
     def learned(self) -> dict[int, dict[int, float]]:
@@ -286,7 +286,7 @@ class Costs:
         self.rereads = 1.0 if takes_back == 0 else 0.0
 
     def as_measured(self) -> Costs:
-        """The same without anything learnt."""
+        """New costs from the measurements alone, without anything learnt."""
         drafts = {name: draft.as_measured() for name, draft in self.drafts.items()}
         return Costs(self.target.as_measured(), drafts, self.takes_back)
 
@@ -323,11 +323,10 @@ class Costs:
         seconds += self.going_back(done.context, done.drafted, done.accepted)
         return seconds / target.seconds(1)
 
-    def observe_going_back(self, context: int, accepted: int, share: float) -> None:
-        """Taking back all but `accepted` drafted tokens took this much of a plain round."""
-        if self.rereads and share > 0:
-            target = self.target.at(context)
-            seen = share * target.seconds(1) / target.seconds(accepted + 1)
+    def observe_going_back(self, context: int, accepted: int, seconds: float) -> None:
+        """Taking back all but `accepted` drafted tokens took this long, at the measured speed."""
+        if self.rereads and seconds > 0:
+            seen = seconds / self.target.at(context).seconds(accepted + 1)
             self.rereads += _GOING_BACK * (min(seen, _MOST_REREADS) - self.rereads)
 
 

@@ -48,7 +48,7 @@ class FixedGamma:
         self._learns = learns
 
     def begin(self, *, follow_clock: bool) -> None:
-        """Nothing to prepare."""
+        """A fixed length needs no preparation."""
 
     def plan(self, situation: Situation) -> Plan:
         """The fixed draft length, as far as there is room."""

@@ -155,6 +155,9 @@ class Neighbours:
                 key = (target, done.drafted + 1)
                 offs.setdefault(key, []).append(self._off_target(done, self._seconds(done)))
                 times[key] += target.at(done.context).seconds(done.drafted + 1)
+            if done.accepted < done.drafted:
+                rollback_s = done.rollback_s / math.exp(level)
+                self._costs.observe_going_back(done.context, done.accepted, rollback_s)
             model = self._costs.drafts.get(done.drafter)
             if model is None or done.draft_s <= 0 or not done.draft_passes:
                 continue

@@ -12,12 +12,16 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
+from msgspec import Meta
+
+from localspec import private
 from localspec.engine.length.cost import ByContext, Points
 from localspec.engine.llama import Context, build, machine
 
@@ -49,10 +53,21 @@ _SLOWER = 1.5  # so many times a step's time: it was disturbed
 _STEADY = 0.5  # a spread above this is noise from elsewhere
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
-_MOST = 1 << 30  # tokens in a stored file
-_MOST_THREADS = 512  # ggml's own limit
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a file that is not what it should be can end in."""
+# A stored file: what could be no timing is no profile.
+_Size = Annotated[int, Meta(ge=1, le=1 << 30)]
+_Depth = Annotated[int, Meta(ge=0, le=1 << 30)]
+_Seconds = Annotated[float, Meta(gt=0, lt=1e5)]
+_Table = dict[_Depth, Annotated[dict[_Size, _Seconds], Meta(min_length=1)]]
+
+
+class _Stored(msgspec.Struct):
+    """A profile as it is stored; tables by context hold seconds by tokens."""
+
+    identity: dict[str, Any]
+    measured: _Table
+    learned: _Table
+    threads: Annotated[int, Meta(ge=1, le=512)] | None  # ggml's own limit
+    format: Literal[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,20 +316,14 @@ class ProfileStore:
 
     def save(self, profile: Profile) -> bool:
         """Store atomically; whether that was possible."""
-        document = {
-            "format": FORMAT,
-            "identity": dict(profile.identity),
-            "measured": profile.measured,
-            "learned": profile.learned,
-            "threads": profile.threads,
-        }
+        document = json.dumps({**asdict(profile), "format": FORMAT}, indent=1)
         path = self._path(profile.identity)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private.make_folder(self.folder)
             handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(document, file, indent=1)
+                    file.write(document)
                 Path(name).replace(path)
             except BaseException:
                 Path(name).unlink(missing_ok=True)
@@ -335,26 +344,7 @@ class ProfileStore:
 def _load(path: Path) -> Profile | None:
     """The profile in a file; None where there is none that can be read."""
     try:
-        document = json.loads(path.read_text("utf-8"))
-        if document["format"] != FORMAT:
-            return None
-        measured, learned = _read(document["measured"]), _read(document["learned"])
-        threads = document["threads"]
-        if threads is not None and not 1 <= int(threads) <= _MOST_THREADS:
-            raise ValueError("a profile with impossible threads")
-        return Profile(dict(document["identity"]), measured, learned, threads and int(threads))
-    except _DAMAGE:
+        stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+    except (OSError, ValueError, RecursionError):
         return None
-
-
-def _read(table: Mapping[str, Mapping[str, float]]) -> dict[int, dict[int, float]]:
-    """A table by context from JSON, whose keys are text; what makes no sense is an error."""
-    read = {
-        int(at): {int(n): float(seconds) for n, seconds in points.items()}
-        for at, points in table.items()
-    }
-    for at, points in read.items():
-        fit = points and all(1 <= n <= _MOST and 0 < s < 1e5 for n, s in points.items())
-        if not fit or not 0 <= at <= _MOST:
-            raise ValueError("a profile with impossible times")
-    return read
+    return Profile(stored.identity, stored.measured, stored.learned, stored.threads)

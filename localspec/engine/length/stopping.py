@@ -86,19 +86,19 @@ class FixedPlan:
 
     @property
     def aim(self) -> int:
-        """All of them."""
+        """The fixed length."""
         return self.limit
 
     def wants_pass(self) -> bool:
-        """Always."""
+        """Always: the limit alone ends the draft."""
         return True
 
     def wants_token(self, confidence: float, *, firm: bool) -> bool:  # noqa: ARG002 - always
-        """Always."""
+        """Always: confidence has no say."""
         return True
 
     def keep(self) -> int:
-        """All of them."""
+        """The fixed length: whatever was drafted is verified."""
         return self.limit
 
 

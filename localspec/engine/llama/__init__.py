@@ -1,12 +1,13 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
-from localspec.engine.llama.build import build, machine
 from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
 from localspec.engine.llama.cores import default_threads
 from localspec.engine.llama.devices import (
     RPC,
     backends,
+    build,
     devices,
+    machine,
     repacking_works,
 )
 from localspec.engine.llama.model import Model

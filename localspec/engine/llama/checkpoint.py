@@ -80,10 +80,5 @@ class Checkpoint:
         """The copy is of no use any more."""
         self.n = None
 
-    @property
-    def n_bytes(self) -> int:
-        """Size of the copy."""
-        return len(self._bytes)
-
     def _data(self) -> Any:
         return self._bytes.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

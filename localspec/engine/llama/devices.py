@@ -1,9 +1,10 @@
-"""The machine as llama.cpp sees it: accelerators and their memory."""
+"""The machine as llama.cpp sees it: the build, accelerators and their memory."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp
+import psutil
 from llama_cpp import llama_cpp as lib
 from llama_cpp._ctypes_extensions import load_shared_library
 
@@ -133,3 +135,25 @@ def device_list(names: Sequence[str]) -> Any:
             "Run `localspec doctor`, or leave --device out.",
         )
     return (ctypes.c_void_p * (len(names) + 1))(*(known[name] for name in names), None)
+
+
+def build() -> str:
+    """The library's version, its backends and what they were compiled for."""
+    start_backend()
+    return f"{llama_cpp.__version__} {lib.llama_print_system_info().decode('utf-8', 'replace')}"
+
+
+def machine() -> str:
+    """Processor, cores, memory in whole GB, accelerators: what does not change between starts."""
+    memory = round(psutil.virtual_memory().total / 1e9)
+    accelerators = ", ".join(device.name for device in devices()) or "no accelerator"
+    return f"{_processor()}, {os.cpu_count()} threads, {memory} GB, {accelerators}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())

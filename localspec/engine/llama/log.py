@@ -6,15 +6,17 @@ llama.cpp reports why a load failed, and how large its buffers are, in its log a
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from llama_cpp import llama_cpp as lib
 
+DEBUG_LEVEL = 1  # GGML_LOG_LEVEL_DEBUG
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CONTINUE_LEVEL = 5
 MIB = 1024 * 1024
@@ -41,16 +43,24 @@ class Log:
     """The last lines that llama.cpp wrote, with their levels; of a long line its beginning.
 
     llama.cpp has one log callback for the whole process, hence one `Log` for it (`install`).
+
+    Attributes:
+        echo: file descriptor that all but debugging goes to as well, None for none: what is in
+            memory is lost when llama.cpp ends the process.
     """
 
     def __init__(self) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=4000)
         self._lock = threading.Lock()
         self._count = 0
+        self.echo: int | None = None
         # The object must outlive the library's use of it.
         self._callback = lib.llama_log_callback(self._write)
 
     def _write(self, level: int, text: bytes, _data: object) -> None:
+        if self.echo is not None and level > DEBUG_LEVEL:
+            with suppress(OSError):  # a full disk
+                os.write(self.echo, text)
         line = text[:_LONGEST].decode("utf-8", "replace")
         with self._lock:
             if level == CONTINUE_LEVEL and self._lines:

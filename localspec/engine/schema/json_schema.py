@@ -218,7 +218,7 @@ class _Writer:
         return kinds == {"object"} and not constant and self._objects_apart(a, b)
 
     def _objects_apart(self, a: Schema, b: Schema) -> bool:
-        """The same for objects, by the properties that they have or lack."""
+        """Whether no object fits both parts, by the properties that these demand or forbid."""
         has, may = a.get("properties", {}), b.get("properties", {})
         sure = has.keys() & set(a.get("required", ()))
         closed = a.get("additionalProperties", "properties" not in a) is False

@@ -6,9 +6,8 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from localspec import formats
 from localspec.errors import ModelFileError
-from localspec.pairs import units
-from localspec.pairs.gguf import sniff
 
 # Gemma 4's header, the largest known, has 16 MB.
 MAX_HEADER_BYTES: Final = 32 * 1024 * 1024
@@ -39,7 +38,7 @@ class Cursor:
     def not_gguf(self, head: bytes) -> ModelFileError:
         """Make the error for a file of another kind."""
         return ModelFileError(
-            f"{self.label} is not a GGUF file: it seems to be {sniff.what_is(head)}",
+            f"{self.label} is not a GGUF file: it seems to be {_what_is(head)}",
             "Name a .gguf file.",
         )
 
@@ -50,7 +49,7 @@ class Cursor:
     def fill(self, end: int) -> None:
         """Have the bytes up to `end` in the buffer."""
         if end > MAX_HEADER_BYTES:
-            limit = units.size(MAX_HEADER_BYTES)
+            limit = formats.size(MAX_HEADER_BYTES)
             raise self.damaged(f"its header claims to be larger than {limit}")
         if self.total is not None and end > self.total:
             raise self._cut_off(self.total, end)
@@ -103,3 +102,43 @@ class Cursor:
         length = self.count("bytes in one string", limit)
         start = self.skip(length)
         return self.buffer[start : start + length].decode("utf-8", "replace")
+
+
+# What a file that is no GGUF seems to be, by its first bytes.
+_MAGIC: Final = (
+    (b"version https://git-lfs", "a Git LFS pointer: the real file was never fetched"),
+    (b"PK\x03\x04", "a zip archive or a PyTorch checkpoint"),
+    (b"\x80\x02", "a Python pickle or an old PyTorch checkpoint"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\x28\xb5\x2f\xfd", "a zstandard archive"),
+    (b"tjgg", "a GGML file from before GGUF"),
+    (b"lmgg", "a GGML file from before GGUF"),
+    (b"fmgg", "a GGML file from before GGUF"),
+    (b"\x89HDF", "an HDF5 file"),
+)
+
+
+def _what_is(head: bytes) -> str:
+    """Name the kind of file that starts with `head` (up to 512 bytes are looked at)."""
+    if not head:
+        return "an empty file"
+    if not head.strip(b"\0"):
+        return "a file of zero bytes: a download that was never filled"
+    for magic, name in _MAGIC:
+        if head.startswith(magic):
+            return name
+    return _by_content(head)
+
+
+def _by_content(head: bytes) -> str:
+    text = head[:512].lstrip().lower()
+    kind = "an unknown kind of file"
+    if text.startswith((b"<!doctype html", b"<html", b"<?xml", b"<head")):
+        kind = "a web page, perhaps a saved error message"
+    elif len(head) >= 9 and head[8:9] == b"{" and struct.unpack_from("<Q", head)[0] < 1 << 32:
+        kind = "a safetensors file"
+    elif text.startswith((b"{", b"[")):
+        kind = "JSON text, perhaps a saved error message"
+    elif all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head[:512]):
+        kind = "plain text"
+    return kind

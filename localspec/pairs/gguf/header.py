@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Final, overload
 
 from localspec.errors import ModelFileError
-from localspec.pairs import units
 from localspec.pairs.gguf.cursor import (
     FETCH_AGAIN,
     MAX_STRING_LENGTH,
@@ -27,6 +26,7 @@ from localspec.pairs.gguf.cursor import (
 )
 from localspec.pairs.gguf.split import require_parts
 from localspec.pairs.gguf.types import GGML_TYPES
+from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +38,7 @@ MAX_TENSORS: Final = 32_768
 MAX_KEY_LENGTH: Final = 4096
 MAX_NAME_LENGTH: Final = 63  # GGML_MAX_NAME - 1
 MAX_DIMS: Final = 4  # GGML_MAX_DIMS
+LEAST_ALIGNMENT: Final = 32  # of what llama.cpp takes (TENSOR_ALIGNMENT), and the usual one
 _INT64_MAX: Final = 2**63 - 1
 
 # GGUF value types: id -> struct format.
@@ -83,7 +84,13 @@ class StringArray(Sequence[bytes]):
         return self._at(self._starts[index])
 
     def __iter__(self) -> Iterator[bytes]:
-        return (self._at(start) for start in self._starts)
+        starts, data = self._starts, bytes(self._raw(0, len(self)))
+        base = starts[0] if starts else 0
+        ends = chain((start - 8 for start in starts[1:]), (base - 8 + len(data),))
+        return (
+            data[start - base + 8 : end - base + 8]
+            for start, end in zip(starts, ends, strict=False)
+        )
 
     def same(self, other: StringArray, first: int, last: int) -> bool:
         """Tell whether both arrays hold the same bytes from index `first` up to `last`."""
@@ -229,13 +236,11 @@ class ModelFiles:
         header: the first part's, which holds all metadata, with the tensors of all parts.
         paths: every part in order; llama.cpp is given the first.
         file_bytes: size of all parts on disk.
-        tensor_bytes: size of all weights.
     """
 
     header: GgufHeader
     paths: tuple[Path, ...]
     file_bytes: int
-    tensor_bytes: int
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -272,7 +277,7 @@ def require_file(path: Path) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelFileError(
-            f"{units.plain(str(path), 200)} cannot be read: {reason}", "Check the path."
+            f"{one_line(str(path), 200)} cannot be read: {reason}", "Check the path."
         ) from None
     if stat.S_ISDIR(mode):
         raise ModelFileError(f"{path} is a folder", "Name the .gguf file inside it.")
@@ -288,14 +293,13 @@ def read_model(path: Path) -> ModelFiles:
     """
     header = read_header(path)
     if header.split_count == 1:
-        return ModelFiles(header, (path,), path.stat().st_size, header.tensor_bytes)
+        return ModelFiles(header, (path,), path.stat().st_size)
     paths = require_parts(path, header.split_count)
     headers = [header, *(read_header(part) for part in paths[1:])]
     return ModelFiles(
         replace(header, tensors=tuple(chain.from_iterable(part.tensors for part in headers))),
         paths,
         sum(part.stat().st_size for part in paths),
-        sum(part.tensor_bytes for part in headers),
     )
 
 
@@ -344,7 +348,7 @@ def parse_header(
     n_tensors = cursor.count("tensors", MAX_TENSORS)
     n_keys = cursor.count("metadata keys", MAX_KEYS)
     metadata: dict[str, Value] = {}
-    alignment = 32
+    alignment = LEAST_ALIGNMENT
     for _ in range(n_keys):
         key = cursor.text(MAX_KEY_LENGTH)
         kind = cursor.number("I")
@@ -432,8 +436,13 @@ def _read_strings(cursor: Cursor, count: int) -> StringArray:
 
 
 def _checked_alignment(cursor: Cursor, kind: int, value: Value) -> int:
-    if kind != _UINT32 or not isinstance(value, int) or value == 0 or value & (value - 1):
-        raise cursor.damaged("its alignment is no power of two")
+    if (
+        kind != _UINT32
+        or not isinstance(value, int)
+        or value < LEAST_ALIGNMENT
+        or value & (value - 1)
+    ):
+        raise cursor.damaged(f"its alignment is no power of two, or below {LEAST_ALIGNMENT}")
     return value
 
 

@@ -6,15 +6,18 @@ Layout, links and locks are the library's own, so that its tools and llama.cpp s
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import HubError, NotOnHub
 from localspec.pairs import folders, quants
-from localspec.pairs.hub.settings import cache_folder
+from localspec.pairs.hub.settings import cache_folder, links_wanted
+from localspec.pairs.installed import write_atomically
 
 if TYPE_CHECKING:
     from localspec.pairs.hub.client import RemoteFile
@@ -36,10 +39,7 @@ def blob_path(file: RemoteFile) -> Path:
 
 def has_blob(file: RemoteFile) -> bool:
     """Tell whether the file's bytes are in the cache, in full."""
-    try:
-        return blob_path(file).stat().st_size == file.size
-    except OSError:
-        return False
+    return _has_size(blob_path(file), file.size)
 
 
 def is_here(file: RemoteFile) -> bool:
@@ -48,11 +48,15 @@ def is_here(file: RemoteFile) -> bool:
     Where links cannot be made, the snapshot holds the bytes and there is no blob.
     """
     pointer = snapshot_path(file)
+    return has_blob(file) or (not pointer.is_symlink() and _has_size(pointer, file.size))
+
+
+def _has_size(path: Path, size: int) -> bool:
     try:
-        plain = not pointer.is_symlink() and pointer.stat().st_size == file.size
+        found = path.stat()
     except OSError:
-        plain = False
-    return plain or has_blob(file)
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size
 
 
 def snapshot_path(file: RemoteFile) -> Path:
@@ -98,8 +102,6 @@ def prepare(file: RemoteFile) -> Path:
         OSError: they cannot be made.
         HubError: a link in the cache leads out of it.
     """
-    from huggingface_hub.file_download import _create_cachedir_tag  # type: ignore[attr-defined]
-
     cache = cache_folder()
     for folder in (blob_path(file).parent, snapshot_path(file).parent):
         if not folder.resolve().is_relative_to(repo_folder(file.repo).resolve()):
@@ -107,7 +109,6 @@ def prepare(file: RemoteFile) -> Path:
                 f"{folder} is a link that leads out of the cache", f"Remove it from {cache}."
             )
         folder.mkdir(parents=True, exist_ok=True)
-    _create_cachedir_tag(cache)
     return blob_path(file).parent
 
 
@@ -122,23 +123,40 @@ def publish(file: RemoteFile, complete: Path | None, revision: str) -> Path:
     Returns:
         The file's path under its own name.
     """
-    from huggingface_hub.file_download import (
-        _cache_commit_hash_for_specific_revision as write_ref,
-    )
-    from huggingface_hub.file_download import (
-        _chmod_and_move as move,
-    )
-    from huggingface_hub.file_download import (
-        _create_symlink as link,
-    )
-
     blob, pointer = blob_path(file), snapshot_path(file)
     if complete is not None:
-        move(complete, blob)
-    if not pointer.exists():
-        link(str(blob), str(pointer), new_blob=complete is not None)
-    write_ref(str(repo_folder(file.repo)), revision, file.commit)
+        complete.replace(blob)
+    if not _leads_to(pointer, blob):
+        _link(pointer, blob)
+    note_revision(file, revision)
     return pointer
+
+
+def note_revision(file: RemoteFile, revision: str) -> None:
+    """Record that `revision`, a branch or a tag, is the file's commit."""
+    if revision != file.commit:
+        ref = repo_folder(file.repo) / "refs" / revision
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(ref, file.commit)
+
+
+def _leads_to(pointer: Path, blob: Path) -> bool:
+    """Tell whether a file's name in the cache is a link to its bytes."""
+    return pointer.is_symlink() and blob.is_file() and pointer.resolve() == blob.resolve()
+
+
+def _link(pointer: Path, blob: Path) -> None:
+    """Make `pointer` lead to `blob`; where links cannot be made, it becomes the file itself."""
+    aside = pointer.with_name(f".{pointer.name[:100]}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    try:
+        if not links_wanted():
+            raise OSError
+        aside.symlink_to(os.path.relpath(blob, pointer.parent))
+    except (OSError, NotImplementedError):  # Windows grants it to few
+        blob.replace(pointer)
+    else:
+        aside.replace(pointer)
 
 
 def free_bytes(folder: Path) -> int:

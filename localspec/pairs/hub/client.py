@@ -1,7 +1,8 @@
-"""Repositories and their bytes. Nothing but the rooms `hub*` touches huggingface_hub.
+"""Repositories and their bytes.
 
-The library gives metadata and authorisation. The bytes come through its HTTP session, but by our
-own Range requests: its own downloads start from zero in every new process.
+The library gives its HTTP session, with authorisation and proxies, and its errors. What is read is
+asked for here: its own answers may be of any size, and its own downloads start from zero in every
+new process.
 """
 
 from __future__ import annotations
@@ -10,22 +11,28 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import msgspec
 
 from localspec.errors import (
     HubError,
     HubUnavailable,
     NotOnHub,
 )
-from localspec.pairs import references, units
-from localspec.pairs.hub.body import Body
-from localspec.pairs.hub.errors import NO_HUB, only_hub_answers, translated
+from localspec.limits import LARGEST_FILE
+from localspec.pairs import references
+from localspec.pairs.hub.body import Body, document, opened
+from localspec.pairs.hub.errors import NO_HUB, translated
 from localspec.pairs.hub.patience import Patience, retried
-from localspec.pairs.hub.settings import endpoint, headers, timeout_s
+from localspec.pairs.hub.settings import endpoint, headers
 from localspec.pairs.references import Reference
+from localspec.safe_text import one_line, reason
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 
+MOST_TOLD: Final = 16_000_000  # bytes about one repository; the largest have two million
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -71,6 +78,32 @@ class RemoteRepo:
     files: dict[str, RemoteFile]
 
 
+_Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_FILE)]
+
+
+class _Lfs(msgspec.Struct):
+    sha256: str
+    size: _Size
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+    size: _Size | None = None
+    blob_id: str | None = msgspec.field(default=None, name="blobId")
+    lfs: _Lfs | None = None
+
+
+class _Info(msgspec.Struct):
+    """What the Hub says of a repository, as far as it is used."""
+
+    id: str
+    sha: str
+    gated: bool | str = False
+    tags: list[str] = []  # msgspec copies it
+    card: dict[str, Any] | None = msgspec.field(default=None, name="cardData")
+    siblings: list[_Sibling] = []
+
+
 def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
     """Ask the Hub about the repository of `reference`, at its revision.
 
@@ -79,27 +112,28 @@ def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
         Cancelled: the user wants to stop.
     """
     headers()  # what is wrong with the token is said before anybody is asked
-    from huggingface_hub import HfApi
+    revision = quote(reference.revision or "main", safe="")
+    url = f"{endpoint()}/api/models/{reference.repo}/revision/{revision}?blobs=true"
 
-    def ask() -> Any:
-        with translated(reference.repo, reference), only_hub_answers():
-            return HfApi(endpoint=endpoint()).model_info(
-                reference.repo,
-                revision=reference.revision or "main",
-                files_metadata=True,
-                timeout=timeout_s(),
-            )
+    def ask() -> bytes:
+        with translated(reference.repo, reference):
+            return document(url, patience, MOST_TOLD)
 
-    info = retried(ask, patience)
-    with only_hub_answers():
-        _check_moved(reference, info.id)
-        return _describe(reference, info)
+    told = retried(ask, patience)
+    try:
+        info = msgspec.json.decode(told, type=_Info)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise HubUnavailable(
+            f"{endpoint()} does not answer like a Hub: {reason(error)}", NO_HUB
+        ) from None
+    _check_moved(reference, info.id)
+    return _describe(reference, info)
 
 
-def _describe(reference: Reference, info: Any) -> RemoteRepo:
-    if not _COMMIT.fullmatch(info.sha or ""):
+def _describe(reference: Reference, info: _Info) -> RemoteRepo:
+    if not _COMMIT.fullmatch(info.sha):
         raise HubUnavailable(f"{endpoint()} gives no commit for {reference.repo}", NO_HUB)
-    files = [_remote_file(reference.repo, info.sha, sibling) for sibling in info.siblings or []]
+    files = [_remote_file(reference.repo, info.sha, sibling) for sibling in info.siblings]
     return RemoteRepo(
         repo=reference.repo,
         commit=info.sha,
@@ -112,32 +146,32 @@ def _describe(reference: Reference, info: Any) -> RemoteRepo:
 
 def _check_moved(reference: Reference, actual: str) -> None:
     if actual.lower() != reference.repo.lower():
-        actual = units.plain(actual, 200)
+        actual = one_line(actual, 200)
         moved = Reference(actual, reference.file, reference.quant, reference.revision)
         raise NotOnHub(
             f"{reference.repo} has moved to {actual}", f"Pull {moved} if you trust its owner."
         )
 
 
-def _remote_file(repo: str, commit: str, sibling: Any) -> RemoteFile | None:
+def _remote_file(repo: str, commit: str, sibling: _Sibling) -> RemoteFile | None:
     """Take over a file's description; None where it is not complete enough to be fetched."""
     lfs = sibling.lfs
     etag = (lfs.sha256 if lfs else sibling.blob_id) or ""
     size = lfs.size if lfs else sibling.size
-    if not isinstance(size, int) or size < 0 or not _ETAG.fullmatch(etag):
+    if size is None or not _ETAG.fullmatch(etag):
         return None
-    return RemoteFile(repo, commit, str(sibling.rfilename), size, etag)
+    return RemoteFile(repo, commit, sibling.rfilename, size, etag)
 
 
-def _licence(info: Any) -> str:
-    card = getattr(info, "card_data", None)
-    name = card.get("license_name") or card.get("license") if card is not None else None
+def _licence(info: _Info) -> str:
+    card = info.card or {}
+    name = card.get("license_name") or card.get("license")
     if not name:
-        tags = [tag for tag in info.tags or [] if tag.startswith("license:")]
+        tags = [tag for tag in info.tags if tag.startswith("license:")]
         name = tags[0].removeprefix("license:") if tags else ""
     if isinstance(name, list):
-        name = ", ".join(str(one) for one in name)
-    return units.plain(str(name))
+        name = ", ".join(one for one in name if isinstance(one, str))
+    return one_line(name, 80) if isinstance(name, str) else ""
 
 
 def require_safe(file: RemoteFile) -> None:
@@ -148,7 +182,7 @@ def require_safe(file: RemoteFile) -> None:
     """
     if not references.safe_file(file.name):
         raise HubError(
-            f"{file.repo} has a file named {file.name!r}, which leaves its folder: refused",
+            f"{file.repo} has a file named {one_line(file.name, 80)!r}: such a name is refused",
             "Do not use this repository.",
         )
 
@@ -168,24 +202,15 @@ def open_body(
         HubError: anything else.
     """
     from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        get_session,
-        hf_raise_for_status,
-    )
 
     url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=endpoint())
-    sent = headers()
-    sent["Accept-Encoding"] = "identity"
-    if start or stop is not None:
-        sent["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+    wanted = f"bytes={start}-{'' if stop is None else stop - 1}"
+    more = {"Range": wanted} if start or stop is not None else {}
     with (
         translated(file.repo, Reference(file.repo, file.name)),
-        get_session().stream(
-            "GET", url, headers=sent, timeout=timeout_s(), follow_redirects=True
-        ) as response,
+        opened(url, patience, start=start, more=more) as body,
     ):
-        hf_raise_for_status(response)
-        yield Body(response, start, patience)
+        yield body
 
 
 def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> bytes:

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import queue
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from localspec import formats
 from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
-from localspec.pairs import units
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import settings as hub_settings
@@ -38,6 +39,7 @@ _BLOCKS: Final = 3
 _WRITE_BLOCK: Final = 1 << 18
 _PUSH_EVERY: Final = 8 << 20
 _MUCH: Final = 16 << 20
+_LITTLE: Final = 1 << 16  # an attempt that brings no more is one in vain
 _REPORT_EVERY_S: Final = 0.1
 
 
@@ -75,13 +77,16 @@ def part_path(file: RemoteFile) -> Path:
 def part_size(file: RemoteFile) -> int:
     """Give the bytes that an earlier attempt has left, at most the file's size."""
     try:
-        return min(part_path(file).stat().st_size, file.size)
+        found = part_path(file).stat()
     except OSError:
         return 0
+    return min(found.st_size, file.size) if stat.S_ISREG(found.st_mode) else 0
 
 
 def read_part(file: RemoteFile, offset: int, size: int) -> bytes:
     """Read bytes that an earlier attempt has left; they are not verified, and may be fewer."""
+    if not part_size(file):  # a pipe would never be read to its end
+        return b""
     try:
         with part_path(file).open("rb") as part:
             part.seek(offset)
@@ -103,27 +108,28 @@ def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -
     """
     hub.require_safe(file)
     fetching = _Fetching(file, patience, report)
-    if hub_cache.snapshot_path(file).is_file() and hub_cache.is_here(file):
-        with contextlib.suppress(OSError):  # a cache that others own may be read only
-            hub_cache.publish(file, None, revision)
-        fetching.tell("done", file.size)
-        return hub_cache.snapshot_path(file)
+    pointer = hub_cache.snapshot_path(file)
     try:
-        hub_cache.prepare(file)
-        with hub_cache.locked(file, patience, lambda: fetching.tell("waiting")):
-            complete = None if hub_cache.is_here(file) else fetching.run()
-            path = hub_cache.publish(file, complete, revision)
+        # Whatever is found is hashed: a name may lead elsewhere, and a disk may lie.
+        if fetching.holds(pointer):
+            with contextlib.suppress(OSError):  # a cache that others own may be read only
+                hub_cache.note_revision(file, revision)
+        else:
+            hub_cache.prepare(file)
+            with hub_cache.locked(file, patience, lambda: fetching.tell("waiting")):
+                here = fetching.holds(hub_cache.blob_path(file))
+                hub_cache.publish(file, None if here else fetching.run(), revision)
     except OSError as error:
         raise _disk_error(file, error) from None
     fetching.tell("done", file.size)
-    return path
+    return pointer
 
 
 def _disk_error(file: RemoteFile, error: OSError) -> HubError:
     if _is_full(error):
-        have = units.size(part_size(file))
+        have = formats.size(part_size(file))
         return NotEnoughDisk(
-            f"the disk is full: {have} of {file.name} ({units.size(file.size)}) are kept",
+            f"the disk is full: {have} of {file.name} ({formats.size(file.size)}) are kept",
             "Make room, then run the same command again: it continues where it stopped.",
         )
     return HubError(
@@ -158,12 +164,28 @@ class _Fetching:
             FileProgress(file.name, file.etag, phase, done, file.size, self._fetched, note)
         )
 
+    def holds(self, path: Path) -> bool:
+        """Tell whether `path` is the whole file: its size and its hash are right."""
+        try:
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size != self._file.size:
+                return False
+            with path.open("rb", buffering=0) as file:
+                digest, _ = self._hash(file.fileno())
+        except OSError:
+            return False
+        return bool(digest.hexdigest() == self._file.etag)
+
     def run(self) -> Path:
         """Fetch what is missing; return the complete, verified part file."""
         path = part_path(self._file)
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        flags = os.O_RDWR | os.O_CREAT
+        for more in ("O_NOFOLLOW", "O_BINARY", "O_NONBLOCK"):
+            flags |= getattr(os, more, 0)
         handle = os.open(path, flags, 0o666)
         try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise HubError(f"{path} is no file", "Delete it, and run the same command again.")
             digest = self._hash_what_is_there(handle)
             self._fetch_rest(handle, digest)
             os.fsync(handle)
@@ -179,20 +201,23 @@ class _Fetching:
         return path
 
     def _hash_what_is_there(self, handle: int) -> Any:
-        self.tell("checking", 0)
-        digest = new_digest(self._file)
         if os.fstat(handle).st_size > self._file.size:
             os.ftruncate(handle, 0)
-        done = 0
+        digest, self._done = self._hash(handle)
+        self.tell("fetching")
+        return digest
+
+    def _hash(self, handle: int) -> tuple[Any, int]:
+        """Hash an open file to its end; return the running hash, and how many bytes there are."""
+        self.tell("checking", 0)
+        digest, done = new_digest(self._file), 0
         while block := os.read(handle, _HASH_BLOCK):
             self._patience.check()
             digest.update(block)
             done += len(block)
             if time.monotonic() - self._told > _REPORT_EVERY_S:
                 self.tell("checking", done)
-        self._done = done
-        self.tell("fetching")
-        return digest
+        return digest, done
 
     def _fetch_rest(self, handle: int, digest: Any) -> None:
         pauses = self._patience.pauses
@@ -204,7 +229,7 @@ class _Fetching:
             except (Interrupted, Unreachable) as error:
                 # Pauses grow until much has come; we give up only when nothing comes at all.
                 failures = 0 if self._done - before > _MUCH else failures + 1
-                barren = 0 if self._done > before else barren + 1
+                barren = 0 if self._done - before > _LITTLE else barren + 1
                 if barren > len(pauses):
                     raise
                 self.tell("pausing", note=error.message)

@@ -18,7 +18,7 @@ from localspec.errors import (
 from localspec.pairs.hub.patience import Interrupted, Unreachable
 from localspec.pairs.hub.settings import LOGIN, endpoint
 from localspec.pairs.references import Reference
-from localspec.pairs.units import reason
+from localspec.safe_text import reason
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 
@@ -59,21 +59,6 @@ def translated(repo: str, reference: Reference) -> Iterator[None]:
         ) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise HubUnavailable(f"{endpoint()} cannot be used: {reason(error)}", NO_HUB) from None
-
-
-@contextlib.contextmanager
-def only_hub_answers() -> Iterator[None]:
-    """Turn what happens when the answer is not what the library expects into an error."""
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        yield
-    except (HfHubHTTPError, HFValidationError):
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HubUnavailable(
-            f"{endpoint()} does not answer like a Hub: {reason(error)}", NO_HUB
-        ) from None
 
 
 def _host(error: Any) -> str:

@@ -12,7 +12,7 @@ from localspec.errors import Cancelled, HubOffline, HubUnavailable
 T = TypeVar("T")
 
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-LONGEST_PAUSE: Final = 300.0
+LONGEST_PAUSE: Final = 60.0
 
 
 class Interrupted(HubUnavailable):
@@ -58,13 +58,19 @@ class Patience:
         Raises:
             Cancelled: the user wants to stop.
         """
-        self.cancel.wait(min(seconds, LONGEST_PAUSE))
+        self.cancel.wait(seconds)
         self.check()
 
     def pause_after(self, error: Interrupted | Unreachable, attempt: int) -> float:
-        """Give the seconds to wait after failure number `attempt`, counted from 0."""
+        """Give the seconds to wait after failure number `attempt`, counted from 0.
+
+        Raises:
+            Interrupted, Unreachable: `error`, where the server asks to wait for too long.
+        """
         pause = self.pauses[min(attempt, len(self.pauses) - 1)]
         asked = error.retry_after if isinstance(error, Interrupted) else None
+        if asked is not None and asked > LONGEST_PAUSE:
+            raise error
         return pause if asked is None else max(pause, asked)
 
 

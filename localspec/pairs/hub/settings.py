@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import AccessDenied, HubError, UsageError
-from localspec.pairs.units import reason
+from localspec.safe_text import reason
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 
@@ -16,6 +16,11 @@ LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
 def cache_folder() -> Path:
     """Give the Hub cache's folder, as ``HF_HUB_CACHE`` and ``HF_HOME`` and the defaults say."""
     return Path(_constants().HF_HUB_CACHE).absolute()  # as the records of pairs have it
+
+
+def links_wanted() -> bool:
+    """Tell whether the cache may hold links, as ``HF_HUB_DISABLE_SYMLINKS`` says."""
+    return not _constants().HF_HUB_DISABLE_SYMLINKS
 
 
 def endpoint() -> str:

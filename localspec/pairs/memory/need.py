@@ -78,6 +78,21 @@ class Need:
         return self.host + self.device
 
     @property
+    def weights(self) -> int:
+        """All weights."""
+        return self.host_weights + self.device_weights
+
+    @property
+    def cache(self) -> int:
+        """All caches and states."""
+        return self.host_cache + self.device_cache
+
+    @property
+    def buffers(self) -> int:
+        """All compute and output buffers."""
+        return self.host_buffers + self.device_buffers
+
+    @property
     def unmapped(self) -> int:
         """What must be in main memory: weights are mapped, and may be read from disk again."""
         return self.host_cache + self.host_buffers

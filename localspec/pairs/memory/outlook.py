@@ -1,107 +1,112 @@
-"""How a pair would be loaded on this machine, as lines for people and as data for programs."""
+"""Whether a pair fits this machine, and how it would be loaded: one answer for all who ask."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Final
 
 from localspec import machine
 from localspec.errors import OutOfMemory
-from localspec.pairs import units
 from localspec.pairs.memory.facts import Facts
 from localspec.pairs.memory.free import Free
-from localspec.pairs.memory.need import Need, Setup
-from localspec.pairs.memory.plan import DiskSpeed, MemoryPlan, Wishes, plan, unmeasured
+from localspec.pairs.memory.need import Setup, need
+from localspec.pairs.memory.placement import (
+    PROGRAM,
+    DiskSpeed,
+    MemoryPlan,
+    Wishes,
+    plan,
+    unmeasured,
+)
+
+COUNTED_CTX: Final = 4096  # tokens of context that lists count with
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Memory that is needed against memory that there is, in bytes.
+
+    Attributes:
+        needed: by both models, their caches and buffers, and the program.
+        available: what could be used now, accelerators with memory of their own included.
+        total: what could be used if nothing else ran.
+        verdict: ``fits``, ``tight`` (only when other programs make room) or ``too large``.
+    """
+
+    needed: int
+    available: int
+    total: int
+    verdict: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The plan, or why there is none.
+    """The plan, or why there is none, and what follows for the memory.
 
     Attributes:
         plan: None where nothing fits.
         refusal: why nothing fits and what would, empty where something does.
+        n_ctx: tokens of context that `fit` counts with.
     """
 
     plan: MemoryPlan | None
-    refusal: str = ""
+    refusal: str
+    n_ctx: int
+    fit: Fit
 
 
 def look(
     target: Facts,
     draft: Facts | None,
-    free: Free | None,
-    n_ctx: int | None,
+    free: Free | None = None,
+    n_ctx: int | None = None,
     disk: DiskSpeed = unmeasured,
 ) -> Outlook:
-    """Plan with what is `free`; None stands for this machine's main memory alone.
+    """Plan with what is free.
 
-    `disk` is called where the weights find no room.
+    Args:
+        target: the target's sizes.
+        draft: the draft's, None without one.
+        free: what may be taken, None for this machine's main memory alone.
+        n_ctx: tokens of context, None to choose.
+        disk: called where the weights find no room.
     """
     free = free or Free(ram=machine.available(), address_space=machine.address_space_left())
+    wishes, refusal = Wishes(n_ctx=n_ctx), ""
     try:
-        return Outlook(plan(target, draft, free, Wishes(n_ctx=n_ctx), disk))
+        found = plan(target, draft, free, wishes, disk)
     except OutOfMemory as error:
-        return Outlook(None, f"{error.message}. {error.remedy}")
+        found, refusal = None, f"{error.message}. {error.remedy}"
+    n_ctx = found.target.n_ctx if found else n_ctx or COUNTED_CTX
+    emptied = replace(free, ram=max(free.ram, machine.total()), address_space=None)
+    verdict = "fits" if found and not found.from_disk else "tight"
+    if verdict == "tight" and not _fits(target, draft, emptied, wishes):
+        verdict = "too large"
+    models = (target,) if draft is None else (target, draft)
+    needed = found.total if found else sum(need(each, Setup(n_ctx=n_ctx)).total for each in models)
+    own = sum(each.free for each in free.devices if not each.shared)
+    fit = Fit(needed + PROGRAM, free.ram + own, emptied.ram + own, verdict)
+    return Outlook(found, refusal, n_ctx, fit)
 
 
-def lines(outlook: Outlook) -> list[str]:
-    """Render for people: sizes first, then what was given up and what one could do."""
-    found = outlook.plan
-    if found is None:
-        return [f"plan        {outlook.refusal}"]
-    where = f", {units.size(found.device)} of it on the GPU" if found.device else ""
-    first = (
-        f"plan        {found.target.n_ctx:,} tokens of context, {found.target.cache_k} cache:"
-        f" {units.size(found.total)}{where}"
-    )
-    models = [("target", found.target_need)]
-    if found.draft_need is not None:
-        models.append(("draft", found.draft_need))
-    return [
-        first,
-        *(f"  {name:10}{_sizes(need)}" for name, need in models),
-        *(f"  given up: {line}" for line in found.gave_up),
-        *(f"  note: {line}" for line in found.advice),
-    ]
+def _fits(target: Facts, draft: Facts | None, free: Free, wishes: Wishes) -> bool:
+    try:
+        return not plan(target, draft, free, wishes).from_disk
+    except OutOfMemory:
+        return False
 
 
-def _sizes(need: Need) -> str:
-    weights = units.size(need.host_weights + need.device_weights)
-    cache = units.size(need.host_cache + need.device_cache)
-    return f"weights {weights}, cache {cache}, buffers {units.size(_buffers(need))}"
+def counted(target: Facts, draft: Facts | None) -> Fit:
+    """The fit for lists: with 4,096 tokens, or fewer where the target knows no more.
+
+    A list loads no driver to ask about accelerators: it counts the main memory alone.
+    """
+    return look(target, draft, n_ctx=min(target.trained or COUNTED_CTX, COUNTED_CTX)).fit
 
 
-def _buffers(need: Need) -> int:
-    return need.host_buffers + need.device_buffers
-
-
-def as_data(outlook: Outlook) -> dict[str, Any]:
-    """Render for programs; sizes are in bytes."""
-    found = outlook.plan
-    if found is None:
-        return {"fits": False, "reason": outlook.refusal}
-    return {
-        "fits": True,
-        "n_ctx": found.target.n_ctx,
-        "cache_type_k": found.target.cache_k,
-        "cache_type_v": found.target.cache_v,
-        "host_bytes": found.host,
-        "device_bytes": found.device,
-        "from_disk_bytes": found.from_disk,
-        "target": _model_data(found.target, found.target_need),
-        "draft": _model_data(found.draft, found.draft_need),
-        "gave_up": list(found.gave_up),
-        "advice": list(found.advice),
-    }
-
-
-def _model_data(setup: Setup | None, need: Need | None) -> dict[str, int] | None:
-    if setup is None or need is None:
-        return None
-    return {
-        "gpu_layers": setup.gpu_layers,
-        "weights_bytes": need.host_weights + need.device_weights,
-        "cache_bytes": need.host_cache + need.device_cache,
-        "buffers_bytes": _buffers(need),
-    }
+def unread(n_bytes: int) -> Fit:
+    """An estimate of the fit of models of which only the files' size is known, in main memory."""
+    needed, available, total = round(n_bytes * 1.225), machine.available(), machine.total()
+    if needed <= available:
+        return Fit(needed, available, total, "fits")
+    return Fit(needed, available, total, "tight" if needed <= total else "too large")

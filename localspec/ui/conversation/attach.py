@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import stat
+from itertools import islice
 from pathlib import Path
 
 from localspec.errors import UsageError
 from localspec.pairs.folders import is_file, user_path
 
 LONGEST = 200_000
+_MOST_MENTIONS = 500  # each is looked for on the disk
 _MENTION = re.compile(r"(?<!\S)@(\"[^\"\n]+\"|\S+)")
 
 
@@ -34,9 +36,7 @@ def attached(path: Path) -> str:
         raise UsageError(f"{path} is no text", "Attach text files only.")
     if len(text) > LONGEST:
         raise UsageError(f"{path} is too long: {len(text):,} characters", _SHORTER)
-    fence = "```"
-    while fence in text:
-        fence += "`"
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     ending = "" if text.endswith("\n") else "\n"
     return f"{path}:\n{fence}{path.suffix[1:]}\n{text}{ending}{fence}"
 
@@ -53,7 +53,8 @@ def expand(text: str) -> str:
     Raises:
         UsageError: as `attached`.
     """
-    found = (_named(match[1].strip('"')) for match in _MENTION.finditer(text))
+    mentions = islice(_MENTION.finditer(text), _MOST_MENTIONS)
+    found = (_named(match[1].strip('"')) for match in mentions)
     paths = dict.fromkeys(
         path for path in found if path is not None and f"\n\n{path}:\n```" not in text
     )

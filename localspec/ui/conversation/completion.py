@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.pairs.folders import user_path
-from localspec.ui.safe_text import one_line
+from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from localspec.ui.conversation.items import Item
 
-_FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})[^\n]*\n(.*?)(?:^ {0,3}\2[`~]*[ \t]*$|\Z)", re.M | re.S)
+_FENCE = re.compile(
+    r"^( {0,3})(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^ {0,3}\2[`~]*[ \t]*$|\Z)", re.M | re.S
+)
 
 
 def code_blocks(text: str) -> list[str]:

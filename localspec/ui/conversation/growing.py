@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from textual.content import Content
 
@@ -12,7 +12,7 @@ from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph
 from localspec.ui.conversation.markdown_blocks import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from localspec.chat.events import Span
 
@@ -22,6 +22,7 @@ _PLAIN_FRAME = Frame(Content(""), Content(""))
 _GAP = Block(_PLAIN_FRAME, Gap())
 # A block that never ends (one line of a megabyte, a long listing) is cut here.
 _LONGEST_TAIL = 4000
+LONGEST_PIECE = 2000
 # A fence and the name of its language, as far as both are of a usual length.
 _OPENING = re.compile(r"\s*(`{3,40}(?![^\n]*`)|~{3,40}(?!~)) *([\w+#.-]{0,40})")
 
@@ -34,37 +35,45 @@ class Growing(Protocol):
 
 
 class GrowingMarkdown:
-    """Markdown: all top-level blocks but the last are final."""
+    """Markdown: all top-level blocks but the last are final.
 
-    def __init__(self) -> None:
+    Args:
+        references: where links lead that are defined in a part of the text that is still to come.
+    """
+
+    def __init__(self, references: Mapping[str, Any] | None = None) -> None:
+        self._references = references
         self._tail = ""
         self._any = False
 
     def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
         """Append text: blocks that have become final, and the new unfinished end.
 
-        Never is more than twice the longest tail parsed in one go, however much comes at once.
+        Never is more than the longest tail and a piece parsed in one go, however much comes.
         """
         text = "".join(span.text for span in spans)
         final: list[Block] = []
-        for start in range(0, len(text), _LONGEST_TAIL):
-            self._tail += text[start : start + _LONGEST_TAIL]
+        for start in range(0, len(text), LONGEST_PIECE):
+            self._tail += text[start : start + LONGEST_PIECE]
             final += self._finished()
             while len(self._tail) > _LONGEST_TAIL:
                 head, self._tail = cut(self._tail)
-                for _, blocks in parse(head):
+                for _, blocks in self._parse(head):
                     final += self._spaced(blocks)
-        groups = parse(self._tail)
+        groups = self._parse(self._tail)
         live = [block for _, blocks in groups for block in self._spaced(blocks, peek=True)]
         return final, live
 
     def _finished(self) -> list[Block]:
         """Take all top-level blocks but the last from the tail."""
-        groups = parse(self._tail)
+        groups = self._parse(self._tail)
         if len(groups) < 2:
             return []
         self._tail = "\n".join(self._tail.split("\n")[groups[-1][0] :])
         return [block for _, blocks in groups[:-1] for block in self._spaced(blocks)]
+
+    def _parse(self, source: str) -> list[tuple[int, list[Block]]]:
+        return parse(source, self._references)
 
     def _spaced(self, blocks: list[Block], *, peek: bool = False) -> list[Block]:
         """An empty line before every top-level block but the first."""

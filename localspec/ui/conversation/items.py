@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,11 +13,17 @@ from textual.content import Content
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason
+from localspec.safe_text import one_line, safe
 from localspec.ui import numbers
 from localspec.ui.conversation.blocks import Block, Frame, Paragraph, lay_out
-from localspec.ui.conversation.growing import Growing, GrowingMarkdown, GrowingOrigins
+from localspec.ui.conversation.growing import (
+    LONGEST_PIECE,
+    Growing,
+    GrowingMarkdown,
+    GrowingOrigins,
+)
+from localspec.ui.conversation.markdown_blocks import definitions
 from localspec.ui.conversation.thought import Thought
-from localspec.ui.safe_text import one_line, safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,15 +32,12 @@ if TYPE_CHECKING:
 
     from localspec.chat.history.record import Place
     from localspec.engine.stats import GenerationStats
-    from localspec.ui.contract import ChatSession
+    from localspec.process.messages import SessionInfo
 
 Figures: TypeAlias = "Mapping[str, Any]"
 """How an answer was made, by name; `figures_of` says what there can be."""
 
-# Text parsed block by block comes out as text parsed at once, with one exception: links whose
-# address is defined further down. Only with those is the whole text parsed again at the end.
-_LATE_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:", re.MULTILINE)
-_SHOWN_OF_QUESTION = 20_000
+_SHOWN_OF_QUESTION, _SHOWN_OF_NOTICE = 20_000, 5000
 _MUTED = "$foreground 65%"
 _FAINT = "$foreground 65%"
 _INDENT = Content("  ")
@@ -49,6 +52,8 @@ _ENDINGS = {
 class Item(ABC):
     """Something in the conversation. Lines are kept until the width or the item changes.
 
+    It is laid out step by step, so that nothing holds up the screen, however long it is.
+
     Attributes:
         place: which message of the conversation it shows, None for what is no message.
         strips: what the transcript has drawn, by line, with the line's place in the whole.
@@ -61,12 +66,24 @@ class Item(ABC):
         self._width = 0
 
     def lines(self, width: int) -> list[Content]:
-        """All lines, the empty one below included."""
+        """All lines, the empty one below included, however long that takes."""
+        while self.advance(width):
+            pass
+        return self._lines
+
+    def lines_so_far(self, width: int) -> list[Content]:
+        """The lines that are laid out, the empty one below included."""
         if width != self._width:
             self._width = width
             self.strips.clear()
-            self._lines = [*self._lay_out(width), Content("")]
+            self._lines = [Content("")]
+            self._begin()
         return self._lines
+
+    def advance(self, width: int) -> bool:
+        """Lay out a little more, some milliseconds' worth; whether there was any left."""
+        self.lines_so_far(width)
+        return self._step()
 
     def forget(self) -> None:
         """What was laid out or drawn is no longer right."""
@@ -74,24 +91,50 @@ class Item(ABC):
         self.strips.clear()
 
     @abstractmethod
+    def _begin(self) -> None:
+        """The width is another: nothing is laid out."""
+
+    @abstractmethod
+    def _step(self) -> bool:
+        """Lay out a little more; whether there was any left."""
+
+
+class _Short(Item):
+    """An item that is laid out in one step."""
+
+    _done = False
+
+    def _begin(self) -> None:
+        self._done = False
+
+    def _step(self) -> bool:
+        if self._done:
+            return False
+        self._lines, self._done = [*self._lay_out(self._width), Content("")], True
+        return True
+
+    @abstractmethod
     def _lay_out(self, width: int) -> list[Content]:
         """All lines but the empty one below."""
+
+
+def _shortened(text: str, limit: int) -> str:
+    """`text` made safe, as much of it as is laid out in one step."""
+    more = len(text) - limit
+    shown = safe(text[:limit])
+    return f"{shown}\n… and {more:,} more characters" if more > 0 else shown
 
 
 def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[Content]:
     return lay_out([Block(Frame(first, rest), Paragraph(text))], width)
 
 
-class Question(Item):
+class Question(_Short):
     """What the user said, exactly as typed."""
 
     def __init__(self, text: str, place: Place | None = None) -> None:
         super().__init__(place)
-        shown = safe(text)
-        if len(shown) > _SHOWN_OF_QUESTION:
-            more = len(shown) - _SHOWN_OF_QUESTION
-            shown = f"{shown[:_SHOWN_OF_QUESTION]}\n… and {more:,} more characters"
-        self._text = Content(shown)
+        self._text = Content(_shortened(text, _SHOWN_OF_QUESTION))
 
     def _lay_out(self, width: int) -> list[Content]:
         bar = Content.styled("▌ ", "$primary")
@@ -104,14 +147,16 @@ class Question(Item):
         ]
 
 
-class Notice(Item):
+class Notice(_Short):
     """A message of the app itself, in place; an error looks like one also without colour."""
 
     def __init__(self, text: str, remedy: str = "", *, error: bool = False) -> None:
         super().__init__()
         self._mark = ("✗ ", "bold $text-error") if error else ("• ", _MUTED)
-        self._text = Content.styled(safe(text), "$text-error" if error else _MUTED)
-        self._remedy = Content.styled(safe(remedy), _MUTED)
+        self._text = Content.styled(
+            _shortened(text, _SHOWN_OF_NOTICE), "$text-error" if error else _MUTED
+        )
+        self._remedy = Content.styled(_shortened(remedy, _SHOWN_OF_NOTICE), _MUTED)
 
     def _lay_out(self, width: int) -> list[Content]:
         lines = _wrapped(self._text, Content.styled(*self._mark), _INDENT, width)
@@ -120,10 +165,10 @@ class Notice(Item):
         return lines
 
 
-class Welcome(Item):
+class Welcome(_Short):
     """What an empty conversation shows: which pair is loaded and how to begin."""
 
-    def __init__(self, session: ChatSession) -> None:
+    def __init__(self, session: SessionInfo) -> None:
         super().__init__()
         self._session = session
 
@@ -131,7 +176,7 @@ class Welcome(Item):
         return [line for part in welcome(self._session) for line in part.wrap(width)]
 
 
-def welcome(session: ChatSession) -> list[Content]:
+def welcome(session: SessionInfo) -> list[Content]:
     """The pair, what the two models do, and the first keys to know."""
     draft = session.draft_name
     how = (
@@ -180,29 +225,48 @@ class Answer(Item):
         super().__init__()
         self._thinking = thinking or Thinking()
         self.thought = Thought(self._thinking)
-        self._spans: list[Span] = []
-        self._live: list[Block] = []
+        self._spans: list[Span] = [span for span in spans if span.text]
         self._by_origin = by_origin
+        self._ended = False
+        self._references: Mapping[str, Any] = {}
         self._footnote = Content("")
+        self._thought_grew = False
+        self._queue: deque[Block] = deque()  # blocks to be laid out
+        self._end_due = True  # whether the unfinished end is to be laid out
+        self._final_lines = 0
         self._start()
-        self.write(spans)
 
     @property
     def text(self) -> str:
         """The text so far, as it is shown."""
-        return "".join(span.text for span in self._spans)
+        return safe("".join(span.text for span in self._spans))
 
     @property
     def said(self) -> str:
         """The text without the thoughts, for copying."""
         spans, _ = Thought(self._thinking).take(self._spans, 0)
-        return "".join(span.text for span in spans)
+        return safe("".join(span.text for span in spans))
 
     def write(self, spans: Iterable[Span], tokens: int = 0) -> int:
-        """Append what one or several rounds released, `tokens` in all; the first line changed."""
-        new = [Span(safe(span.text), span.origin) for span in spans if span.text]
+        """Append what one or several rounds released, `tokens` in all; the first line changed.
+
+        Lines above the first one changed stay. What is more than a piece, or comes while the answer
+        is not laid out yet, waits for `advance`.
+        """
+        new = [span for span in spans if span.text]
+        behind = not self._width or bool(self._queue) or self._end_due or self._left()
         self._spans.extend(new)
-        return self._grow(new, tokens) if new else len(self._lines)
+        if not new:
+            return len(self._lines)
+        if behind or sum(len(span.text) for span in new) > LONGEST_PIECE:
+            self._end_due = True
+            return 0
+        self._take(self._piece(), tokens)
+        if self._show_grown_thought():
+            return 0
+        blocks = [*self._queue]
+        self._queue.clear()
+        return self._put(blocks, end=True)
 
     def show_thoughts(self, shown: bool) -> None:
         """Open or fold the thoughts."""
@@ -211,53 +275,105 @@ class Answer(Item):
 
     def finish(self, figures: Figures, reason: FinishReason | None) -> None:
         """No more text comes: say how it went."""
-        if not self._by_origin and (held := self.thought.flush()):
-            self._final_add(held)
+        self._ended = True
         self.thought.recall(figures)
-        if _LATE_DEFINITION.search(self.text):
+        self._references = definitions("".join(span.text for span in self._spans))
+        if self._references:
             self._start()
-            self._grow(self._spans)
         note = footnote(figures, reason, empty=not self._spans)
         self._footnote = Content("  ").join(
             part for part in (version_mark(self.place), Content.styled(note, _FAINT)) if part
         )
         self.forget()
 
-    def _final_add(self, text: str) -> None:
-        """Show text that was held back until it was clear that no mark comes."""
-        final, live = self._growing.add([Span(text, Origin.TARGET)])
-        self._final.extend(final)
-        self._live = live
-
     def show_origins(self, by_origin: bool) -> None:
         """Switch between Markdown and the text by origin; also while it grows."""
         if by_origin != self._by_origin:
             self._by_origin = by_origin
             self._start()
-            self._grow(self._spans)
 
     def _start(self) -> None:
-        self._growing: Growing = GrowingOrigins() if self._by_origin else GrowingMarkdown()
+        """Begin with the first span again."""
+        self._growing: Growing = (
+            GrowingOrigins() if self._by_origin else GrowingMarkdown(self._references)
+        )
         self._final: list[Block] = []
-        self._live = []
-        self._final_lines = 0
+        self._live: list[Block] = []
+        self._next = (0, 0)  # the span and the character that are to be taken next
         self.thought.restart()
         self.forget()
+        self._begin()
 
-    def _grow(self, spans: Sequence[Span], tokens: int = 0) -> int:
-        """Lay out what is new; lines above the first one changed, which is told, stay."""
+    def _begin(self) -> None:
+        head = [] if self._by_origin else self.thought.blocks()
+        self._queue = deque([*head, *self._final])
+        self._final_lines = 0
+        self._end_due = True
+
+    def _step(self) -> bool:
+        if self._queue:
+            self._put([self._queue.popleft()])
+        elif self._left():
+            self._take(self._piece())
+        elif self._ended and not self._by_origin and (held := self.thought.flush()):
+            self._grow([Span(safe(held), Origin.TARGET)])
+        elif self._show_grown_thought():
+            pass
+        elif self._end_due:
+            self._put([], end=True)
+        else:
+            return False
+        return True
+
+    def _left(self) -> bool:
+        """Whether there is text that has not been taken yet."""
+        return self._next[0] < len(self._spans)
+
+    def _piece(self) -> list[Span]:
+        """The next spans, cut where they are more than a piece."""
+        piece: list[Span] = []
+        room = LONGEST_PIECE
+        while room and self._left():
+            index, start = self._next
+            span = self._spans[index]
+            text = span.text[start : start + room]
+            room -= len(text)
+            at_end = start + len(text) == len(span.text)
+            self._next = (index + 1, 0) if at_end else (index, start + len(text))
+            piece.append(Span(safe(text), span.origin))
+        return piece
+
+    def _take(self, spans: Sequence[Span], tokens: int = 0) -> None:
+        """Divide text into thoughts, whose length stands above the answer, and the answer."""
         said, thought = self.thought.take(spans, tokens)
-        if thought and not self._by_origin:
+        self._grow(spans if self._by_origin else said)
+        self._thought_grew = self._thought_grew or (thought and not self._by_origin)
+
+    def _show_grown_thought(self) -> bool:
+        """Lay everything out anew if what stands above it has grown; whether it has."""
+        grew, self._thought_grew = self._thought_grew, False
+        if grew:
             self.forget()
-        final, self._live = self._growing.add(spans if self._by_origin else said)
+        return grew
+
+    def _grow(self, spans: Iterable[Span]) -> None:
+        final, self._live = self._growing.add(spans)
         self._final += final
-        if not self._width:
-            return 0
-        room = self._room(self._width)
+        self._queue.extend(final)
+        self._end_due = True
+
+    def _put(self, blocks: Sequence[Block], *, end: bool = False) -> int:
+        """Lay out blocks that are final, and the unfinished end; the first line changed."""
+        room = self._width - _INDENT.cell_length
         start = self._final_lines
-        new = self._indented(lay_out(final, room))
-        self._final_lines = start + len(new)
-        new += [*self._indented(lay_out(self._live, room)), Content("")]
+        new = [_INDENT + line for line in lay_out(blocks, room)]
+        self._final_lines += len(new)
+        if end:
+            new += [_INDENT + line for line in lay_out(self._live, room)]
+            if self._footnote:
+                new += _wrapped(self._footnote, _INDENT, _INDENT, self._width)
+            self._end_due = False
+        new.append(Content(""))
         # Most lines of a growing paragraph stay what they are: keep what was drawn of them.
         old = self._lines[start:]
         same = sum(1 for _ in takewhile(lambda pair: pair[0].is_same(pair[1]), zip(old, new)))  # noqa: B905
@@ -265,22 +381,6 @@ class Answer(Item):
         for y in [y for y in self.strips if y >= start + same]:
             del self.strips[y]
         return start + same
-
-    def _lay_out(self, width: int) -> list[Content]:
-        room = self._room(width)
-        head = [] if self._by_origin else self.thought.lines(room)
-        lines = self._indented([*head, *lay_out(self._final, room)])
-        self._final_lines = len(lines)
-        lines += self._indented(lay_out(self._live, room))
-        if self._footnote:
-            lines += _wrapped(self._footnote, _INDENT, _INDENT, width)
-        return lines
-
-    def _room(self, width: int) -> int:
-        return width - _INDENT.cell_length
-
-    def _indented(self, lines: list[Content]) -> list[Content]:
-        return [_INDENT + line for line in lines]
 
 
 def version_mark(place: Place | None) -> Content:

@@ -10,17 +10,20 @@ again.
 
 from __future__ import annotations
 
+import re
 from functools import cache
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from markdown_it import MarkdownIt
 from textual.content import Content
 from textual.highlight import highlight
 
+from localspec.safe_text import safe
 from localspec.ui.conversation.blocks import FAINT, Block, Code, Frame, Gap, Paragraph, Rule, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from markdown_it.token import Token
 
@@ -30,23 +33,51 @@ _HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 _INLINE = {"strong_open": "bold", "em_open": "italic", "s_open": "strike"}
 _CODE_SPAN = "bold $text-accent on $foreground 7%"
 _BULLETS = "•◦▪"
-# Colouring code costs time in every frame; past this it stays plain.
-_LONGEST_COLOURED = 6000
+# Colouring code costs time in every frame; past this it stays plain. So does a long line, which
+# is folded: every part of it looks through the colours of the whole.
+_LONGEST_COLOURED, _LONGEST_COLOURED_LINE = 6000, 500
 _LONGEST_INFO = 100
+# The parser fills up the rows of a table: with more places than this, lines stay what they are.
+_MOST_CELLS = 3000
+_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]{1,200}\]:[^\n]{0,500}$", re.MULTILINE)
+_MOST_DEFINITIONS = 100
 
 
 @cache
-def _parser() -> MarkdownIt:
+def _parser(*, tables: bool = True) -> MarkdownIt:
     """One parser for all: it keeps nothing between two texts, and making it takes a millisecond.
 
     HTML is off: what a model wrote must not vanish. Bare addresses are not searched for.
     """
-    return MarkdownIt("gfm-like", {"html": False, "linkify": False})
+    parser = MarkdownIt("gfm-like", {"html": False, "linkify": False})
+    return parser if tables else parser.disable("table")
 
 
-def parse(source: str) -> list[tuple[int, list[Block]]]:
-    """The top-level blocks of `source`, each with the number of its first line."""
-    tokens = _parser().parse(source)
+def definitions(text: str) -> Mapping[str, Any]:
+    """Where links lead that are defined in lines of their own (``[name]: address``).
+
+    Only the first hundred count: the parser takes ever longer for each.
+    """
+    found = islice(_DEFINITION.finditer(text), _MOST_DEFINITIONS)
+    context: dict[str, Any] = {}
+    _parser().parse("\n\n".join(match[0] for match in found), context)
+    references: Mapping[str, Any] = context.get("references", {})
+    return references
+
+
+def parse(
+    source: str, references: Mapping[str, Any] | None = None
+) -> list[tuple[int, list[Block]]]:
+    """The top-level blocks of `source`, each with the number of its first line.
+
+    Args:
+        source: some thousand characters; the parser takes more than twice as long for twice as
+            many of some kinds.
+        references: what `definitions` has found in the whole text.
+    """
+    rows = source.split("\n")
+    tables = len(rows) * max(row.count("|") for row in rows) <= _MOST_CELLS
+    tokens = _parser(tables=tables).parse(source, {"references": dict(references or {})})
     found: list[tuple[int, list[Block]]] = []
     start = 0
     for index, token in enumerate(tokens):
@@ -158,7 +189,7 @@ class _Builder:
     def _on_fence(self, token: Token) -> None:
         language = token.info.strip().partition(" ")[0]
         # A line this long was never meant as the name of a language; it must not vanish.
-        first = f"{token.info}\n" if len(token.info) > _LONGEST_INFO else ""
+        first = f"{safe(token.info)}\n" if len(token.info) > _LONGEST_INFO else ""
         self._emit(Code(code_lines(first + token.content, "" if first else language)))
 
     def _on_code_block(self, token: Token) -> None:
@@ -181,13 +212,18 @@ class _Builder:
 def code_lines(code: str, language: str) -> tuple[Content, ...]:
     """Source code, coloured where the language is known, one content a line."""
     code = code.removesuffix("\n")
-    if not language or len(code) > _LONGEST_COLOURED:
-        return tuple(Content(line) for line in code.split("\n"))
+    lines = code.split("\n")
+    long = len(code) > _LONGEST_COLOURED or max(map(len, lines)) > _LONGEST_COLOURED_LINE
+    if long or not language:
+        return tuple(Content(line) for line in lines)
     return tuple(highlight(code, language=language).split("\n", allow_blank=True))
 
 
 def inline(tokens: Sequence[Token]) -> Content:
-    """Words with their styles; a link shows where it leads."""
+    """Words with their styles; a link shows where it leads.
+
+    Made safe once more: the parser puts characters in the place of their names (``&#13;``).
+    """
     pieces: list[tuple[str, str]] = []
     styles: list[str] = []
     hrefs: list[str] = []
@@ -214,4 +250,4 @@ def inline(tokens: Sequence[Token]) -> Content:
             styles.append(_INLINE[kind])
         elif kind.endswith("_close"):
             styles.pop()
-    return Content.assemble(*pieces)
+    return Content.assemble(*((safe(text), style) for text, style in pieces))

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-from localspec.ui.safe_text import safe
+from localspec.safe_text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,8 @@ class Prompt(TextArea):
     """A text area that sends on Enter and breaks the line on Shift+Enter, Ctrl+J or Alt+Enter.
 
     Args:
-        accepts: asked on Enter, before anything else can happen: may this text be sent now?
+        accepts: asked on Enter, before anything else can happen: may this text be sent now? There
+            may be none.
         complete: asked on Tab: the whole text as it may go on, None where nothing is known.
     """
 
@@ -122,12 +123,16 @@ class Prompt(TextArea):
         if event.key == "enter":
             event.stop()
             event.prevent_default()
-            text = self.text.strip()
-            if text and self._accepts(text):
-                # Cleared here and not where the message arrives: keys typed on must survive.
-                self.sent.add(text)
-                self.clear()
-                self.post_message(self.Sent(text))
+            self.submit()
+
+    def submit(self) -> None:
+        """Send what is typed, if it may be sent now."""
+        text = self.text.strip()
+        if self._accepts(text) and text:
+            # Cleared here and not where the message arrives: keys typed on must survive.
+            self.sent.add(text)
+            self.clear()
+            self.post_message(self.Sent(text))
 
     async def on_paste(self, event: events.Paste) -> None:
         """Insert a paste as it is, all its lines, without control characters."""

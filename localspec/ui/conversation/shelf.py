@@ -15,6 +15,7 @@ from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.record import Place, Record
 from localspec.chat.history.records import PairReference, Stored
 from localspec.errors import ConversationError, LocalspecError
+from localspec.process.messages import Open
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from localspec.chat.history.tree import Node
     from localspec.ui.app import ChatApp
     from localspec.ui.conversation.items import Figures
+    from localspec.ui.conversation.transcript import Shown
 
 Result = TypeVar("Result")
 _PATIENCE_S = 5.0
@@ -122,7 +124,7 @@ class Shelf:
     # A turn
 
     def hear(self, event: TurnEvent) -> None:
-        """Note what the running answer says (the engine's thread)."""
+        """Note what the running answer says (the thread that hears the engine)."""
         self.record.hear(event)
 
     def begin(self, question: str | None, instead_of: str | None = None) -> list[Place]:
@@ -133,32 +135,30 @@ class Shelf:
         nodes = self.record.begin(question, session.settings, instead_of=instead_of)
         return [self.record.place(node) for node in nodes]
 
-    def end(self, known: Sequence[ChatMessage], figures: Figures) -> bool:
+    def end(self, said: Sequence[ChatMessage], figures: Figures) -> bool:
         """The turn is over; whether an answer joined the conversation.
 
         Args:
-            known: every message that was there before.
+            said: the messages that joined it.
             figures: how the answer was made.
         """
-        session = self._app.session
-        last = session.messages[-1] if session is not None and session.messages else None
-        kept = last is not None and last.role is Role.ASSISTANT and not _among(last, known)
-        self.record.end(last if kept else None, {**figures, "pair": self.record.pair.name})
-        return kept
+        answer = said[-1] if said and said[-1].role is Role.ASSISTANT else None
+        self.record.end(answer, {**figures, "pair": self.record.pair.name})
+        return answer is not None
 
-    def graft(self, known: Sequence[ChatMessage]) -> bool:
-        """Take over the session's conversation as a new beginning; whether there is one."""
+    def graft(self, said: Sequence[ChatMessage]) -> None:
+        """Let `said` be a new beginning."""
         session = self._app.session
-        if session is None or all(_among(message, known) for message in session.messages):
-            return False
-        self.record.graft(list(session.messages), session.settings)
-        return True
+        if session is not None:
+            self.record.graft(list(said), session.settings)
 
     # Versions
 
-    def nodes(self) -> list[tuple[Place, Figures]]:
-        """Where the messages in force stand, and how they were made."""
-        return [(self.record.place(node.id), node.figures) for node in self.record.nodes()]
+    def shown(self) -> list[Shown]:
+        """The messages in force, where they stand, and how they were made."""
+        return [
+            (node.message, self.record.place(node.id), node.figures) for node in self.record.nodes()
+        ]
 
     def step(self, node: str, by: int) -> None:
         """Show an earlier (-1) or later (+1) version of a message, and what followed it."""
@@ -172,7 +172,7 @@ class Shelf:
     def step_newest(self, by: int) -> None:
         """The same for the message that is picked, else for the newest that has versions."""
         picked = self._app.turns.editing
-        nodes = [place for place, _ in self.nodes() if place.versions > 1]
+        nodes = [place for _, place, _ in self.shown() if place.versions > 1]
         if picked is not None:
             nodes = [place for place in nodes if place.node == picked]
         if nodes:
@@ -193,8 +193,10 @@ class Shelf:
 
     def reopen(self) -> None:
         """Let the session know the path in force, then show it."""
-        messages = self.record.messages()
-        self._app.turns.change("open", lambda session: session.open(messages))
+        if self._app.engine.alive:
+            self._app.turns.change(Open(tuple(self.record.messages())), self._app.show_conversation)
+        else:
+            self._app.show_conversation()
 
     # Other conversations
 
@@ -276,18 +278,8 @@ class Shelf:
             return
         settings = parameters.from_document(stored.header.parameters, session.settings)
         self.record.open(stored)
-        messages = self.record.messages()
         other = stored.header.pair.name
         if other and other != session.pair_name:
             self._app.turns.notice = f"so far {other} answered here, now {session.pair_name} does"
-
-        def change(opened: Any) -> None:
-            opened.open(messages)
-            opened.settings = settings
-
-        self._app.turns.change("open", change)
-
-
-def _among(message: ChatMessage, known: Sequence[ChatMessage]) -> bool:
-    """Whether `message` itself is one of `known`: another may say the same."""
-    return any(message is one for one in known)
+        opened = Open(tuple(self.record.messages()), settings)
+        self._app.turns.change(opened, self._app.show_conversation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from textual.content import Content
 from localspec.chat.events import Span
 from localspec.chat.thinking import Thinking, ThoughtSplitter
 from localspec.ui import numbers
-from localspec.ui.conversation.blocks import Block, Frame, Paragraph, lay_out
+from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from localspec.ui.conversation.items import Figures
 
 _MUTED = "$foreground 65%"
+_SHOWN_WHILE_GROWING = 4000
+# As many lines as are laid out in one step; one that is longer is divided.
+_PART = re.compile(r".{1,4000}(?:\n|\Z)|.{4000}", re.DOTALL)
 
 
 class Thought:
@@ -89,8 +93,11 @@ class Thought:
         """Text that looked like the beginning of a mark at the very end."""
         return self._splitter.flush()
 
-    def lines(self, width: int) -> list[Content]:
-        """One line, and the text where it is open; nothing without thoughts."""
+    def blocks(self) -> list[Block]:
+        """One line, and the text where it is open; nothing without thoughts.
+
+        While it grows its end alone is shown: it is laid out anew for every frame.
+        """
         if not self._text.strip():
             return []
         doing = "thinking …" if self._splitter.inside else "thought"
@@ -109,6 +116,11 @@ class Thought:
         blank = Content("")
         blocks = [Block(Frame(blank, blank), Paragraph(head))]
         if self._open:
-            text = Content.styled(self._text.strip("\n"), f"{_MUTED} italic")
-            blocks.append(Block(Frame(bar, bar), Paragraph(text)))
-        return [*lay_out(blocks, width), Content("")]
+            text = self._text.strip("\n")
+            if self._splitter.inside and len(text) > _SHOWN_WHILE_GROWING:
+                text = f"…{text[-_SHOWN_WHILE_GROWING:]}"
+            blocks += [
+                Block(Frame(bar, bar), Paragraph(Content.styled(part, f"{_MUTED} italic")))
+                for part in (one.removesuffix("\n") for one in _PART.findall(text))
+            ]
+        return [*blocks, Block(Frame(blank, blank), Gap())]

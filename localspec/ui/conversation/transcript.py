@@ -7,9 +7,9 @@ they are out of sight, so an old conversation does not slow down a new answer.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
-from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
@@ -20,8 +20,8 @@ from textual.widget import Widget
 
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
+from localspec.ui.bases import Plain, PlainScrollBar
 from localspec.ui.conversation.items import Answer, Figures, Item, Notice, Question, Welcome
-from localspec.ui.plain import Plain, PlainScrollBar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,19 +30,25 @@ if TYPE_CHECKING:
     from textual.content import Content
     from textual.scrollbar import ScrollBar
     from textual.selection import Selection
+    from textual.timer import Timer
 
     from localspec.chat.conversation import Message
     from localspec.chat.history.record import Place
     from localspec.engine.stats import FinishReason
-    from localspec.ui.contract import ChatSession
+    from localspec.process.messages import SessionInfo
 
 # Laying out thousands of messages takes seconds: so many at once where one of them is wanted, and
 # so many where the reader comes to the top, who would feel more of them as a jerk.
 BATCH, STEP = 40, 10
 _TOP = 1
+# Laying out goes on for so long before keys and frames get their turn.
+_STRETCH_S, _PAUSE_S = 0.03, 0.005
 _JUMPS = 8  # by this part of what is seen an answer scrolls that grows at the end
 
 AnyItem = TypeVar("AnyItem", bound=Item)
+
+Shown: TypeAlias = "tuple[Message, Place, Figures]"
+"""A message, where it stands, and how it was made."""
 
 
 class Transcript(ScrollView, Plain, can_focus=False):
@@ -54,12 +60,14 @@ class Transcript(ScrollView, Plain, can_focus=False):
         self.thoughts_shown = False
         self._thinking = Thinking()
         self.items: list[Item] = []
-        self._older: list[tuple[Message | None, tuple[Place, Figures] | None]] = []
+        self._older: list[Shown] = []
         self._above = 0  # how many items stand above the messages
         self._more = 0  # whether one of the items below those says that there are older ones
         self._starts: list[int] = []
         self._margin = 2
         self._following = True  # whether the newest line is to be seen
+        self._goes_on: Timer | None = None  # while not everything is laid out
+        self._sought: Item | None = None  # what is to be seen once its place is known
         self._ground = Style()
         self.auto_links = False
 
@@ -74,19 +82,18 @@ class Transcript(ScrollView, Plain, can_focus=False):
 
     # Changing the conversation
 
-    def open(self, session: ChatSession, nodes: Sequence[tuple[Place, Figures]] = ()) -> None:
-        """Show a session's messages, or the welcome.
+    def open(self, session: SessionInfo, shown: Sequence[Shown]) -> None:
+        """Show a conversation, or the welcome.
 
         Args:
-            session: what to show.
-            nodes: where its messages stand and how they were made, if that is known.
+            session: what answers in it.
+            shown: its messages.
         """
         self._thinking = session.thinking
         self.items = [Notice(notice) for notice in session.notices]
-        if not session.messages:
+        if not shown:
             self.items.insert(0, Welcome(session))
-        known = nodes if len(nodes) == len(session.messages) else ()
-        self._older = list(zip_longest(session.messages, known, fillvalue=None))
+        self._older = list(shown)
         self._above = len(self.items)
         self._add_older()
         self._measure(0)
@@ -97,10 +104,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         batch, self._older = self._older[-count:], self._older[:-count]
         del self.items[self._above : self._above + self._more]
         items: list[Item] = []
-        for message, node in batch:
-            place, figures = node or (None, {})
-            if message is None:
-                continue
+        for message, place, figures in batch:
             if message.role == "user":
                 items.append(Question(message.content, place))
             elif message.role == "assistant":
@@ -115,13 +119,17 @@ class Transcript(ScrollView, Plain, can_focus=False):
 
     def _show_older(self, count: int = BATCH) -> None:
         """Add so many older messages and stay where the reader is."""
-        if not self._older:
-            return
+        if self._older:
+            self._add_older(count)
+            self._measure_above()
+
+    def _measure_above(self) -> None:
+        """What stands above has grown: stay where the reader is."""
         below = self.virtual_size.height - self.scroll_offset.y
-        self._add_older(count)
         self._measure(0)
-        top = self.virtual_size.height - below
-        self.scroll_to(y=top, animate=False, immediate=True)
+        if not self._following:
+            top = self.virtual_size.height - below
+            self.scroll_to(y=top, animate=False, immediate=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """At the top, older messages are added; at the end, what comes is followed."""
@@ -164,10 +172,15 @@ class Transcript(ScrollView, Plain, can_focus=False):
 
     def show(self, node: str) -> None:
         """Scroll to a message."""
-        item = self.find(node)
-        if item is not None:
-            top = self._starts[self.items.index(item)]
+        self._sought = self.find(node)
+        self._to_sought()
+
+    def _to_sought(self) -> None:
+        if self._sought in self.items:
+            top = self._starts[self.items.index(self._sought)]
             self.scroll_to(y=max(0, top - 1), animate=False, immediate=True)
+        if self._goes_on is None:
+            self._sought = None
 
     def answer_again(self) -> Answer | None:
         """Put a fresh answer in place of the last one; None where there is none."""
@@ -243,6 +256,8 @@ class Transcript(ScrollView, Plain, can_focus=False):
     def plain(self) -> str:
         """All that can be read here, as it is wrapped."""
         lines = [line for item in self.items for line in item.lines(self._text_width())]
+        if self._goes_on is not None:
+            self._go_on()
         return "\n".join(line.plain.rstrip() for line in lines)
 
     # Lines
@@ -270,18 +285,37 @@ class Transcript(ScrollView, Plain, can_focus=False):
         if width <= 0:
             return
         following = self.is_vertical_scroll_end
+        self._lay_out(width)
         del self._starts[first:]
-        line = self._starts[-1] + len(self.items[first - 1].lines(width)) if first else _TOP
+        line = self._starts[-1] + len(self.items[first - 1].lines_so_far(width)) if first else _TOP
         changed_from = line + changed
         for item in self.items[first:]:
             self._starts.append(line)
-            line += len(item.lines(width))
+            line += len(item.lines_so_far(width))
         height = self._with_room(line) if growing else line
         if height != self.virtual_size.height:
             self._set_height(height)
             if following:
                 self._to_end()
         self._draw_from(changed_from)
+
+    def _lay_out(self, width: int) -> None:
+        """Lay out what is not yet, the newest first; what takes longer goes on a moment later."""
+        until = time.thread_time() + _STRETCH_S
+        for item in reversed(self.items):
+            while item.advance(width):
+                if time.thread_time() > until:
+                    if self._goes_on is None:
+                        self._goes_on = self.set_timer(_PAUSE_S, self._go_on)
+                    return
+
+    def _go_on(self) -> None:
+        if self._goes_on is not None:
+            self._goes_on.stop()
+        self._goes_on = None
+        self._measure_above()
+        if self._sought is not None:
+            self._to_sought()
 
     def _with_room(self, lines: int) -> int:
         """`lines` and some empty ones below, into which an answer grows.
@@ -341,7 +375,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         if index < 0 or index >= len(self.items):
             return Strip.blank(self.size.width, self._ground.rich_style)
         item, local = self.items[index], absolute - self._starts[index]
-        lines = item.lines(self._text_width())
+        lines = item.lines_so_far(self._text_width())
         if local >= len(lines):
             return Strip.blank(self.size.width, self._ground.rich_style)
         selection = self.text_selection

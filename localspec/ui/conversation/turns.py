@@ -5,23 +5,22 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from localspec.chat.events import PromptProgress, RoundText, TurnEnd, TurnsLeftOut
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnEnd, TurnsLeftOut
+from localspec.process.messages import Compact, Compare, Regenerate, Request, Reset
 from localspec.ui.conversation.items import figures_of
+from localspec.ui.messages import Inbox
 from localspec.ui.pace import Pace
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from textual.timer import Timer
 
-    from localspec.chat.conversation import Message
     from localspec.chat.events import Span, TurnEvent
-    from localspec.engine.cancel import Cancel
     from localspec.ui.app import ChatApp
-    from localspec.ui.contract import ChatSession
     from localspec.ui.conversation.items import Answer
-    from localspec.ui.engine_thread import Job
 
 
 class Phase(Enum):
@@ -33,19 +32,25 @@ class Phase(Enum):
     STOPPING = auto()
     CHANGING = auto()
     UNUSABLE = auto()
+    DEAD = auto()
 
 
 ANY_TIME = frozenset(Phase)
-LOADED = ANY_TIME - {Phase.LOADING, Phase.UNUSABLE}
+LOADED = frozenset({Phase.READY, Phase.ANSWERING, Phase.STOPPING, Phase.CHANGING})
 IDLE = frozenset({Phase.READY})
-LOADABLE = frozenset({Phase.READY, Phase.UNUSABLE})
+LOADABLE = frozenset({Phase.READY, Phase.UNUSABLE, Phase.DEAD})
 WHOLE = frozenset({Phase.LOADING, *LOADABLE})  # no message is being written
 
 
 class Turns:
     """Runs turns one at a time; lives in the screen's thread.
 
+    Args:
+        app: whose turns they are.
+        announce: called from any thread when the inbox is to be looked at.
+
     Attributes:
+        inbox: where turn events arrive, from any thread.
         phase: what the engine is doing.
         pace: how often its answers are drawn.
         editing: the node of the question that is being edited, None for a new one.
@@ -53,8 +58,9 @@ class Turns:
         notice: to be shown once the change that is being made is done.
     """
 
-    def __init__(self, app: ChatApp) -> None:
+    def __init__(self, app: ChatApp, announce: Callable[[], object]) -> None:
         self._app = app
+        self.inbox = Inbox(announce)
         self.phase = Phase.LOADING
         self.pace = Pace()
         self._flush_timer: Timer | None = None
@@ -62,7 +68,8 @@ class Turns:
         self._asked = ""
         self._replaced: Answer | None = None
         self._end: TurnEnd | None = None
-        self._known: list[Message] = []
+        self._heard: list[Span] = []
+        self._then: Callable[[], None] | None = None
         self._instead_of: str | None = None
         self._summing = False
         self._tokens = 0
@@ -92,7 +99,6 @@ class Turns:
 
     def ask(self, text: str) -> None:
         """Send `text` to the model, after `reserve`."""
-        self._know()
         app, self._instead_of, self.editing = self._app, self.editing, None
         earlier = None
         if self._instead_of is not None:
@@ -114,25 +120,23 @@ class Turns:
             self.phase = Phase.READY
             self._app.say_briefly("there is no answer yet")
             return
-        self._know()
         self._instead_of = None
         (answer.place,) = self._app.shelf.begin(None)
         self._begin(answer, "")
-        self._app.engine.regenerate()
+        self._app.engine.begin(Regenerate())
 
     def compact(self) -> None:
         """Have the conversation summed up; the summary takes its place, as another version."""
         if not self.free() or not self.reserve():
             return
-        self._know()
         self._summing = True
         self._begin(self._app.transcript.ask("/compact"), "")
-        self._app.engine.compact()
+        self._app.engine.begin(Compact())
 
-    def _compacted(self, error: Exception | None) -> None:
+    def _compacted(self, error: Exception | None, said: Sequence[Message]) -> None:
         self._summing = False
-        self.phase = Phase.READY
-        if self._app.shelf.graft(self._known):
+        if said:
+            self._app.shelf.graft(said)
             self.notice = "this summary is what the model knows from now on; F9 goes back"
         elif error is not None:
             self.notice = ": ".join(in_words(error))
@@ -171,26 +175,27 @@ class Turns:
 
     def clear(self) -> None:
         """Begin a new conversation."""
-        self.change("clear", lambda session: session.reset())
+        self.change(Reset(), self._app.cleared)
 
-    def change(self, label: str, job: Job) -> None:
-        """Change the session between turns, if it is free."""
+    def change(self, request: Request, then: Callable[[], None]) -> None:
+        """Change the session between turns, if it is free; once it is done, do `then`."""
         if self.free():
-            self.phase = Phase.CHANGING
-            self._app.engine.change(label, job)
+            self.phase, self._then = Phase.CHANGING, then
+            self._app.engine.change(request)
 
-    def change_long(self, label: str, job: Callable[[ChatSession, Cancel], None]) -> bool:
-        """The same for a job that takes long and can be stopped; whether it has begun."""
-        if not self.free():
-            return False
+    def compare(self, text: str, before: Sequence[Message]) -> None:
+        """Have `text` answered twice after `before`; `stop` ends it."""
+        self._app.engine.reserve()
         self.phase = Phase.CHANGING
-        self._app.engine.change_long(label, job)
-        return True
+        self._app.engine.begin(Compare(text, tuple(before)))
 
-    def changed(self) -> None:
+    def changed(self, *, done: bool) -> None:
         """The change has been made, or refused."""
         self.phase = Phase.READY
         self.editing = None
+        then, self._then = self._then, None
+        if done and then is not None:
+            then()
 
     def shown(self) -> tuple[str, str]:
         """What is going on, for the status line, and which key matters."""
@@ -204,12 +209,9 @@ class Turns:
             self._app.say_briefly(REASONS[self.phase])
         return self.phase is Phase.READY
 
-    def _know(self) -> None:
-        session = self._app.session
-        self._known = list(session.messages) if session else []
-
     def _begin(self, answer: Answer, asked: str) -> None:
         self._answer, self._asked, self._end = answer, asked, None
+        self._heard.clear()
         self.pace.start()
         self._app.turn_began()
 
@@ -223,11 +225,31 @@ class Turns:
         else:
             self._flush()
 
-    def over(self, error: Exception | None) -> None:
-        """The engine is free: draw the rest, settle the answer, open the gate."""
+    def died(self, error: Exception) -> None:
+        """There is no engine any more: what it said so far is kept."""
+        if self.busy:
+            self._flush()
+            text = "".join(span.text for span in self._heard)
+            said = [Message(Role.ASSISTANT, text, None, tuple(self._heard))] if text else []
+            self.over(error, [] if self._summing else said, Phase.DEAD)
+        else:
+            self._app.transcript.say(*in_words(error), error=True)
+        self.phase, self._then = Phase.DEAD, None
+
+    def over(
+        self, error: Exception | None, said: Sequence[Message], phase: Phase = Phase.READY
+    ) -> None:
+        """The turn is over: draw the rest, settle the answer, open the gate.
+
+        Args:
+            error: why it failed; None where it did not.
+            said: the messages that joined the conversation.
+            phase: what the engine is doing now.
+        """
         self._flush()
+        self.phase = phase
         if self._summing:
-            self._compacted(error)
+            self._compacted(error, said)
             self._answer = None
             self._app.turn_ended()
             return
@@ -235,14 +257,13 @@ class Turns:
         figures = figures_of(end.stats if end else None)
         if answer is not None:
             figures.update(answer.thought.figures())
-        kept = self._app.shelf.end(self._known, figures)
+        kept = self._app.shelf.end(said, figures)
         if answer is not None:
             self._app.transcript.finish(answer, figures, end.reason if end else None)
             if self._replaced is not None and not answer.text:
                 # As the session does: an answer that never began replaces nothing.
                 self._app.transcript.put_back(answer, self._replaced)
                 self._answer = None
-        self.phase = Phase.READY
         if not kept and self._instead_of is not None:
             self._back(error)
         elif error is not None:
@@ -273,8 +294,9 @@ class Turns:
             self._flush_timer.stop()
             self._flush_timer = None
         spans: list[Span] = []
-        for event in self._app.engine.outbox.collect():
+        for event in self.inbox.collect():
             spans.extend(self._take(event))
+        self._heard += spans
         if self._answer is not None and spans:
             self._app.transcript.write(self._answer, spans, self._tokens)
             self._app.dashboard.go_along()
@@ -288,6 +310,8 @@ class Turns:
             return event.spans
         if isinstance(event, PromptProgress):
             self._app.show_prompt_progress(event)
+        elif isinstance(event, Noticed):
+            self._app.transcript.say_before(self._answer, event.text)
         elif isinstance(event, TurnsLeftOut):
             self._app.transcript.say_before(
                 self._answer,
@@ -307,6 +331,7 @@ REASONS = {
     Phase.STOPPING: "the answer is being stopped",
     Phase.CHANGING: "one moment",
     Phase.UNUSABLE: "no model is loaded: /pairs chooses one",
+    Phase.DEAD: "the models are gone: Enter loads them again",
 }
 
 _SHOWN = {
@@ -316,4 +341,5 @@ _SHOWN = {
     Phase.STOPPING: ("stopping …", ""),
     Phase.CHANGING: ("one moment …", ""),
     Phase.UNUSABLE: ("no model is loaded", "/pairs chooses one, Ctrl+Q quits"),
+    Phase.DEAD: ("the models are gone", "Enter loads them again"),
 }

@@ -11,18 +11,18 @@ from localspec.ui.panel.panel import CompactPanel, FullPanel, PanelForm, natural
 if TYPE_CHECKING:
     from textual.timer import Timer
 
+    from localspec.process.messages import Status
     from localspec.ui.app import ChatApp
 
 _FIGURES_S = 0.75
 _STALE_S = 1.5  # longer than two frames of a running answer are ever apart
-_MEMORY_S = 1.0
 
 
 class Dashboard:
-    """Both forms of the panel, fed from snapshots of the session.
+    """Both forms of the panel, fed with what the engine tells of itself.
 
     Args:
-        app: whose session it is.
+        app: whose panel it is.
         form: the form to begin with; None for what suits the terminal's size.
 
     Attributes:
@@ -37,7 +37,9 @@ class Dashboard:
         self.full = FullPanel(self.state, id="full")
         self._chosen = PanelForm(form) if form is not None else None
         self._timer: Timer | None = None
-        self._taken_at = self._memory_at = float("-inf")
+        self._status: Status | None = None
+        self._fresh = self._running = False
+        self._taken_at = float("-inf")
 
     def start(self) -> None:
         """The app is on screen: from now on `run` has an effect."""
@@ -45,39 +47,38 @@ class Dashboard:
 
     def run(self, running: bool) -> None:
         """Let the figures move, or stand still."""
+        self._running = running
         if self._timer is not None:
             (self._timer.resume if running else self._timer.pause)()
 
     def go_along(self) -> None:
-        """Text is being drawn: figures that are due go into the same frame.
+        """Text is being drawn: new figures go into the same frame.
 
         A frame of their own costs as much again: whatever changes, all of the screen is put
         together.
         """
-        if time.monotonic() - self._taken_at >= _FIGURES_S:
+        if self._fresh:
             self.refresh()
 
     def _tick(self) -> None:
         """No text comes (a prompt is read, a model thinks hard): the figures move all the same."""
-        if time.monotonic() - self._taken_at >= _STALE_S:
+        if self._fresh and time.monotonic() - self._taken_at >= _STALE_S:
+            self.refresh()
+
+    def hear(self, status: Status) -> None:
+        """Take what the engine tells; while text is drawn it waits for that."""
+        self._status, self._fresh = status, True
+        if not self._running:
             self.refresh()
 
     def refresh(self) -> None:
-        """Take a fresh snapshot and show it."""
-        session = self._app.session
-        if session is None:
+        """Show what the engine told last."""
+        if self._status is None:
             return
-        self.state.take(session.figures())
-        now = self._taken_at = time.monotonic()
-        if now - self._memory_at >= _MEMORY_S:
-            self.state.memory = session.memory()
-            self._memory_at = now
+        self.state.take(self._status.figures)
+        self.state.memory = self._status.memory
+        self._fresh, self._taken_at = False, time.monotonic()
         self._redraw()
-
-    def refresh_everything(self) -> None:
-        """Take a fresh snapshot, the memory included."""
-        self._memory_at = float("-inf")
-        self.refresh()
 
     def cycle(self, wanted: str) -> None:
         """Choose the form by name, or the next one."""

@@ -11,10 +11,10 @@ from textual.content import Content
 
 from localspec.chat.figures import Figures
 from localspec.chat.wording import gamma_words
+from localspec.safe_text import one_line
 from localspec.ui import numbers
 from localspec.ui.panel import drawing
 from localspec.ui.panel.memory import machine_lines, memory_lines, short_memory_lines
-from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from localspec.safe_text import one_line
 from localspec.ui import numbers
 from localspec.ui.panel import drawing
-from localspec.ui.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.engine.stats import MemoryUse

@@ -14,8 +14,8 @@ from textual.content import Content
 from textual.geometry import Region
 from textual.visual import Visual
 
+from localspec.ui.bases import Plain, Uncopied
 from localspec.ui.panel.layout import compact_lines, full_lines, head_lines
-from localspec.ui.plain import Plain, Uncopied
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

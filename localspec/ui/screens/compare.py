@@ -1,14 +1,8 @@
-"""One prompt answered twice, without and with speculation, side by side with both speeds.
-
-One after the other: at the same time they would take each other's speed. Both use the caches that
-the conversation has anyway, so that nothing is needed beyond what was planned for when it was
-loaded. The conversation stays what it was.
-"""
+"""One prompt answered twice, without and with speculation, side by side with both speeds."""
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +14,7 @@ from textual.widgets import Static
 from localspec.chat.conversation import Role
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.errors import UsageError
-from localspec.ui.safe_text import one_line, safe
+from localspec.safe_text import one_line, safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,18 +24,15 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from localspec.chat.conversation import Message
-    from localspec.engine.cancel import Cancel
+    from localspec.chat.events import TurnEvent
     from localspec.engine.stats import GenerationStats
-    from localspec.ui.contract import ChatSession
 
-COMPARE = "compare"  # what the engine's job is called
 _EVERY_S = 0.125
-_SEED_BITS = 32
 
 
 @dataclass(slots=True)
 class Side:
-    """One of the two answers: the engine's thread writes it, the screen reads it.
+    """One of the two answers.
 
     Attributes:
         speculation: whether it is drafted.
@@ -53,48 +44,26 @@ class Side:
     text: str = ""
     stats: GenerationStats | None = None
 
+    def hear(self, event: TurnEvent) -> None:
+        """Take what the answer says."""
+        if isinstance(event, RoundText):
+            self.text += event.text
+        elif isinstance(event, TurnEnd):
+            self.stats = event.stats
 
-def question(session: ChatSession, typed: str) -> tuple[str, Sequence[Message]]:
+
+def question(messages: Sequence[Message], typed: str) -> tuple[str, Sequence[Message]]:
     """What to answer, and what was said before it: what is typed, else the last question.
 
     Raises:
-        UsageError: there is neither, or nothing can be drafted.
+        UsageError: there is neither.
     """
-    if session.speculation_note:
-        raise UsageError(f"there is nothing to compare: {session.speculation_note}")
-    messages = list(session.messages)
     if typed.strip():
         return typed, messages
     users = [i for i, message in enumerate(messages) if message.role is Role.USER]
     if not users:
         raise UsageError("there is no prompt to answer twice", "Type one first.")
     return messages[users[-1]].content, messages[: users[-1]]
-
-
-def answer_twice(
-    session: ChatSession,
-    text: str,
-    before: Sequence[Message],
-    sides: Sequence[Side],
-    cancel: Cancel,
-) -> None:
-    """Answer `text` once for every side (engine's thread); the session stays what it was."""
-    settings = session.settings
-    sampling = settings.sampling
-    if sampling.seed is None:  # both sides draw the same
-        sampling = replace(sampling, seed=secrets.randbits(_SEED_BITS))
-    with session.aside():
-        for side in sides:
-            session.open(before)
-            session.settings = replace(settings, sampling=sampling, repeatable=True)
-            session.speculation = side.speculation
-            for event in session.turn(text, cancel):
-                if isinstance(event, RoundText):
-                    side.text += event.text
-                elif isinstance(event, TurnEnd):
-                    side.stats = event.stats
-            if cancel.is_set():
-                return
 
 
 def heading(side: Side) -> Content:
@@ -147,16 +116,15 @@ class CompareScreen(ModalScreen[None]):
 
     Args:
         asked: the prompt.
-        sides: without and with speculation.
         stop: asks the engine to end.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "leave", "Close")]
 
-    def __init__(self, asked: str, sides: tuple[Side, Side], stop: Callable[[], None]) -> None:
+    def __init__(self, asked: str, stop: Callable[[], None]) -> None:
         super().__init__()
         self._asked = asked
-        self._sides = sides
+        self._sides = sides = Side(speculation=False), Side(speculation=True)
         self._stop = stop
         self._heads = [Static("", markup=False, classes="side-head") for _ in sides]
         self._texts = [Static("", markup=False) for _ in sides]
@@ -174,6 +142,10 @@ class CompareScreen(ModalScreen[None]):
                         with VerticalScroll():
                             yield text
             yield self._foot
+
+    def hear(self, event: TurnEvent, *, speculation: bool) -> None:
+        """Take an event of one of the answers."""
+        self._sides[speculation].hear(event)
 
     def on_mount(self) -> None:
         """Draw now and then, until both are there."""

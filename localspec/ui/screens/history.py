@@ -16,9 +16,9 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.history import exchange
+from localspec.safe_text import one_line
 from localspec.ui import numbers
-from localspec.ui.marked_list import MarkedList
-from localspec.ui.safe_text import one_line
+from localspec.ui.bases import MarkedList
 from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:

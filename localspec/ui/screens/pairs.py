@@ -1,271 +1,190 @@
-"""What the app does with pairs: it lists, checks, pulls and removes them in a thread of its own."""
+"""The screen of pairs: the catalogue and what is installed; pull, use and remove from the list."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from textual.message import Message
+from textual import on
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
 
-from localspec.errors import Cancelled, UsageError
-from localspec.pairs import installed, listing, pull, remove, request, units
-from localspec.pairs.hub.patience import Patience
-from localspec.pairs.request import PullRequest
-from localspec.ui.commands import EVERYWHERE
-from localspec.ui.conversation.turns import REASONS, Phase
-from localspec.ui.screens.pairs_layout import PairsState, Work
-from localspec.ui.screens.pairs_screen import PairsScreen
-from localspec.ui.wording import in_words
+from localspec.ui.bases import MarkedList
+from localspec.ui.screens import pairs_lines
+from localspec.ui.screens.pairs_lines import Work
 
 if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.timer import Timer
+
     from localspec.pairs.listing import Row
-    from localspec.pairs.pull import PullPlan, PullProgress
-    from localspec.ui.app import ChatApp
+    from localspec.ui.pair_work import Pairs
 
-_STOP_WITHIN_S = 2.0
-
-
-@dataclass
-class PairNews(Message):
-    """A piece of work has ended.
-
-    Attributes:
-        settle: brings the state up to date, in the screen's thread.
-    """
-
-    settle: Callable[[], None]
+_REDRAW_S = 0.25
+_LABEL = "$foreground 65%"
+_TYPING = (("Enter", "check"), ("Esc", "leave"))
+_FORM = "user/repo[:QUANT] [--draft user/repo] [--name NAME]"
 
 
-class Pairs:
-    """Knows what the pairs screen shows, whether it is open or not; lives in the screen's thread.
+class PairsScreen(ModalScreen[None]):
+    """Shows what `Pairs` knows and passes on keys; everything lasting is in there.
 
     Args:
-        app: the app.
-        post: takes messages from any thread.
+        pairs: does the work.
     """
 
-    def __init__(self, app: ChatApp, post: Callable[[Message], object]) -> None:
-        self._app = app
-        self._post = post
-        self._patience = Patience()
-        self._thread: threading.Thread | None = None
-        self._screen: PairsScreen | None = None
-        self._asked: dict[str, PullRequest] = {}  # by the name that the pair will have
-        self.state = PairsState()
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape,q,f12", "back", "Close"),
+        ("x,delete", "remove", "Remove"),
+        ("c", "cancel", "Cancel"),
+        ("r", "refresh", "Look again"),
+        ("p", "ask", "Pull another"),
+    ]
 
-    # What the user asks for
+    def __init__(self, pairs: Pairs) -> None:
+        super().__init__()
+        self._pairs = pairs
+        self._list = MarkedList(id="pair-list")
+        self._head = Static(markup=False, id="pair-head")
+        self._detail = Static(markup=False, id="pair-detail")
+        self._keys = Static(markup=False, id="pair-keys")
+        self._ask = Input(placeholder=_FORM, id="pair-ask", compact=True, select_on_focus=False)
+        self._ask.cursor_blink = False
+        self._drawn: list[Content] = []
+        self._follow: Timer | None = None
 
-    def show(self) -> None:
-        """Open the screen; it closes itself."""
-        if self._screen is not None:
-            return
-        self._screen = PairsScreen(self)
-        self._app.push_screen(self._screen)
-        self.refresh()
+    def compose(self) -> ComposeResult:
+        """The list above, what is known about its selected line below."""
+        with Vertical(id="pairs") as box:
+            box.border_title = "Pairs"
+            yield self._head
+            yield self._list
+            yield self._ask
+            yield self._detail
+            yield self._keys
 
-    def closed(self) -> None:
-        """The screen has been closed; a pull goes on."""
-        self._screen = None
-        self.step_back()
+    def on_mount(self) -> None:
+        """Show what there is; while something is being done, its news come from another thread."""
+        self._ask.display = False
+        self._list.focus()
+        self._follow = self.set_interval(_REDRAW_S, self.redraw, pause=True)
+        self.call_after_refresh(self.redraw)
 
-    def act(self, row: Row) -> None:
-        """Do what Enter does on `row`: use it, check it, or pull what was checked."""
-        state = self.state
-        state.doomed = ""
-        if row.name == state.in_use:
-            self._say(f"{row.name} is in use")
-        elif state.checked(row.name) is not None:
-            self._pull(state.checked(row.name))
-        elif row.state == "installed":
-            self._use(row.name)
-        else:
-            self._check(row.name, self._asked.get(row.name) or PullRequest(row.name))
+    def on_unmount(self) -> None:
+        """However it was closed."""
+        self._pairs.closed()
 
-    def ask(self, text: str) -> bool:
-        """Check what was typed, as `localspec pull` would; whether it can be looked at."""
-        self.state.doomed = ""
-        try:
-            wanted = request.parse(text)
-        except UsageError as error:
-            self.state.said = (f"✗ {error.message}", error.remedy)
-            self.redraw()
-            return False
-        return self._check(text, wanted, typed=True)
+    def on_resize(self) -> None:
+        """Lay out for the new size."""
+        self.call_after_refresh(self.redraw)
 
-    def remove(self, row: Row) -> None:
-        """Remove `row` when it is asked for the second time."""
-        state = self.state
-        if row.name == state.in_use:
-            self._say(f"{row.name} is in use: change to another pair first")
-        elif row.state == "available" or row.kind == "demo":
-            self._say(f"{row.name} is not installed" if row.kind != "demo" else "demo stays")
-        elif state.doomed != row.name:
-            state.doomed, state.said = row.name, ()
-        else:
-            state.doomed = ""
-            self._begin(Work.REMOVING, row.name, lambda: self._remove(row.name))
+    def action_back(self) -> None:
+        """Leave the line that is being typed, a question, or the screen."""
+        if self._ask.display:
+            self._show_ask(shown=False)
+        elif not self._pairs.step_back():
+            self.dismiss()
+
+    def action_remove(self) -> None:
+        """Remove the selected pair, asked twice."""
+        if (row := self._row()) is not None:
+            self._pairs.remove(row)
+
+    def action_cancel(self) -> None:
+        """Stop a check or a pull."""
+        self._pairs.cancel()
+
+    def action_refresh(self) -> None:
+        """Look at the disk again."""
+        self._pairs.refresh()
+
+    def action_ask(self) -> None:
+        """Have a reference typed, for what is not in the list."""
+        self._show_ask(shown=True)
+
+    def select(self, name: str) -> None:
+        """Go to the line of `name`."""
         self.redraw()
+        names = [row.name for row in self._pairs.state.shown()]
+        if name in names:
+            self._list.highlighted = names.index(name)
 
-    def cancel(self) -> None:
-        """Stop what is being done; what came of a download stays."""
-        if self.state.work is not Work.NONE:
-            self._patience.cancel.set()
+    @on(Input.Submitted)
+    def _typed(self, event: Input.Submitted) -> None:
+        if self._pairs.ask(event.value):
+            self._show_ask(shown=False)
 
-    def step_back(self) -> bool:
-        """Leave a question unanswered; whether there was one."""
-        asked = self.state.doomed or self.state.plan is not None or self.state.guest is not None
-        if self.state.work is not Work.PULLING:
-            self.state.plan = self.state.guest = None
-        self.state.doomed = ""
-        self.redraw()
-        return bool(asked) and self.state.work is not Work.PULLING
+    def _show_ask(self, *, shown: bool) -> None:
+        self._ask.display = shown
+        (self._ask if shown else self._list).focus()
+        self._draw_detail()
 
-    def refresh(self) -> None:
-        """Look at the disk and at the catalogue again."""
-        session = self._app.session
-        self.state.in_use = session.pair_name if session is not None else ""
-        threading.Thread(target=self._list_safely, name="pairs list", daemon=True).start()
+    @on(OptionList.OptionSelected)
+    def _selected(self) -> None:
+        if (row := self._row()) is not None:
+            self._pairs.act(row)
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self) -> None:
+        self._draw_detail()
 
     def redraw(self) -> None:
-        """Show the state as it is now, if the screen is open."""
-        if self._screen is not None:
-            self._screen.redraw()
+        """Show the state as it is now."""
+        if not self.is_mounted:
+            return
+        self._draw_list()
+        self._draw_detail()
+        if self._follow is not None:
+            at_work = self._pairs.state.work is not Work.NONE
+            (self._follow.resume if at_work else self._follow.pause)()
 
-    def app_hints(self) -> list[tuple[str, str]]:
-        """Keys of the app that work on the screen as well, and what they do."""
-        stop = [("Ctrl+C", "stop the answer")] if self._app.turns.phase is Phase.ANSWERING else []
-        general = [
-            (one.shown, one.footer.lower()) for one in self._app.commands if one.name in EVERYWHERE
-        ]
-        return [*stop, *general, ("Ctrl+P", "palette")]
+    def _row(self) -> Row | None:
+        rows, at = self._pairs.state.shown(), self._list.highlighted
+        return rows[at] if at is not None and at < len(rows) else None
 
-    def shut_down(self) -> None:
-        """The app ends: stop, and give the thread a moment to let go of its files."""
-        self._patience.cancel.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_WITHIN_S)
-
-    def take(self, news: PairNews) -> None:
-        """Work has ended (a message of the app)."""
-        news.settle()
-        self.redraw()
-
-    # The work itself, in its own thread
-
-    def _list(self) -> None:
-        rows = listing.rows()
-        used = remove.used_bytes(installed.all_pairs())
-        self._tell(lambda: self.state.list(rows, used))
-
-    def _list_safely(self) -> None:
-        try:
-            self._list()
-        except Exception as error:
-            text, _ = in_words(error)
-            self._tell(lambda: self._say(f"✗ {text}"))
-
-    def _look(self, wanted: PullRequest) -> None:
-        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience, self._note)
-        pull.require_room(plan)
-        self._tell(lambda: self._looked(plan, wanted))
-
-    def _note(self, text: str) -> None:
-        self.state.note = text  # one word, read by the screen now and then
-
-    def _fetch(self, plan: PullPlan) -> None:
-        record = pull.execute(plan, self._patience, self._progress)
-        self._tell(lambda: self._ended(f"{record.name} is installed", "Enter uses it."))
-        self._list()
-
-    def _progress(self, progress: PullProgress) -> None:
-        self.state.move(progress)
-
-    def _remove(self, name: str) -> None:
-        removal = remove.remove(name, self._patience)
-        kept = f"{len(removal.kept)} files are kept: others use them" if removal.kept else ""
-        text = f"{name} is removed, {units.size(removal.freed)} freed"
-        self._tell(lambda: self._ended(text, kept))
-        self._list()
-
-    # Around it
-
-    def _use(self, name: str) -> None:
-        self._app.in_use.switch(name)
-        if self._app.session is None and self._screen is not None:
-            self._screen.dismiss()
+    def _draw_list(self) -> None:
+        """Write only the lines that say something else; the selection stays on its pair."""
+        state = self._pairs.state
+        width = max(0, self._list.scrollable_content_region.width - 2)
+        self._head.update(pairs_lines.head_line(width))
+        rows = state.shown()
+        lines = [pairs_lines.row_line(state, row, width) for row in rows]
+        names = [row.name for row in rows]
+        if names == [option.id for option in self._list.options]:
+            for name, line, before in zip(names, lines, self._drawn, strict=True):
+                if not line.is_same(before):
+                    self._list.replace_option_prompt(name, line)
         else:
-            self._say(REASONS[self._app.turns.phase])
+            here = self._list.highlighted_option
+            self._list.clear_options()
+            self._list.add_options(
+                [Option(line, id=name) for name, line in zip(names, lines, strict=True)]
+            )
+            wanted = here.id if here is not None else state.name or state.in_use
+            self._list.highlighted = names.index(wanted) if wanted in names else 0
+        self._drawn = lines
 
-    def _check(self, name: str, wanted: PullRequest, *, typed: bool = False) -> bool:
-        return self._begin(Work.CHECKING, name, lambda: self._look(wanted), typed=typed)
+    def _draw_detail(self) -> None:
+        state, row = self._pairs.state, self._row()
+        width = self._keys.size.width
+        room = 3 if self.size.height < 16 else 8 if self.size.height < 30 else 14
+        lines = pairs_lines.detail_lines(state, row, width, room)
+        self._detail.styles.height = room
+        self._detail.update(Content("\n").join(lines))
+        self.query_one("#pairs").border_subtitle = Content(pairs_lines.summary(state))
+        self._keys.update(self._key_line(row, width))
 
-    def _pull(self, plan: PullPlan | None) -> None:
-        if plan is not None:
-            self.state.expect(plan)  # before the first progress can come
-            self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
-
-    def _begin(
-        self, work: Work, name: str, job: Callable[[], None], *, typed: bool = False
-    ) -> bool:
-        """Start `job` unless something else is being done; whether it was started."""
-        state = self.state
-        if state.work is not Work.NONE:
-            self._say(f"{state.name} is being {state.work.value}: C cancels that")
-            return False
-        self._patience = Patience()
-        state.work, state.name, state.note, state.said = work, name, "", ()
-        state.typed = typed
-        # A daemon: what cannot be interrupted must not keep the program from ending.
-        self._thread = threading.Thread(
-            target=self._guarded, args=(job,), name="pairs", daemon=True
-        )
-        self._thread.start()
-        self.redraw()
-        return True
-
-    def _guarded(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except Cancelled:
-            self._tell(self._cancelled)
-        except Exception as error:
-            text, remedy = in_words(error)
-            self._tell(lambda: self._ended(text, remedy, failed=True))
-
-    def _tell(self, settle: Callable[[], None]) -> None:
-        self._post(PairNews(settle))
-
-    def _looked(self, plan: PullPlan, wanted: PullRequest) -> None:
-        """Ask whether to go on; what was typed gets a line of its own if it is no known pair."""
-        state = self.state
-        typed, known = state.typed, state.row(plan.name)
-        state.work, state.typed, state.name = Work.NONE, False, plan.name
-        if known is not None and known.state == "installed" and not plan.report.missing:
-            state.said = (f"{plan.name} is installed already",)
-        else:
-            state.plan = plan
-        if known is None:
-            state.guest = listing.examined(plan.report)
-        self._asked[plan.name] = wanted
-        if typed and self._screen is not None:
-            self._screen.select(plan.name)
-
-    def _cancelled(self) -> None:
-        kept = self.state.work is Work.PULLING
-        remedy = "What came so far is kept; pulling again continues there." if kept else ""
-        self._ended("cancelled", remedy)
-
-    def _ended(self, text: str, remedy: str = "", *, failed: bool = False) -> None:
-        """Say how the work ended, where the user is now."""
-        state = self.state
-        if self._screen is None and state.work in (Work.PULLING, Work.REMOVING):
-            self._app.transcript.say(f"{state.name}: {text}", remedy, error=failed)
-        state.end((f"{'✗ ' if failed else ''}{text}", remedy))
-        if state.typed:
-            state.typed, state.name = False, ""
-
-    def _say(self, text: str) -> None:
-        self.state.said = (text,)
-        self.redraw()
+    def _key_line(self, row: Row | None, width: int) -> Content:
+        """As many keys as fit, what matters most first."""
+        line = Content("")
+        own = _TYPING if self._ask.display else pairs_lines.key_hints(self._pairs.state, row)
+        for key, meaning in (*own, *self._pairs.app_hints()):
+            gap = "  " if line.plain else ""
+            hint = Content.assemble(gap, (key, "bold $text-accent"), (f" {meaning}", _LABEL))
+            if line.cell_length + hint.cell_length > width:
+                break
+            line = Content.assemble(line, hint)
+        return line

@@ -1,8 +1,9 @@
-"""What the screen needs from a session, and how a session comes to be."""
+"""What the engine's process needs from a session, and how a session comes to be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
     from localspec.chat.thinking import Thinking
     from localspec.engine.cancel import Cancel
     from localspec.engine.stats import MemoryUse
+    from localspec.loading.request import LoadRequest
 
 
 class ChatSession(Protocol):
-    """A conversation with a loaded pair; the engine's thread calls it, figures are for anyone."""
+    """A conversation with a loaded pair; one thread calls it, figures are for anyone."""
 
     speculation: bool
     settings: Any
@@ -78,9 +80,6 @@ class ChatSession(Protocol):
     def aside(self) -> AbstractContextManager[None]:
         """Answers within leave the conversation, the settings and the figures what they were."""
 
-    def continue_from(self, other: Any) -> None:
-        """Take over the conversation and the settings of another session, closed or not."""
-
     def close(self) -> None:
         """Free the models."""
 
@@ -88,9 +87,15 @@ class ChatSession(Protocol):
 Progress: TypeAlias = "Callable[[str, float | None], None]"
 """Called with a loading step and its share of 1, if that is known."""
 
-Loader: TypeAlias = "Callable[[Progress, Cancel], ChatSession]"
-"""Loads a session; runs in the engine's thread; gives up with `Cancelled` once cancelled."""
 
-Opener: TypeAlias = "Callable[[str], Loader]"
-"""Gives the loader of the pair of that name, once it is known that its files can be used; what it
-raises is a `LocalspecError`. The loader remembers the pair as the last used one."""
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """How sessions come to be; both raise `LocalspecError`.
+
+    Attributes:
+        load: makes a session; gives up with `Cancelled` once cancelled.
+        check: finds out what it can while other models are still there.
+    """
+
+    load: Callable[[LoadRequest, Progress, Cancel], ChatSession]
+    check: Callable[[LoadRequest], None] = lambda _request: None

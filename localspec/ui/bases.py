@@ -1,6 +1,7 @@
-"""Bases for widgets that do less than Textual's: show their lines as they are, copy nothing.
+"""Bases for widgets: lines shown as they are, nothing copied, a mark at the chosen line of a list.
 
-They stand last among a widget's bases: Textual takes styles for the first one's name only.
+`Plain` and `Uncopied` stand last among a widget's bases: Textual takes styles for the first one's
+name only.
 
 The plain way to the screen is for widgets without a border, padding, or links to look after:
 Textual puts every line of a widget through its styles before it is shown. Where there is nothing
@@ -16,11 +17,15 @@ from rich.color import Color
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import OptionList
 
 if TYPE_CHECKING:
+    from rich.segment import Segment
     from textual.geometry import Region
     from textual.scrollbar import ScrollBarRender
     from textual.selection import Selection
+
+MARK = "▸"
 
 
 class Plain(Widget):
@@ -81,3 +86,24 @@ class PlainScrollBar(ScrollBar, Plain):
         kinds = {id(cell): Strip([cell], 1) for cell in cells.segments}
         self._strips = tuple(kinds[id(cell)] for cell in cells.segments)
         self._drawn = state
+
+
+class MarkedList(OptionList):
+    """Puts a mark before the highlighted option, in a cell that the lines leave for it.
+
+    So it is found without colour too.
+    """
+
+    def render_line(self, y: int) -> Strip:
+        """The line, its first cell a mark where an option that is highlighted begins."""
+        strip = super().render_line(y)
+        line = self.scroll_offset.y + y
+        here = self._lines[line] if line < len(self._lines) else None
+        if here is None or here != (self.highlighted, 0):
+            return strip
+        first, *_ = strip.crop(0, 1)
+        return Strip.join([Strip([_as_mark(first)], 1), strip.crop(1)])
+
+
+def _as_mark(segment: Segment) -> Segment:
+    return type(segment)(MARK, segment.style)

@@ -1,4 +1,8 @@
-"""Untrusted text made harmless: nothing that a model writes may steer the terminal."""
+"""The gate for text that comes from outside: models, files, servers, options, the environment.
+
+Nothing that passes it can steer a terminal, and nothing is longer than what is said of it.
+Errors pass through it when they are made, and commands print what they were told through it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,29 @@ def _picture(match: re.Match[str]) -> str:
     return _DELETE_PICTURE if code == 0x7F else _REPLACEMENT
 
 
+def unbroken(text: str) -> str:
+    """`text` made safe, with a space for every line break and tab."""
+    return re.sub(r"[\n\t]", " ", safe(text))
+
+
 def one_line(text: str, limit: int = 200) -> str:
-    """`text` made safe, on one line, cut to `limit` characters."""
+    """`text` made safe, on one line without runs of spaces, cut to `limit` characters."""
     line = " ".join(safe(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` made safe, on one line, with at most `limit` characters: its middle is left out."""
+    if len(text) > 8 * limit:  # what is never shown need not be looked at
+        text = text[: 4 * limit] + text[-4 * limit :]
+    line = unbroken(text)
+    if len(line) <= limit:
+        return line
+    end = limit // 3
+    return f"{line[: limit - end - 1]}…{line[len(line) - end :]}"
+
+
+def reason(error: BaseException) -> str:
+    """The first line of a foreign error without its number, safe to show."""
+    lines = re.sub(r"^\[Errno -?\d+\] ", "", str(error).strip()).splitlines()
+    return one_line(lines[0], 160) if lines else type(error).__name__

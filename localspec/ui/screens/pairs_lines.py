@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from localspec.pairs import report, units
+from localspec import formats
+from localspec.pairs import describe
+from localspec.safe_text import one_line, safe
 from localspec.ui.panel import drawing
-from localspec.ui.safe_text import one_line, safe
 
 if TYPE_CHECKING:
     from localspec.pairs.hub.client import RemoteFile
@@ -108,7 +109,7 @@ def row_line(state: PairsState, row: Row, width: int) -> Content:
     mark = "●" if row.name == state.in_use else " "
     left: list[drawing.Piece] = [(f"{mark} ", "$text-success"), (name, "bold")]
     if width >= 44:
-        left.append((" " * (_NAME - len(name) + 1) + f"{units.size(row.n_bytes):>8}", ""))
+        left.append((" " * (_NAME - len(name) + 1) + f"{formats.size(row.n_bytes):>8}", ""))
     if width >= 62:
         left.append((f"  {row.kind:<10}", _LABEL))
     if width >= 84:
@@ -166,7 +167,7 @@ def _row_lines(row: Row, width: int) -> list[Content]:
     """What is known about a pair that nobody has looked at yet."""
     need = row.fit
     memory = (
-        f"about {units.size(need.needed)} needed, {units.size(need.available)} available:"
+        f"about {formats.size(need.needed)} needed, {formats.size(need.available)} available:"
         f" {need.verdict}"
     )
     licence = (row.licence or "not stated") + ("" if row.verified else " (not verified yet)")
@@ -189,7 +190,7 @@ def _draft_words(plan: PullPlan) -> str:
     draft = plan.report.draft
     if draft is None:
         return f"none: {plan.report.draft_reason}"
-    return f"{draft.label}, {units.size(draft.n_bytes)}"
+    return f"{draft.label}, {formats.size(draft.n_bytes)}"
 
 
 def _plan_lines(plan: PullPlan | None, width: int, height: int) -> list[Content]:
@@ -197,17 +198,17 @@ def _plan_lines(plan: PullPlan | None, width: int, height: int) -> list[Content]
     if plan is None:
         return []
     missing = plan.report.missing
-    question = f"Enter fetches {units.size(missing)}" if missing else "Enter installs it"
-    free = f" ({units.size(plan.free)} free on disk)" if missing else ""
+    question = f"Enter fetches {formats.size(missing)}" if missing else "Enter installs it"
+    free = f" ({formats.size(plan.free)} free on disk)" if missing else ""
     found = plan.report
     lines = []
     for label, text in (
-        ("licence", report.licence_line(found)),
-        ("memory", report.memory_line(found.fit, found.n_ctx)),
+        ("licence", describe.licence_line(found)),
+        ("memory", describe.memory_line(found.outlook)),
         ("tokens", found.vocabulary.reason if found.vocabulary else "no draft to compare"),
-        ("target", f"{found.target.label}, {units.size(found.target.n_bytes)}"),
+        ("target", f"{found.target.label}, {formats.size(found.target.n_bytes)}"),
         ("draft", _draft_words(plan)),
-        *(("", line) for line in report.candidate_lines(found.candidates)),
+        *(("", line) for line in describe.candidate_lines(found.candidates)),
     ):
         lines += _labelled(label, text, width)
     return [*lines[: height - 1], *_wrap(f"{question}{free}, Esc leaves it.", width, "bold")[:1]]
@@ -219,10 +220,10 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
     if progress is None:
         return _wrap(f"pulling {state.name} …", width)
     share = progress.done / progress.total if progress.total else 1.0
-    figures = f"{units.size(progress.done)} of {units.size(progress.total)}"
-    speed = f"{units.size(round(progress.bytes_per_second))}/s"
+    figures = f"{formats.size(progress.done)} of {formats.size(progress.total)}"
+    speed = f"{formats.size(round(progress.bytes_per_second))}/s"
     left = progress.seconds_left
-    times = f"{speed}, {units.duration(left)} left" if left is not None else progress.file.phase
+    times = f"{speed}, {formats.duration(left)} left" if left is not None else progress.file.phase
     lines = [
         drawing.two_sides(
             drawing.styled((f"{share:4.0%} ", "bold"), (figures, "")),
@@ -266,8 +267,8 @@ def summary(state: PairsState) -> str:
         return "looking …"
     fit = state.rows[0].fit
     return (
-        f"memory {units.size(fit.available)} of {units.size(fit.total)} available,"
-        f" pairs take {units.size(state.used)} of disk"
+        f"memory {formats.size(fit.available)} of {formats.size(fit.total)} available,"
+        f" pairs take {formats.size(state.used)} of disk"
     )
 
 

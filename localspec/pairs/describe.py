@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from localspec.pairs import units
+from localspec import formats
 from localspec.pairs.drafts import Candidate
 from localspec.pairs.examine import PairReport
-from localspec.pairs.memory import outlook
-from localspec.pairs.memory.fit import Fit
+from localspec.pairs.memory.need import Need, Setup
+from localspec.pairs.memory.outlook import Fit, Outlook
 from localspec.pairs.sources import Source
+from localspec.safe_text import one_line
 
 MOST_CANDIDATES = 12
+_ROLES = ("target", "draft")
 
 
 def lines(report: PairReport) -> list[str]:
@@ -24,30 +26,56 @@ def lines(report: PairReport) -> list[str]:
     if report.vocabulary is not None:
         word = "matches" if report.vocabulary.compatible else "does not match"
         found.append(f"vocabulary  {word}: {report.vocabulary.reason}")
-    found.append(f"memory      {memory_line(report.fit, report.n_ctx)}")
-    found += outlook.lines(report.outlook)
+    found.append(f"memory      {memory_line(report.outlook)}")
+    found += _plan_lines(report.outlook)
     found.append(f"licence     {licence_line(report)}")
     found += [f"  {line}" for line in candidate_lines(report.candidates)]
     return found
 
 
-def memory_line(need: Fit, n_ctx: int) -> str:
+def memory_line(outlook: Outlook) -> str:
     """Say how much memory a pair needs and whether it is there."""
+    need = outlook.fit
     sentence = {
         "fits": "it fits",
-        "tight": f"tight: of {units.size(need.total)} in all, other programs hold too much",
-        "too large": f"too large for {units.size(need.total)}: weights would be read from disk",
+        "tight": f"tight: of {formats.size(need.total)} in all, other programs hold too much",
+        "too large": f"too large for {formats.size(need.total)}: weights would be read from disk",
     }[need.verdict]
     return (
-        f"about {units.size(need.needed)} with {n_ctx:,} tokens of context,"
-        f" {units.size(need.available)} available: {sentence}"
+        f"about {formats.size(need.needed)} with {outlook.n_ctx:,} tokens of context,"
+        f" {formats.size(need.available)} available: {sentence}"
+    )
+
+
+def _plan_lines(outlook: Outlook) -> list[str]:
+    """Sizes first, then what was given up and what one could do."""
+    found = outlook.plan
+    if found is None:
+        return [f"plan        {outlook.refusal}"]
+    where = f", {formats.size(found.device)} of it on the GPU" if found.device else ""
+    first = (
+        f"plan        {found.target.n_ctx:,} tokens of context, {found.target.cache_k} cache:"
+        f" {formats.size(found.total)}{where}"
+    )
+    return [
+        first,
+        *(f"  {name:10}{_sizes(need)}" for name, need in zip(_ROLES, found.needs, strict=False)),
+        *(f"  given up: {line}" for line in found.gave_up),
+        *(f"  note: {line}" for line in found.advice),
+    ]
+
+
+def _sizes(need: Need) -> str:
+    return (
+        f"weights {formats.size(need.weights)}, cache {formats.size(need.cache)},"
+        f" buffers {formats.size(need.buffers)}"
     )
 
 
 def licence_line(report: PairReport) -> str:
     """Name the licences, and what a gated repository wants."""
     models = [report.target] if report.draft is None else [report.target, report.draft]
-    names = list(dict.fromkeys(units.plain(model.licence) or "not stated" for model in models))
+    names = list(dict.fromkeys(one_line(model.licence, 80) or "not stated" for model in models))
     gated = [model.repo for model in models if model.gated]
     tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""
     return " / ".join(names) + tail
@@ -60,7 +88,7 @@ def candidate_lines(candidates: tuple[Candidate, ...]) -> list[str]:
         word = "fits" if one.fits else "no"
         where = "on this disk" if one.here else "to be fetched"
         found.append(
-            f"{word:5} --draft {one.name} ({units.size(one.n_bytes)}, {where}): {one.reason}"
+            f"{word:5} --draft {one.name} ({formats.size(one.n_bytes)}, {where}): {one.reason}"
         )
     if len(candidates) > MOST_CANDIDATES:
         found.append(f"and {len(candidates) - MOST_CANDIDATES} more that do not fit better")
@@ -68,10 +96,10 @@ def candidate_lines(candidates: tuple[Candidate, ...]) -> list[str]:
 
 
 def _model_line(role: str, source: Source) -> str:
-    state = "on this disk" if not source.missing else f"{units.size(source.missing)} to fetch"
+    state = "on this disk" if not source.missing else f"{formats.size(source.missing)} to fetch"
     return (
-        f"{role:11} {source.label}, {units.plain(source.header.architecture, 30)},"
-        f" {units.size(source.n_bytes)}, {state}"
+        f"{role:11} {source.label}, {one_line(source.header.architecture, 30)},"
+        f" {formats.size(source.n_bytes)}, {state}"
     )
 
 
@@ -92,8 +120,8 @@ def as_data(report: PairReport) -> dict[str, Any]:
             "target_size": report.vocabulary.target_size,
             "draft_size": report.vocabulary.draft_size,
         },
-        "memory": fit_data(report.fit) | {"n_ctx": report.n_ctx},
-        "plan": outlook.as_data(report.outlook),
+        "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
+        "plan": _plan_data(report.outlook),
         "missing_bytes": report.missing,
         "candidates": [
             {
@@ -115,6 +143,36 @@ def fit_data(need: Fit) -> dict[str, Any]:
         "available_bytes": need.available,
         "total_bytes": need.total,
         "verdict": need.verdict,
+    }
+
+
+def _plan_data(outlook: Outlook) -> dict[str, Any]:
+    found = outlook.plan
+    if found is None:
+        return {"fits": False, "reason": outlook.refusal}
+    return {
+        "fits": True,
+        "n_ctx": found.target.n_ctx,
+        "cache_type_k": found.target.cache_k,
+        "cache_type_v": found.target.cache_v,
+        "host_bytes": found.host,
+        "device_bytes": found.device,
+        "from_disk_bytes": found.from_disk,
+        "target": _placed_data(found.target, found.target_need),
+        "draft": _placed_data(found.draft, found.draft_need),
+        "gave_up": list(found.gave_up),
+        "advice": list(found.advice),
+    }
+
+
+def _placed_data(setup: Setup | None, need: Need | None) -> dict[str, int] | None:
+    if setup is None or need is None:
+        return None
+    return {
+        "gpu_layers": setup.gpu_layers,
+        "weights_bytes": need.weights,
+        "cache_bytes": need.cache,
+        "buffers_bytes": need.buffers,
     }
 
 

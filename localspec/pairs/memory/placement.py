@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from localspec import formats
 from localspec.errors import OutOfMemory, UsageError
-from localspec.pairs import units
 from localspec.pairs.memory.facts import Facts
 from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.need import Need, Setup, block_of, need
@@ -81,14 +81,7 @@ class MemoryPlan:
     @property
     def needs(self) -> tuple[Need, ...]:
         """What each model takes."""
-        return (
-            (self.target_need,)
-            if self.draft_need is None
-            else (
-                self.target_need,
-                self.draft_need,
-            )
-        )
+        return tuple(need for need in (self.target_need, self.draft_need) if need is not None)
 
     @property
     def host(self) -> int:
@@ -268,8 +261,8 @@ class _Planner:
         there = "this process may take" if limited else "free are"
         room = free.ram if limit is None else min(free.ram, limit)
         return OutOfMemory(
-            f"the models need about {units.size(least.host + PROGRAM)} of memory with"
-            f" {least.target.n_ctx:,} tokens of context, {there} {units.size(room)}",
+            f"the models need about {formats.size(least.host + PROGRAM)} of memory with"
+            f" {least.target.n_ctx:,} tokens of context, {there} {formats.size(room)}",
             self.what_would_fit(least, limited=limited),
         )
 
@@ -334,8 +327,8 @@ class _Planner:
         share = self.draft.weights / self.target.weights if self.target.weights else 0.0
         if share > COSTLY_DRAFT:
             yield (
-                f"the draft has {share:.0%} of the target's size: it will hardly bring what it"
-                " costs"
+                f"the draft has {formats.percent(share)} of the target's size: it will hardly bring"
+                " what it costs"
             )
 
     def streaming(self, chosen: MemoryPlan) -> str:
@@ -349,8 +342,8 @@ class _Planner:
         seconds = chosen.target_need.host_weights / speed
         known = "as measured now" if measured else "assumed: an SSD, not measured"
         return (
-            f"{units.size(chosen.from_disk)} of weights find no room and are read from disk again"
-            f" and again: some {seconds:.2g} s for every pass at {units.size(round(speed))}/s"
+            f"{formats.size(chosen.from_disk)} of weights find no room and are read from disk again"
+            f" and again: some {seconds:.2g} s for every pass at {formats.size(round(speed))}/s"
             f" ({known}), {1 / seconds:.2g} tokens/s without drafting, which pays most here"
         )
 
@@ -381,8 +374,8 @@ def _require_cache_types(name: str, model: Facts, wishes: Wishes) -> None:
 def _too_many_layers(model: str, needed: int, there: int) -> OutOfMemory:
     option = "--draft-n-gpu-layers" if model == "draft" else "--n-gpu-layers"
     return OutOfMemory(
-        f"the {model}'s layers asked for need {units.size(needed)} on the accelerator,"
-        f" {units.size(max(0, there))} are free there",
+        f"the {model}'s layers asked for need {formats.size(needed)} on the accelerator,"
+        f" {formats.size(max(0, there))} are free there",
         f"Leave {option} out, or lower it.",
     )
 

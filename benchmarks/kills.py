@@ -1,0 +1,195 @@
+"""Kill the engine, or the whole chat, at random moments of an answer in a real terminal.
+
+    python -m benchmarks.kills [--kills 50] [--seed 1]
+
+A greedy answer is asked for, and the engine's process is ended in the middle of it. The chat has to
+say so, the terminal has to work, what is stored has to be a beginning of the right answer with all
+that was on the screen, and the answer after it has to be the right one. Then the app itself is
+killed, and no process of it may be left. Takes a few seconds a kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sqlite3
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.support.terminal import Terminal
+
+QUESTION = "Tell me a story about a dog."
+OPTIONS = ("demo", "--temp", "0", "--gamma", "3", "--threads", "1", "--n-predict", "150")
+F5 = "\x1b[15~"
+_GONE_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The newest answer in the store."""
+
+    node: str
+    text: str
+    finish: str | None
+
+
+class Killing:
+    """A chat whose engine is killed again and again.
+
+    Args:
+        data: an empty folder.
+        seed: of the moments.
+    """
+
+    def __init__(self, data: Path, seed: int) -> None:
+        self._database = data / "conversations.db"
+        self._random = random.Random(seed)
+        self.chat = Terminal(["chat", *OPTIONS], data)
+        self.chat.sees("ready")
+        self.chat.child.send("/panel off\r")
+        started = time.monotonic()
+        self._ask()
+        self._until_whole(None)
+        self._takes = time.monotonic() - started
+        self._right = self.newest().text
+        assert len(self._right) > 200
+
+    def engine(self) -> psutil.Process:
+        """The engine's process."""
+        (child,) = psutil.Process(self.chat.child.pid).children()
+        return child
+
+    def newest(self) -> Answer:
+        """What the store says."""
+        with closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as db:
+            node, text, finish = db.execute(
+                "SELECT id, content, finish FROM messages WHERE role = 'assistant'"
+                " ORDER BY number DESC"
+            ).fetchone() or ("", "", None)
+            pieces = db.execute("SELECT content FROM pieces WHERE message = ?", (node,))
+            return Answer(node, text or "".join(row[0] for row in pieces), finish)
+
+    def kill(self, how: signal.Signals) -> None:
+        """Kill the engine once, and see to it that everything is as it should be."""
+        self._clear()
+        self._ask()
+        self._wait()
+        shown = self._words()
+        self.engine().send_signal(how)
+        said = "was killed" if how is signal.SIGKILL else "crashed (SIGSEGV)"
+        self.chat.until(lambda: said in self.chat.text().replace("\n", " "), said)
+        self.chat.sees("the models are gone")
+        kept = self.newest()
+        # A whole answer: it had ended before the signal came.
+        assert self._right.startswith(kept.text), kept
+        assert len(kept.text.split()) >= shown, (shown, kept)
+        self._go_on(whole=kept)
+
+    def _go_on(self, whole: Answer) -> None:
+        """Load again, with one key or the other, and have the answer after all."""
+        if whole.text and self._random.random() < 0.5:
+            self.chat.child.send("\r")
+            self.chat.sees("ready")
+        self.chat.child.send(F5)
+        self._until_whole(whole)
+        assert self.newest().text == self._right
+
+    def _ask(self) -> None:
+        self.chat.child.send(QUESTION + "\r")
+        self.chat.sees(f"▌ {QUESTION}")
+
+    def _clear(self) -> None:
+        self.chat.child.send("/clear\r")
+        self.chat.until(lambda: "▌" not in self.chat.text(), "a new conversation")
+
+    def _wait(self) -> None:
+        end = time.monotonic() + self._takes * self._random.random()
+        while time.monotonic() < end:
+            self.chat.read()
+
+    def _words(self) -> int:
+        """Words of the answer that can be seen."""
+        seen = " ".join(self.chat.text().split())
+        right = self._right.split()
+        return max(n for n in range(len(right) + 1) if " ".join(right[:n]) in seen)
+
+    def _until_whole(self, before: Answer | None) -> None:
+        """Wait for an answer newer than `before` that has ended by itself."""
+        self.chat.until(
+            lambda: (now := self.newest()) != before and now.finish in ("stop", "length"),
+            "a whole answer",
+        )
+        self.chat.sees("ready")
+
+    def leave(self) -> None:
+        """Quit the way a user does."""
+        engine = self.engine()
+        self.chat.child.send("\x11")
+        assert self.chat.ends() == 0
+        assert self.chat.restored()
+        assert gone([engine])
+
+
+def kill_app(data: Path, seed: int, how: signal.Signals) -> None:
+    """Kill the app in the middle of an answer; nothing of it may be left."""
+    chat = Terminal(["chat", *OPTIONS[:-1], "2000"], data)
+    wait = random.Random(seed).random()
+    if wait > 0.2:
+        chat.sees("ready")
+        chat.child.send(QUESTION + "\r")
+        chat.sees(f"▌ {QUESTION}")
+    else:
+        chat.sees("localspec")
+    time.sleep(wait)
+    processes = [psutil.Process(chat.child.pid), *psutil.Process(chat.child.pid).children()]
+    assert len(processes) > 1
+    processes[0].send_signal(how)
+    chat.until(lambda: not chat.child.isalive(), "the app's end")
+    assert gone(processes[1:])
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    """Whether all of them end soon."""
+    end = time.monotonic() + _GONE_WITHIN_S
+    while time.monotonic() < end:
+        if not any(map(_lives, processes)):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def main() -> None:
+    """Kill as often as the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    for how in (signal.SIGKILL, signal.SIGSEGV):
+        with tempfile.TemporaryDirectory() as folder:
+            killing = Killing(Path(folder), arguments.seed)
+            for _ in range(arguments.kills):
+                killing.kill(how)
+            killing.leave()
+        print(f"{arguments.kills} engines ended by {how.name}: all as it should be", flush=True)
+    for number in range(arguments.kills):
+        how = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)[number % 3]
+        with tempfile.TemporaryDirectory() as folder:
+            kill_app(Path(folder), arguments.seed + number, how)
+    print(f"{arguments.kills} apps killed: no process was left")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Chat templates rendered in a process that can be ended, within limits of time and memory."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec import machine
+from localspec.chat.conversation import Message
+from localspec.engine.cancel import Cancel
+from localspec.errors import Cancelled
+
+_PROGRAM = Path(__file__).with_name("rendering.py")
+_START_S = 20.0  # a machine under load, or a scanner that reads Python first
+_STEP_S = 0.02
+_MEMORY = 300 << 20
+_LARGEST = 1 << 20  # characters of a template; real ones have some ten thousand
+
+
+class Refused(Exception):
+    """The template raises an error for this conversation; the text says which."""
+
+
+class Unusable(Exception):
+    """The template cannot be used at all; the text says why, fit to follow its name."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many seconds a template may still take.
+
+    They are counted in the steps of a wait, not by the clock: a program that was suspended
+    meanwhile has not used them up.
+    """
+
+    seconds: float = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A chat template, and the texts of the control tokens that it may ask for."""
+
+    template: str
+    bos: str
+    eos: str
+
+
+class Renderer:
+    """Renders templates in a child process, which is ended where one takes too long.
+
+    The child is started at once, lives as long as this object, and is started again where it was
+    ended. It uses no terminal and ends with the pipe to its parent. Used by one thread at a time.
+
+    Args:
+        cancel: ends what runs without a flag of its own.
+    """
+
+    def __init__(self, cancel: Cancel | None = None) -> None:
+        self._cancel = cancel or Cancel()
+        self._child: _Child | None = None
+        with suppress(OSError):  # it is tried again when it is needed, and told then
+            self._start()
+
+    def check(self, source: Source) -> None:
+        """Read a template.
+
+        Raises:
+            Unusable: it is no template, or one that is too large.
+            Cancelled: while it was read.
+        """
+        if len(source.template) > _LARGEST:
+            raise Unusable("is too large")
+        self._ask(source, None, Budget(), self._cancel)
+
+    def render(
+        self,
+        source: Source,
+        messages: Sequence[Message],
+        budget: Budget,
+        cancel: Cancel | None = None,
+    ) -> str:
+        """What a template makes of a conversation, with the beginning of the next answer.
+
+        Args:
+            source: the template.
+            messages: the conversation.
+            budget: what it may take of it is gone afterwards.
+            cancel: ends it within some hundredths of a second.
+
+        Raises:
+            Refused: the template raises an error.
+            Unusable: it takes more time, memory or room than it may have.
+            Cancelled: `cancel` was set meanwhile.
+        """
+        plain = [{"role": m.role.value, "content": m.content} for m in messages]
+        return self._ask(source, plain, budget, cancel or self._cancel)
+
+    def close(self) -> None:
+        """End the child; it is started again where it is needed again."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def _ask(self, source: Source, messages: Any, budget: Budget, cancel: Cancel) -> str:
+        request = {
+            "template": source.template,
+            "bos": source.bos,
+            "eos": source.eos,
+            "messages": messages,
+        }
+        reply = self._reply(json.dumps(request).encode() + b"\n", budget, cancel)
+        if "refused" in reply:
+            raise Refused(reply["refused"])
+        if "unreadable" in reply:
+            raise Unusable(f"cannot be read ({reply['unreadable']})")
+        if "over" in reply:
+            raise Unusable(_TOO_MUCH[reply["over"]])
+        return reply["text"]
+
+    def _reply(self, line: bytes, budget: Budget, cancel: Cancel) -> dict[str, str]:
+        for _ in range(2):  # a child that somebody has ended is no fault of the template
+            child = self._running(cancel)
+            answer = self._wait(lambda: child.exchange(line), budget, cancel)  # noqa: B023 - at once
+            with suppress(ValueError):
+                found: dict[str, str] = json.loads(answer)
+                return found
+            self.close()
+        raise Unusable("ends the process that renders it")
+
+    def _running(self, cancel: Cancel) -> _Child:
+        """The child, ready for a request."""
+        try:
+            child = self._child or self._start()
+        except OSError as error:
+            raise Unusable(f"cannot be rendered ({error.strerror})") from None
+        if not child.ready:
+            if not self._wait(child.exchange, Budget(_START_S), cancel):
+                self.close()
+                raise Unusable("cannot be rendered (its process does not start)")
+            child.ready = True
+        return child
+
+    def _start(self) -> _Child:
+        child = self._child = _Child()
+        weakref.finalize(self, child.end)
+        return child
+
+    def _wait(self, work: Callable[[], bytes], budget: Budget, cancel: Cancel) -> bytes:
+        """What `work` with the child returns; the child is ended where that takes too much."""
+        came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=lambda: came.put(work()), name="template", daemon=True).start()
+        while True:
+            begun = time.monotonic()
+            with suppress(queue.Empty):
+                return came.get(timeout=_STEP_S)
+            budget.seconds -= min(time.monotonic() - begun, 2 * _STEP_S)
+            if cancel.is_set():
+                self.close()
+                raise Cancelled
+            if budget.seconds <= 0:
+                self.close()
+                raise Unusable(_TOO_MUCH["time"])
+            if self._child is not None and self._child.resident() > _MEMORY:
+                self.close()
+                raise Unusable(_TOO_MUCH["memory"])
+
+
+_TOO_MUCH = {
+    "time": "takes too long",
+    "memory": "takes too much memory",
+    "output": "writes too much",
+}
+
+
+class _Child:
+    """The process, and one line to it and back."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        # -P: nothing is imported from the folder in which the user happens to be.
+        self._process = subprocess.Popen(  # noqa: S603 - this very Python, and a file of ours
+            [sys.executable, "-P", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+
+    def exchange(self, line: bytes = b"") -> bytes:
+        """Write a line and read one; nothing comes of a child that has ended."""
+        process = self._process
+        if process.stdin is None or process.stdout is None:
+            return b""
+        try:
+            process.stdin.write(line)
+            process.stdin.flush()
+            return process.stdout.readline()
+        except (OSError, ValueError):  # ended, or closed, meanwhile
+            return b""
+
+    def resident(self) -> int:
+        """Its size in memory, in bytes."""
+        return machine.resident_of(self._process.pid)
+
+    def end(self) -> None:
+        """End it now."""
+        self._process.kill()
+        with suppress(OSError, ValueError), self._process:
+            pass

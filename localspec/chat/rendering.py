@@ -1,0 +1,187 @@
+"""A program of its own that renders chat templates, so that one that never ends can be ended.
+
+A template comes with a model file and is a program: `{{ 10 ** (10 ** 9) }}` holds Python's lock
+for minutes, and no thread can be taken away from it. `localspec.chat.renderer` starts this file,
+speaks with it in lines of JSON, and ends it where it takes too long. It imports nothing of
+localspec, so that it is there soon and small.
+
+A request has ``template``, ``bos``, ``eos`` and ``messages`` (None: only read the template). The
+reply has one of ``text``, ``unreadable`` (the template is none), ``refused`` (it raised), ``over``
+(it took more than it may have).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jinja2
+import jinja2.ext
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+resource: Any
+try:
+    import resource
+except ImportError:  # Windows: the parent's clock is the only limit
+    resource = None
+
+MEMORY = 192 << 20  # address space, in bytes, beyond what this process has to begin with
+CPU_S = 3  # should the parent be gone, or stopped, while a template goes round in circles
+LEAST_OUTPUT = 1_000_000  # characters, for a conversation of next to none
+_STATM = Path("/proc/self/statm")
+
+
+class Output(Exception):
+    """The template writes more than any prompt could need."""
+
+
+class Generation(jinja2.ext.Extension):
+    """Hugging Face's ``{% generation %}``, which marks answers for training: its body as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """Read up to the closing tag."""
+        parser.stream.skip(1)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """Jinja as transformers and llama-cpp-python set it up for chat templates."""
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    made.filters["tojson"] = to_json
+    return made
+
+
+def to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """The filter ``tojson``, without the HTML escapes of Jinja's own."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+@lru_cache(maxsize=8)
+def compiled(template: str) -> jinja2.Template:
+    """The template, ready to render; a session asks for the same one over and over."""
+    return environment().from_string(template)
+
+
+def reply(request: dict[str, Any]) -> dict[str, str]:
+    """What a request comes to."""
+    try:
+        return {"text": rendered(compiled(request["template"]), request)}
+    except MemoryError:
+        return {"over": "memory"}
+    except Output:
+        return {"over": "output"}
+    except Exception as error:
+        return {"unreadable" if request["messages"] is None else "refused": reason(error)}
+
+
+def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
+    """The text of a conversation; empty where there is none."""
+    if request["messages"] is None:
+        return ""
+    room = LEAST_OUTPUT + 4 * sum(len(message["content"]) for message in request["messages"])
+    parts = []
+    for part in template.generate(**variables(request)):
+        room -= len(part)
+        if room < 0:
+            raise Output
+        parts.append(part)
+    return "".join(parts)
+
+
+def variables(request: dict[str, Any]) -> dict[str, Any]:
+    """What a chat template may count on."""
+
+    def refuse(message: str) -> None:
+        raise ValueError(message)
+
+    return {
+        "messages": request["messages"],
+        "bos_token": request["bos"],
+        "eos_token": request["eos"],
+        "add_generation_prompt": True,
+        "raise_exception": refuse,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+        **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
+    }
+
+
+def reason(error: Exception) -> str:
+    """The error as one short line."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(error)[:2000]).split())
+    line = line or type(error).__name__
+    return line if len(line) <= 200 else line[:199] + "…"
+
+
+def address_space() -> int | None:
+    """What this process has of it, in bytes; None where the system does not say."""
+    if resource is None or not _STATM.exists():
+        return None
+    return int(_STATM.read_text().split()[0]) * int(os.sysconf("SC_PAGE_SIZE"))
+
+
+def limit(base: int | None, size: int) -> None:
+    """Allow so much memory and processor time for the next request.
+
+    Args:
+        base: the address space before the first one.
+        size: of the request, in bytes; what it is read into takes a multiple of that.
+    """
+    if resource is not None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _limit("RLIMIT_CPU", int(used.ru_utime + used.ru_stime) + CPU_S)
+    if base is not None:
+        _limit("RLIMIT_AS", base + MEMORY + 16 * size)
+
+
+def _limit(name: str, soft: int) -> None:
+    _, hard = resource.getrlimit(getattr(resource, name))
+    bounded = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+    resource.setrlimit(getattr(resource, name), (bounded, hard))
+
+
+def serve(requests: Iterable[bytes], replies: BinaryIO) -> None:
+    """Answer request after request, until nobody can ask any more."""
+    base = address_space()
+    for line in requests:
+        limit(base, len(line))
+        try:
+            answer = json.dumps(reply(json.loads(line)))
+        except MemoryError:
+            answer = json.dumps({"over": "memory"})
+        replies.write(answer.encode() + b"\n")
+        replies.flush()
+
+
+def main() -> None:
+    """Say that this is ready, and serve."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is the parent's
+    if resource is not None:
+        _limit("RLIMIT_CORE", 0)
+    sys.stdout.buffer.write(b"{}\n")
+    sys.stdout.buffer.flush()
+    serve(sys.stdin.buffer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What the options' values are made of: each a function from text that says what is wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from localspec.limits import MAX_GAMMA
+
+# Of a grammar or a schema, in bytes; a device or a pipe may never end.
+LARGEST_TEXT = 16 << 20
+
+
+def gamma(value: Any) -> int | str:
+    """A draft length, or ``auto``."""
+    text = str(value)
+    if text == "auto":
+        return text
+    if not (text.isascii() and text.isdecimal() and len(text) < 9) or int(text) > MAX_GAMMA:
+        raise click.BadParameter(f"{text!r} is neither auto nor a number from 0 to {MAX_GAMMA}.")
+    return int(text)
+
+
+def gammas(value: Any) -> tuple[int, ...]:
+    """Draft lengths: ``0..12``, or ``1,2,4``."""
+    if isinstance(value, tuple):
+        return value
+    text = str(value)
+    first, dots, last = text.partition("..")
+    try:
+        numbers = (
+            list(range(_digits(first), _digits(last) + 1))
+            if dots
+            else [_digits(each) for each in text.split(",")]
+        )
+    except ValueError:
+        numbers = []
+    if not numbers or max(numbers) > MAX_GAMMA:
+        raise click.BadParameter(f"{text!r} is neither 0..12 nor 1,2,4 (up to {MAX_GAMMA}).")
+    return tuple(sorted(set(numbers)))
+
+
+def _digits(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 4:
+        raise ValueError(text)
+    return int(text)
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Callable[[Any], int]:
+    """A whole number within bounds that the help text need not spell out."""
+
+    def integer(value: Any) -> int:
+        number: int = click.INT.convert(value, None, None)
+        if not least <= number <= most:
+            raise click.BadParameter(f"{number} is not between {least} and {most}.")
+        return number
+
+    return integer
+
+
+def seed(value: Any) -> int | None:
+    """A seed, None for what is below 0."""
+    number = whole(-1, 2**63 - 1)(value)
+    return number if number >= 0 else None
+
+
+def plain_text(value: Any) -> str:
+    """Text that is valid UTF-8: other bytes on the command line arrive as lone surrogates."""
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("it is not valid UTF-8.") from None
+    return text
+
+
+def file_text(value: Any) -> str:
+    """The text of a UTF-8 file."""
+    try:
+        with Path(str(value)).open("rb") as file:
+            raw = file.read(LARGEST_TEXT + 1)
+    except OSError as error:
+        raise click.BadParameter(f"cannot read {value}: {error.strerror}.") from None
+    if len(raw) > LARGEST_TEXT:
+        raise click.BadParameter(f"{value} is too large: {LARGEST_TEXT >> 20} MB are allowed.")
+    try:
+        return raw.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{value} is not UTF-8.") from None
+
+
+def bias(value: Any) -> tuple[int, float]:
+    """llama.cpp's ``TOKEN_ID(+/-)BIAS``, such as ``15043+1``; ``15043-inf`` forbids the token."""
+    if isinstance(value, tuple):
+        return value
+    match = re.fullmatch(r"([0-9]{1,18})([+-])([0-9.eE]+|inf)", str(value))
+    try:
+        if match is None:
+            raise ValueError
+        size = float(match[3])
+    except ValueError:
+        wrong = f"{value!r} is not of the form 15043+1 or 15043-inf."
+        raise click.BadParameter(wrong) from None
+    if not math.isfinite(size) and match[2] == "+":
+        raise click.BadParameter("a bias may be -inf, not +inf.")
+    return int(match[1]), size if match[2] == "+" else -size
+
+
+def layers(value: Any) -> int | None:
+    """A number of layers; -1 for ``all``, None for ``auto``."""
+    if value is None or value == "auto":
+        return None
+    if value == "all":
+        return -1
+    try:
+        number = int(value)
+    except ValueError:
+        number = -2
+    if not -1 <= number < 2**31:
+        raise click.BadParameter(f"{value!r} is neither a number of layers nor auto or all.")
+    return number
+
+
+def listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Entries with commas between; empty where there are none."""
+    return tuple(each.strip() for each in (value or "").split(",") if each.strip())
+
+
+def devices(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    """Names of devices; None for all, empty for ``none``."""
+    if value is None:
+        return None
+    names = listed(context, parameter, value)
+    return () if names == ("none",) else names
+
+
+def above_zero(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
+    """None for what is below 1."""
+    return None if value is None or value < 1 else value
+
+
+def no_nan(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+    """A range lets it through."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no number.")
+    return value

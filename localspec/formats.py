@@ -1,0 +1,60 @@
+"""Figures as people read them, one way each everywhere: sizes, durations, shares, counts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNKNOWN: Final = "–"
+
+
+def count(value: int) -> str:
+    """A whole number with its thousands apart: ``12,345``."""
+    return f"{value:,}"
+
+
+def size(n_bytes: int) -> str:
+    """`n_bytes` in decimal units, as disks and the Hub count: ``4.68 GB``, ``512 bytes``."""
+    if n_bytes < 1000:
+        return f"{n_bytes} bytes"
+    value = float(n_bytes)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+    return f"{value / 1000:.3g} TB"
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """A share of 1: ``82 %``; a dash where it is not known."""
+    return UNKNOWN if share is None else f"{100 * share:.{digits}f} %"
+
+
+def speed(tokens_per_second: float | None) -> str:
+    """Tokens per second with the figures that matter: ``9.4``, ``1,234``; a dash for unknown."""
+    if tokens_per_second is None:
+        return UNKNOWN
+    return f"{tokens_per_second:.1f}" if tokens_per_second < 100 else f"{tokens_per_second:,.0f}"
+
+
+def ratio(value: float | None) -> str:
+    """A small number with two decimals: ``1.62``; a dash where it is not known."""
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def seconds(value: float | None) -> str:
+    """What something took: ``45 ms``, ``3.2 s``, ``3 min 20 s``; a dash where it is not known."""
+    if value is None:
+        return UNKNOWN
+    if value < 1:
+        return f"{1000 * value:.0f} ms"
+    return f"{value:.1f} s" if value < 60 else duration(value)
+
+
+def duration(seconds: float) -> str:
+    """How long something will take: ``45 s``, ``3 min 20 s`` or ``2 h 05 min``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

@@ -1,0 +1,202 @@
+"""What llama.cpp cannot chat with, or ends the process over: found in a header before it is loaded.
+
+Of most damage llama.cpp says what is wrong. Where it asserts instead (src/llama-model.cpp,
+src/llama-vocab.cpp, ggml's operators), or reads where nothing is, the header is held here to what
+it takes for granted. A file that llama.cpp can use passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from localspec.errors import ModelFileError, UnsupportedModel
+from localspec.pairs.gguf.cursor import FETCH_AGAIN
+from localspec.pairs.gguf.header import GgufHeader, TensorInfo
+from localspec.pairs.vocabulary import printable, texts, vocabulary
+
+_PARTS: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
+_HEADS: Final = frozenset({"eagle3", "dflash", "dspark", "mtp"})
+# Architectures that turn text into vectors, or into sound.
+_ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
+_MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
+_MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
+_LARGEST: Final = 2**30  # far above any size; llama.cpp rounds up in 32 bits
+_FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan-vl")  # one expert or none counts as none
+_TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2")  # architectures that always turn heads
+# Those that turn all of a head, as far as they are known to insist.
+_TURNED_WHOLE: Final = frozenset(
+    {
+        *("qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "llama4"),
+        *("mistral3", "granite", "granitemoe", "smollm3", "olmo", "olmo2", "olmoe", "internlm2"),
+        *("exaone", "exaone4", "seed_oss", "ernie4_5", "ernie4_5-moe", "cohere2moe", "arcee"),
+    }
+)
+# Types that no matrix product is made with.
+_NO_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
+_TABLES: Final = ("tid2eid", "d2t")  # of numbers, not of weights
+# What is added, multiplied or scanned element by element has to be as exact as the activations.
+_EXACT: Final = (
+    "norm.weight",
+    ".bias",
+    ".ssm_a",
+    ".ssm_d",
+    ".ssm_conv1d.weight",
+    ".shortconv.conv.weight",
+)
+
+
+def require_usable(header: GgufHeader, label: str) -> None:
+    """Insist that llama.cpp can be given the model to chat with, or as a draft.
+
+    Args:
+        header: of the model, with the tensors of all its parts.
+        label: how messages name it.
+
+    Raises:
+        UnsupportedModel: it is whole, and writes no text: a part of a model, a head, an encoder.
+        ModelFileError: llama.cpp would end the process over it.
+    """
+    _require_writer(header, label)
+    check = _Check(header)
+    for problems in (check.layers, check.experts, check.numbers, check.tensors, check.vocabulary):
+        problem = next(problems(), None)
+        if problem is not None:
+            raise ModelFileError(f"{label} is damaged: {problem}", FETCH_AGAIN)
+
+
+def _require_writer(header: GgufHeader, label: str) -> None:
+    architecture, kind = header.architecture, header.text("general.type", "model")
+    if kind != "model" or architecture in _PARTS:
+        part = architecture if kind == "model" else kind
+        raise UnsupportedModel(
+            f"{label} is a part of a model ({part}), not a model", "Name the model itself."
+        )
+    if architecture in _HEADS:
+        raise UnsupportedModel(
+            f"{label} is a {architecture} head, which reads the target's hidden states",
+            "Choose a small model of the same family as the draft.",
+        )
+    pooled = header.integer(header.arch_key("pooling_type")) > 0
+    causal = header.metadata.get(header.arch_key("attention.causal"), True)
+    if pooled or causal is False or architecture.endswith(_ENCODERS):
+        raise UnsupportedModel(
+            f"{label} is an embedding model ({architecture}): it writes no text",
+            "Choose a chat model.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """Every method tells what is wrong with its part of the header."""
+
+    header: GgufHeader
+
+    def layers(self) -> Iterator[str]:
+        """The number of layers."""
+        layers, more = self.number("block_count", 1), self.number("nextn_predict_layers")
+        if not 1 <= layers <= _MAX_LAYERS:
+            yield f"it has {layers:,} layers, not 1 to {_MAX_LAYERS}"
+        if not 0 <= more <= layers:
+            yield f"of its {layers} layers {more:,} predict more tokens"
+
+    def experts(self) -> Iterator[str]:
+        """How many experts there are, and how many of them are used."""
+        count, groups = self.number("expert_count"), self.number("expert_group_count")
+        if self.header.architecture in _FREE_EXPERTS and count <= 1:
+            return
+        used = max(self.numbers_of("expert_used_count"), default=0)
+        if not 0 <= count <= _MAX_EXPERTS or not 0 <= used <= count or (count and not used):
+            yield f"it uses {used:,} of {count:,} experts"
+        if not 0 <= groups <= max(0, count - 1):
+            yield f"its {count:,} experts are in {groups:,} groups"
+        chosen = self.number("expert_group_used_count")
+        if groups > 1 and (count % groups or not 0 < chosen < groups):
+            yield f"it uses {chosen:,} of {groups} groups of {count} experts"
+
+    def numbers(self) -> Iterator[str]:
+        """What is computed with in every layer."""
+        for name in ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"):
+            value = self.header.metadata.get(self.header.arch_key(name), 0.0)
+            if isinstance(value, float) and not 0 <= value < math.inf:
+                yield f"its {name} is {value}"
+        own = self.header.arch_key("")
+        for name, value in self.header.metadata.items():
+            if name.startswith(own) and isinstance(value, int) and value > _LARGEST:
+                yield f"its {name} is {value:,}"
+        if self.number("full_attention_interval", 1) < 1:
+            yield "it never has full attention, and does not say so"
+        width = self.head_width()
+        turned = self.number("rope.dimension_count", width)
+        always = self.header.architecture.startswith(_TURNING)
+        if width and (turned % 2 or not 2 * always <= turned <= width):
+            yield f"of its heads' {width} elements {turned:,} are turned by their position"
+        if self.header.architecture in _TURNED_WHOLE and turned != width:
+            yield f"of its heads' {width} elements only {turned} are turned by their position"
+        sections = self.numbers_of("rope.dimension_sections")
+        if (
+            sections
+            and width
+            and not (sum(sections) <= width and (any(sections[:3]) or not always))
+        ):
+            yield f"its heads' {width} elements are turned in sections of {sections}"
+
+    def head_width(self) -> int:
+        """Elements of a key head, 0 where there is none."""
+        heads = next(iter(self.numbers_of("attention.head_count")), 0)
+        usual = self.number("embedding_length") // heads if heads > 0 else 0
+        return self.number("attention.key_length", usual) if heads > 0 else 0
+
+    def tensors(self) -> Iterator[str]:
+        """The types of weights, and the sizes that nothing else is held against."""
+        inner = self.header.metadata.get(self.header.arch_key("ssm.inner_size"))
+        names = {tensor.name for tensor in self.header.tensors}
+        for tensor in self.header.tensors:
+            layer, _, part = tensor.name.rpartition(".ssm_out.")
+            if _wrong_type(tensor):
+                yield f"tensor {tensor.name!r} has the type {tensor.type}, which it cannot have"
+            if not all(tensor.shape):
+                yield f"tensor {tensor.name!r} is empty"
+            if part == "weight" and inner is not None and tensor.shape[0] != inner:
+                yield f"tensor {tensor.name!r} is not made for states of {inner}"
+            if part == "weight" and f"{layer}.ssm_alpha.weight" in names:
+                whole = {f"{layer}.attn_qkv.weight", f"{layer}.attn_gate.weight"} <= names
+                if not whole and f"{layer}.ssm_in.weight" not in names:
+                    yield f"layer {layer!r} lacks what its state is made of"
+
+    def vocabulary(self) -> Iterator[str]:
+        """Tokens that there are twice, and those that are put around every text."""
+        found = vocabulary(self.header)
+        if found.tokens is None:
+            return
+        known = texts(found.tokens)
+        if len(set(known)) < len(known):
+            ordered = sorted(known)
+            twice = next(text for text, after in pairwise(ordered) if text == after)
+            yield f"the token {printable(twice)} is in its vocabulary twice"
+        if found.kind in ("SPM", "BPE", "UGM"):
+            for word, added, token in (
+                ("begins", found.add_bos, found.bos),
+                ("ends", found.add_eos, found.eos),
+            ):
+                if added and token is None:
+                    yield f"every text {word} with a token that it does not have"
+        if found.kind == "SPM":
+            there = set(known)
+            lacking = (n for n in range(256) if not {b"<0x%02X>" % n, bytes([n])} & there)
+            yield from (f"its vocabulary has no token for byte {n}" for n in lacking)
+
+    def number(self, name: str, default: int = 0) -> int:
+        return self.header.integer(self.header.arch_key(name), default)
+
+    def numbers_of(self, name: str) -> list[int]:
+        return self.header.integers(self.header.arch_key(name))
+
+
+def _wrong_type(tensor: TensorInfo) -> bool:
+    if tensor.name.endswith(_EXACT):
+        return tensor.type != "F32"
+    return tensor.type in _NO_WEIGHTS and not any(part in tensor.name for part in _TABLES)

@@ -1,0 +1,67 @@
+"""The engine's process: requests come from standard input, events go to standard output."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, BinaryIO
+
+from localspec.process.contract import Loader
+from localspec.process.messages import Letter, Request
+from localspec.process.server import Server
+from localspec.process.wire import Line
+
+if TYPE_CHECKING:
+    from localspec.chat.session import Session
+    from localspec.engine.cancel import Cancel
+    from localspec.loading.request import LoadRequest
+    from localspec.process.contract import Progress
+
+# A decode or a load that does not notice that it is to end does not keep the process alive.
+_GRACE_S = 5.0
+
+
+def main() -> None:
+    """Serve until the pipe ends, however it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO)
+    source, sink = _private()
+    line = Line(source, sink, Letter[Request])
+    server = Server(Loader(_load, _check), line.send)
+    server.start()
+    for letters in line.letters():
+        for letter in letters:
+            server.take(letter)
+    server.shut_down()
+    server.join(_GRACE_S)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _private() -> tuple[BinaryIO, BinaryIO]:
+    """The pipes, away from where anybody else would read or print."""
+    source, sink = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    return os.fdopen(source, "rb", buffering=0), os.fdopen(sink, "wb")
+
+
+def _load(request: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
+    from localspec.engine.llama.log import start_backend  # noqa: PLC0415 - after the pipes are safe
+    from localspec.loading.opening import open_session  # noqa: PLC0415
+
+    start_backend().echo = sys.stderr.fileno()
+    return open_session(request, progress, cancel)
+
+
+def _check(request: LoadRequest) -> None:
+    from localspec.loading.load import check  # noqa: PLC0415
+
+    check(request)
+
+
+if __name__ == "__main__":
+    main()

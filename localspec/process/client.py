@@ -1,0 +1,186 @@
+"""The end that asks: requests go out with numbers, and a picture of the session stays here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import structs
+
+from localspec.process.messages import (
+    Ask,
+    Change,
+    Changed,
+    Close,
+    Died,
+    Event,
+    Kept,
+    Letter,
+    Load,
+    Loaded,
+    LoadFailed,
+    Request,
+    SessionInfo,
+    Speculate,
+    Stop,
+)
+from localspec.process.transport import Child, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from localspec.chat.conversation import Message
+    from localspec.chat.settings import ChatSettings
+    from localspec.loading.request import LoadRequest
+    from localspec.process.transport import Hear
+
+    Connect: TypeAlias = Callable[[], Transport]
+
+_CONVERSATION = 1
+
+
+def connect() -> Transport:
+    """Start an engine: a process, or with ``LOCALSPEC_ENGINE=inline`` a thread of this one."""
+    if os.environ.get("LOCALSPEC_ENGINE") != "inline":
+        return Child()
+    from localspec.loading.load import check  # noqa: PLC0415 - they need numpy and llama.cpp
+    from localspec.loading.opening import open_session  # noqa: PLC0415
+    from localspec.process.contract import Loader  # noqa: PLC0415
+    from localspec.process.transport import Inline  # noqa: PLC0415
+
+    return Inline(Loader(open_session, check))
+
+
+class Engine:
+    """An engine and one conversation with it, as one thread uses it; nothing here waits.
+
+    It begins to load when it is made. Events arrive in another thread; the one that uses this
+    object hands them to `settle`.
+
+    Args:
+        request: what to load first.
+        connect: starts an engine, at first and after it died.
+
+    Attributes:
+        info: the session, None while none is loaded.
+        latest: what was loaded last, also once it is gone.
+        alive: whether there is anybody to ask.
+    """
+
+    def __init__(self, request: LoadRequest, connect: Connect = connect) -> None:
+        self.info: SessionInfo | None = None
+        self.latest: SessionInfo | None = None
+        self.alive = True
+        self._connect = connect
+        self._transport = connect()
+        self._hear: Hear | None = None
+        self._first = self._wanted = self._loaded = request
+        self._number = 0
+        self._turn = self._changed = 0  # numbers of requests
+        self._load = self._send(Load(request))
+
+    def listen(self, hear: Hear) -> None:
+        """Have `hear` called with every event from now on, in another thread."""
+        self._hear = hear
+        self._transport.listen(hear)
+
+    def settle(self, letter: Letter[Event]) -> None:
+        """Bring the picture of the session up to date with an event."""
+        match letter.body:
+            case Loaded(info):
+                self.info = self.latest = info
+                self._loaded = self._wanted
+            case LoadFailed(_, info):
+                self.info = info
+            case Changed(info) if letter.request >= self._changed:
+                self.info = self.latest = info
+            case Died():
+                self.alive, self.info = False, None
+
+    # Loading
+
+    def load(self, name: str, messages: Sequence[Message]) -> None:
+        """Load the pair `name` in place of the present one; the conversation goes on."""
+        self._begin_loading(replace(self._first, pair=name, draft=None), messages)
+
+    def reload(self, messages: Sequence[Message]) -> None:
+        """Load again what was loaded, or was to be; the conversation goes on."""
+        self._begin_loading(self._loaded, messages)
+
+    def _begin_loading(self, request: LoadRequest, messages: Sequence[Message]) -> None:
+        if not self.alive:
+            self._transport.join(0)
+            self._transport = self._connect()
+            if self._hear is not None:
+                self._transport.listen(self._hear)
+            self.alive = True
+        self.info, self._wanted = None, request
+        self._load = self._send(Load(request, self._kept(messages)))
+
+    def _kept(self, messages: Sequence[Message]) -> Kept | None:
+        latest = self.latest
+        if latest is None:
+            return None
+        # Without a draft there was nothing to switch off.
+        speculation = latest.speculation or latest.draft_name is None
+        return Kept(tuple(messages), latest.settings, speculation)
+
+    def stop_loading(self) -> None:
+        """Ask a load to end."""
+        self._send(Stop(self._load))
+
+    # Turns
+
+    def reserve(self) -> None:
+        """Announce a turn: from now on `stop` means this one, even before it has begun."""
+        self._number += 1
+        self._turn = self._number
+
+    def begin(self, body: Request) -> None:
+        """Send what was reserved for, or what else can be stopped."""
+        self._send(body, self._turn)
+
+    def ask(self, text: str, earlier: Sequence[Message] | None = None) -> None:
+        """Have `text` answered, after `reserve`; after `earlier` where that is another path."""
+        self.begin(Ask(text, None if earlier is None else tuple(earlier)))
+
+    def stop(self) -> None:
+        """Ask the reserved or running turn to end."""
+        self._send(Stop(self._turn))
+
+    # Changes
+
+    def change(self, body: Request) -> None:
+        """Change the session between turns; `ChangeDone` reports it."""
+        self._send(body)
+
+    def configure(self, settings: ChatSettings) -> None:
+        """Put other settings in force."""
+        if self.info is not None:
+            self.info = self.latest = structs.replace(self.info, settings=settings)
+            self._changed = self._send(Change(settings))
+
+    def speculate(self, on: bool) -> None:
+        """Switch drafting on or off."""
+        if self.info is not None:
+            self.info = self.latest = structs.replace(self.info, speculation=on)
+            self._changed = self._send(Speculate(on))
+
+    # The end
+
+    def shut_down(self) -> None:
+        """Stop whatever runs and end the engine; returns at once."""
+        self._send(Close())
+        self._transport.shut_down()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the engine's end; whether it has ended."""
+        return self._transport.join(timeout)
+
+    def _send(self, body: Request, number: int | None = None) -> int:
+        if number is None:
+            self._number += 1
+            number = self._number
+        self._transport.send(Letter(number, _CONVERSATION, body))
+        return number

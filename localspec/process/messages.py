@@ -1,0 +1,265 @@
+"""What is said between the engine's process and its user's: plain data, nothing else.
+
+A request goes one way, events come the other, each in a `Letter` that names both the request and
+the conversation it belongs to.
+"""
+
+from __future__ import annotations
+
+import builtins
+from typing import Generic, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from localspec import errors
+from localspec.chat.conversation import Message
+from localspec.chat.events import TurnEvent
+from localspec.chat.figures import Figures
+from localspec.chat.settings import ChatSettings
+from localspec.chat.thinking import Thinking
+from localspec.engine.stats import MemoryUse
+from localspec.loading.request import LoadRequest
+
+PROTOCOL = 1
+"""Both ends must speak the same version: the first frame each way says which."""
+
+Body = TypeVar("Body")
+
+
+class Letter(Struct, Generic[Body], frozen=True, array_like=True):
+    """A message with its address.
+
+    Attributes:
+        request: number of the request, or of the one that an event answers; 0 for none.
+        conversation: number of the conversation.
+        body: the message itself.
+    """
+
+    request: int
+    conversation: int
+    body: Body
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """The first message each way."""
+
+    protocol: int = PROTOCOL
+
+
+class Fault(Struct, frozen=True):
+    """An error on its way: the name of its class, and what it says."""
+
+    kind: str
+    message: str
+    remedy: str = ""
+
+    @staticmethod
+    def of(error: Exception) -> Fault:
+        """What is told of `error`."""
+        if isinstance(error, errors.LocalspecError):
+            return Fault(type(error).__name__, error.message, error.remedy)
+        return Fault(type(error).__name__, str(error))
+
+    def exception(self) -> Exception:
+        """The error again, of its own class where that is one of localspec's or of Python's."""
+        ours = getattr(errors, self.kind, None)
+        if isinstance(ours, type) and issubclass(ours, errors.LocalspecError):
+            return ours(self.message, self.remedy)
+        theirs = getattr(builtins, self.kind, None)
+        if isinstance(theirs, type) and issubclass(theirs, Exception):
+            return theirs(self.message)
+        return RuntimeError(f"{self.kind}: {self.message}")
+
+
+class SessionInfo(Struct, frozen=True):
+    """A loaded session as its user sees it; a new one comes with every change.
+
+    Attributes:
+        pair_name: short name of the pair.
+        pair_reference: what names it on a command line: PAIR, and a draft that was named besides.
+        target_name, draft_name: the models; None where there is no draft.
+        speculation_note: why nothing can be drafted; empty where something can.
+        notices: what the user should know about the pair and its settings.
+        thinking: how the model marks its thoughts.
+        settings: those in force.
+        speculation: whether drafting is on.
+    """
+
+    pair_name: str
+    pair_reference: tuple[str, str | None]
+    target_name: str
+    draft_name: str | None
+    speculation_note: str
+    notices: tuple[str, ...]
+    thinking: Thinking
+    settings: ChatSettings
+    speculation: bool
+
+
+class Kept(Struct, frozen=True):
+    """What a conversation keeps when other models, or the same ones anew, go on with it."""
+
+    messages: tuple[Message, ...]
+    settings: ChatSettings
+    speculation: bool
+
+
+# Requests
+
+
+class Load(Struct, frozen=True, tag=True):
+    """Load models, in place of those that are there; `Loaded` or `LoadFailed` answers.
+
+    What is there is freed first, and loaded again if the new ones fail.
+    """
+
+    request: LoadRequest
+    kept: Kept | None = None
+
+
+class Ask(Struct, frozen=True, tag=True):
+    """Answer `text`; `Turn` for every event, `TurnOver` at the end.
+
+    Attributes:
+        text: what is asked.
+        earlier: what was said before, where that is another path than the session's.
+    """
+
+    text: str
+    earlier: tuple[Message, ...] | None = None
+
+
+class Regenerate(Struct, frozen=True, tag=True):
+    """Answer the last question again, reported like `Ask`."""
+
+
+class Compact(Struct, frozen=True, tag=True):
+    """Sum the conversation up, reported like `Ask`."""
+
+
+class Open(Struct, frozen=True, tag=True):
+    """Go on from other messages, perhaps with other settings; `ChangeDone` answers."""
+
+    messages: tuple[Message, ...]
+    settings: ChatSettings | None = None
+
+
+class Reset(Struct, frozen=True, tag=True):
+    """Forget the conversation; `ChangeDone` answers."""
+
+
+class Compare(Struct, frozen=True, tag=True):
+    """Answer `text` after `before` twice, without and with speculation, and leave all as it was.
+
+    `Turn` for every event, `ChangeDone` at the end.
+    """
+
+    text: str
+    before: tuple[Message, ...]
+
+
+class Change(Struct, frozen=True, tag=True):
+    """Put other settings in force, at any time; `Changed` answers."""
+
+    settings: ChatSettings
+
+
+class Speculate(Struct, frozen=True, tag=True):
+    """Switch drafting on or off, at any time; `Changed` answers."""
+
+    on: bool
+
+
+class Stop(Struct, frozen=True, tag=True):
+    """End what a request began, also where that request has not come yet."""
+
+    request: int
+
+
+class Close(Struct, frozen=True, tag=True):
+    """Stop whatever runs, free the models, end."""
+
+
+Request: TypeAlias = (
+    Hello | Load | Ask | Regenerate | Compact | Open | Reset | Compare
+    | Change | Speculate | Stop | Close
+)  # fmt: skip
+
+
+# Events
+
+
+class Loading(Struct, frozen=True, tag=True):
+    """A loading step; `share` of 1 when it is known."""
+
+    step: str
+    share: float | None
+
+
+class Loaded(Struct, frozen=True, tag=True):
+    """The models are in memory."""
+
+    info: SessionInfo
+
+
+class LoadFailed(Struct, frozen=True, tag=True):
+    """The models could not be loaded.
+
+    Attributes:
+        error: why; None where it was cancelled.
+        info: the session in force again; None where there is none.
+        second: why the models before could not be loaded again either.
+    """
+
+    error: Fault | None
+    info: SessionInfo | None = None
+    second: Fault | None = None
+
+
+class Turn(Struct, frozen=True, tag=True):
+    """An event of a running turn; in a comparison, of which side."""
+
+    event: TurnEvent
+    speculation: bool | None = None
+
+
+class TurnOver(Struct, frozen=True, tag=True):
+    """The engine is free again: the turn ended, failed or was stopped.
+
+    Attributes:
+        error: why it failed; None where it did not.
+        said: the messages that joined the conversation.
+    """
+
+    error: Fault | None
+    said: tuple[Message, ...] = ()
+
+
+class ChangeDone(Struct, frozen=True, tag=True):
+    """A change of the session has been made, or refused."""
+
+    error: Fault | None
+
+
+class Changed(Struct, frozen=True, tag=True):
+    """Other settings are in force."""
+
+    info: SessionInfo
+
+
+class Status(Struct, frozen=True, tag=True):
+    """The figures and where the memory goes: now and then in a turn, and after every change."""
+
+    figures: Figures
+    memory: MemoryUse
+
+
+class Died(Struct, frozen=True, tag=True):
+    """The engine's process has ended by itself; nothing comes after this."""
+
+    error: Fault
+
+
+Event: TypeAlias = (
+    Hello | Loading | Loaded | LoadFailed | Turn | TurnOver | ChangeDone | Changed | Status | Died
+)

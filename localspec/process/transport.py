@@ -1,0 +1,219 @@
+"""How an engine is reached: a process of its own, or a thread of this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from localspec.chat.events import RoundText
+from localspec.errors import EngineDied, LocalspecError
+from localspec.process.messages import Died, Event, Fault, Letter, Request, Status, Turn
+from localspec.process.wire import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO
+
+    from localspec.process.contract import Loader
+
+Hear: TypeAlias = "Callable[[Letter[Event]], object]"
+
+# While text streams its reader wakes no more often; what comes meanwhile waits in the pipe, which
+# outlives the engine.
+_WAKE_S = 0.02
+_LOG_LINES = 3
+_LOG_TAIL = 4000  # bytes of the log that are looked at
+_KILL_WITHIN_S = 2.0
+
+
+class Transport(Protocol):
+    """A running engine."""
+
+    def listen(self, hear: Hear) -> None:
+        """Have `hear` called with every event from now on, in another thread."""
+
+    def send(self, letter: Letter[Request]) -> None:
+        """Send a request; returns at once. May be called before `listen`."""
+
+    def shut_down(self) -> None:
+        """Have it end; returns at once."""
+
+    def join(self, timeout: float) -> bool:
+        """Wait for its end; whether it has ended."""
+
+
+class Inline:
+    """An engine in a thread of this process, for tests and debuggers.
+
+    Args:
+        loader: makes its sessions.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        from localspec.process.server import Server  # noqa: PLC0415 - it needs numpy
+
+        self._hear: Hear = lambda _letter: None
+        self._server = Server(loader, self._tell)
+
+    def listen(self, hear: Hear) -> None:
+        """Begin to work."""
+        self._hear = hear
+        self._server.start()
+
+    def _tell(self, letter: Letter[Event]) -> None:
+        self._hear(letter)
+
+    def send(self, letter: Letter[Request]) -> None:
+        """Hand the request over as it is."""
+        self._server.take(letter)
+
+    def shut_down(self) -> None:
+        """Have the thread end."""
+        self._server.shut_down()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread."""
+        return self._server.join(timeout)
+
+
+class Child:
+    """An engine in a process of its own, which begins to import while its user still does.
+
+    It ends when its pipe does, however this process ends. What it and llama.cpp write to standard
+    output and error goes to a file without a name.
+    """
+
+    def __init__(self, command: tuple[str, ...] = ("-m", "localspec.process")) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the child
+        with _sigint_held():
+            self._process = subprocess.Popen(  # noqa: S603 - this very Python
+                [sys.executable, *_as_here(), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+            )
+        self._streams = _open(self._process.stdout), _open(self._process.stdin)
+        self._line: Line[Event] = Line(*self._streams, incoming=Letter[Event])
+        self._closing = False
+        self._reader: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def listen(self, hear: Hear) -> None:
+        """Read in a thread."""
+        self._reader = threading.Thread(target=self._read, args=(hear,), name="engine", daemon=True)
+        self._reader.start()
+
+    def send(self, letter: Letter[Request]) -> None:
+        """Write to the pipe."""
+        self._line.send(letter)
+
+    def shut_down(self) -> None:
+        """Close the pipe: the process stops whatever it does, and ends."""
+        self._closing = True
+        self._line.close()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the process; one that does not end by itself is killed."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(_KILL_WITHIN_S)
+        if self._reader is not None:
+            self._reader.join(_KILL_WITHIN_S)
+        self._streams[0].close()
+        self._line.close()
+        self._log.close()
+        return True
+
+    def _read(self, hear: Hear) -> None:
+        try:
+            for letters in self._line.letters():
+                for letter in letters:
+                    hear(_with_ours(letter))
+                if any(_is_text(letter) for letter in letters):
+                    time.sleep(_WAKE_S)
+            error: LocalspecError = self._reason()
+        except LocalspecError as raised:
+            error = raised
+            self._process.kill()
+        if not self._closing:
+            self._line.close()
+            hear(Letter(0, 0, Died(Fault.of(error))))
+
+    def _reason(self) -> EngineDied:
+        """How the process ended, and what its log says last."""
+        code = self._process.wait()
+        if code == -signal.SIGKILL:
+            how = "was killed, perhaps for want of memory (SIGKILL)"
+        elif code < 0:
+            how = f"crashed ({signal.Signals(-code).name})"
+        else:
+            how = f"ended by itself (exit code {code})"
+        lines = self._last_lines()
+        said = "its log ends with:\n" + "\n".join(lines) if lines else ""
+        return EngineDied(f"the process that runs the models {how}", said)
+
+    def _last_lines(self) -> list[str]:
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _LOG_TAIL))
+        text = self._log.read().decode("utf-8", "replace")
+        return [line.strip() for line in text.splitlines() if line.strip()][-_LOG_LINES:]
+
+
+def _open(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise AssertionError("a pipe that was asked for is there")
+    return stream
+
+
+def _is_text(letter: Letter[Event]) -> bool:
+    return isinstance(letter.body, Turn) and isinstance(letter.body.event, RoundText)
+
+
+def _with_ours(letter: Letter[Event]) -> Letter[Event]:
+    """Count this process's memory as well."""
+    if not isinstance(letter.body, Status):
+        return letter
+    from localspec import machine  # noqa: PLC0415 - psutil can wait until there is a screen
+
+    figures, memory = letter.body.figures, letter.body.memory
+    both = replace(
+        memory,
+        process=memory.process + machine.resident(),
+        peak_process=memory.peak_process + machine.peak_resident(),
+    )
+    return Letter(letter.request, letter.conversation, Status(figures, both))
+
+
+def _as_here() -> list[str]:
+    """Python's option to look for modules where this process does: not in the current folder."""
+    return [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
+
+
+@contextmanager
+def _sigint_held() -> Iterator[None]:
+    """Let a process begin that Ctrl+C does not reach: it inherits what is blocked here."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,106 @@
+"""Signals that ask the program to end: the terminal's, the system's and those of other programs."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+from localspec.errors import Ended
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+Act: TypeAlias = "Callable[[int, FrameType | None], object]"
+
+ENDING = tuple(
+    number
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
+    if (number := getattr(signal, name, None)) is not None
+)
+# How long an end that was asked for may take; then it comes without a farewell.
+_PATIENCE_S = 20.0
+_LOOK_MS = 1000
+
+
+@contextmanager
+def acting(act: Act) -> Iterator[None]:
+    """Call `act` on every signal that asks for an end.
+
+    Without effect outside the main thread, which gets the signals, and for one that is ignored, as
+    Ctrl+C is for what a shell script runs in the background.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in ENDING:
+            usual = signal.getsignal(number)
+            if usual is not None and usual != signal.SIG_IGN:
+                before[number] = signal.signal(number, act)
+    try:
+        yield
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
+
+
+@contextmanager
+def leaving(leave: Callable[[], object]) -> Iterator[None]:
+    """Have `leave` called where a signal asks for an end, or the terminal is gone.
+
+    Args:
+        leave: ends what runs within, soon; called once, in a thread of its own.
+
+    Raises:
+        Ended: that is how it ended, whatever it raised on its way.
+    """
+    came: list[int] = []
+    over = threading.Event()
+
+    def act(number: int, _frame: FrameType | None = None) -> None:
+        if not came:
+            came.append(number)
+            threading.Thread(target=leave, name="leave", daemon=True).start()
+            threading.Thread(
+                target=_insist, args=(number, over), name="insist", daemon=True
+            ).start()
+
+    watch = threading.Thread(target=_watch_terminal, args=(act, over), name="hangup", daemon=True)
+    with acting(act):
+        watch.start()
+        try:
+            yield
+        except Exception:
+            if not came:
+                raise
+        finally:
+            over.set()
+    if came:
+        raise Ended(came[0])
+
+
+def _aside(work: Callable[..., object], *given: object) -> None:
+    threading.Thread(target=work, args=given, daemon=True).start()
+
+
+def _insist(number: int, over: threading.Event) -> None:
+    """End the process where it does not end by itself."""
+    if not over.wait(_PATIENCE_S):
+        os._exit(128 + number)
+
+
+def _watch_terminal(act: Act, over: threading.Event) -> None:
+    """Notice that the terminal is gone, also where nobody is told (nohup, a shell in between)."""
+    if not hasattr(select, "poll") or sys.platform == "darwin":  # its poll knows no terminals
+        return
+    look = select.poll()
+    look.register(sys.__stdin__.fileno() if sys.__stdin__ is not None else 0, 0)
+    while not over.is_set():
+        for _, event in look.poll(_LOOK_MS):
+            if event & (select.POLLHUP | select.POLLERR):
+                act(signal.SIGHUP, None)
+            return

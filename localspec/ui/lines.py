@@ -1,0 +1,120 @@
+"""The lines around the conversation: which pair answers, what the app is doing, the main keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.widgets import Static
+
+from localspec.safe_text import one_line
+from localspec.ui.bases import Uncopied
+from localspec.ui.commands import COMMANDS
+from localspec.ui.panel import drawing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.timer import Timer
+
+    from localspec.process.messages import SessionInfo
+    from localspec.ui.commands import Command
+
+_FLASH_S = 4.0
+_BAR = 16
+
+
+class TitleLine(Static, Uncopied):
+    """The program's name, the pair's, and those of its models."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__("", markup=False, id=id)
+
+    def show(self, session: SessionInfo | None) -> None:
+        """Name what has been loaded, if anything has."""
+        pieces = [("localspec", "bold $text-primary")]
+        if session is not None:
+            models = session.target_name + (
+                f" + {session.draft_name}" if session.draft_name else ""
+            )
+            pieces += [
+                (f"  {one_line(session.pair_name, 40)}", "bold"),
+                (f"  {one_line(models, 100)}", "$foreground 65%"),
+            ]
+        self.update(Content.assemble(*pieces), layout=False)
+
+
+class StatusLine(Static, Uncopied):
+    """Shows a lasting state, covered for some seconds by the latest short answer."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__("", markup=False, id=id)
+        self._lasting = Content("")
+        self._timer: Timer | None = None
+
+    def lasting(
+        self, text: str, share: float | None = None, *, hint: str = "", tail: Content | None = None
+    ) -> None:
+        """What the app is doing, with a bar where a share of 1 is known."""
+        parts = [Content.assemble((one_line(text), "$foreground 65%"))]
+        if share is not None:
+            parts.append(drawing.bar(share, _BAR, "$primary"))
+            parts.append(Content(f"{100 * share:.0f} %"))
+        if hint:
+            parts.append(Content.assemble((hint, "$foreground 65%")))
+        if tail is not None:
+            parts.append(tail)
+        self._lasting = Content("  ").join(parts)
+        if self._timer is None:
+            self.update(self._lasting, layout=False)
+
+    def flash(self, text: str) -> None:
+        """A short answer that goes away by itself."""
+        if self._timer is not None:
+            self._timer.stop()
+        self.update(Content.assemble((one_line(text), "bold $text-accent")), layout=False)
+        self._timer = self.set_timer(_FLASH_S, self._unflash)
+
+    def settle(self) -> None:
+        """Drop a short answer that is no longer true."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._unflash()
+
+    def _unflash(self) -> None:
+        self._timer = None
+        self.update(self._lasting, layout=False)
+
+
+def key_line(width: int, commands: Sequence[Command] = COMMANDS) -> Content:
+    """Keys and labels from the command table, in its order, as far as `width` reaches."""
+    line = Content(" ")
+    for command in commands:
+        if not command.footer:
+            continue
+        key = command.shown.split(",")[0]
+        click = f"[@click=app.command('{command.name}')]"
+        label = f"{click}[bold $text-accent]{key}[/] [$foreground 70%]{command.footer}[/][/]"
+        item = Content.from_markup(label)
+        if line.cell_length + item.cell_length + 1 > width:
+            break
+        line = Content.assemble(line, item, "  ")
+    return line
+
+
+class KeyLine(Uncopied):
+    """Textual's own footer lists keys by focus; this one keeps the order and what fits.
+
+    Args:
+        commands: the table with the keys in force.
+    """
+
+    ALLOW_SELECT = False
+
+    def __init__(self, commands: Sequence[Command], *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._commands = commands
+
+    def render(self) -> Content:
+        """Lay the keys out for the present width."""
+        return key_line(self.size.width, self._commands)

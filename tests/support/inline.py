@@ -1,0 +1,31 @@
+"""An engine in a thread of the test, over sessions that the test makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from localspec.loading.request import LoadRequest
+from localspec.process.client import Engine
+from localspec.process.contract import Loader
+from localspec.process.transport import Inline
+
+
+def inline(
+    load: Callable[..., Any], check: Callable[[str], object] | None = None, first: str = "first"
+) -> Engine:
+    """An engine whose sessions `load` makes, of the progress and the flag it is given.
+
+    Args:
+        load: called with a third argument, the pair's name, where `check` is given.
+        check: called with the name of a pair that is to take another's place.
+        first: the name of the pair that is loaded first.
+    """
+    if check is None:
+        loader = Loader(lambda _request, progress, cancel: load(progress, cancel))
+    else:
+        loader = Loader(
+            lambda request, progress, cancel: load(request.pair, progress, cancel),
+            lambda request: check(request.pair),
+        )
+    return Engine(LoadRequest(pair=first), lambda: Inline(loader))

@@ -1,0 +1,74 @@
+"""localspec in a real pseudo-terminal, on a screen that can be read."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pyte
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60
+
+
+class Terminal:
+    """A program on a screen that can be read."""
+
+    def __init__(
+        self,
+        arguments: list[str],
+        data: Path,
+        columns: int = 100,
+        rows: int = 30,
+        program: tuple[str, ...] = ("-m", "localspec"),
+    ) -> None:
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self.child = pexpect.spawn(
+            sys.executable,
+            [*program, *arguments],
+            dimensions=(rows, columns),
+            env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "LANG": "C.UTF-8",
+                 "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data), "LOCALSPEC_DEMO": "small",
+                 "LOCALSPEC_CONFIG": str(data),
+                 "PYTHONPATH": str(ROOT)},
+            timeout=PATIENCE_S,
+        )  # fmt: skip
+
+    def read(self) -> None:
+        try:
+            data = self.child.read_nonblocking(65536, timeout=0.05)
+        except (pexpect.TIMEOUT, pexpect.EOF):
+            return
+        self.raw += data
+        self._stream.feed(data)
+
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            self.read()
+            if condition():
+                return
+        raise AssertionError(f"never happened: {what}\n{self.text()}")
+
+    def sees(self, text: str) -> None:
+        self.until(lambda: text in self.text(), text)
+
+    def ends(self) -> int:
+        self.until(lambda: not self.child.isalive(), "the end of the program")
+        self.read()
+        status: int = self.child.exitstatus
+        return status
+
+    def restored(self) -> bool:
+        """The alternate screen was left and the cursor is back."""
+        last = self.raw.rfind(b"\x1b[?1049")
+        shown = b"\x1b[?25h" in self.raw[max(0, last - 200) :]
+        return shown and self.raw[last : last + 8] == b"\x1b[?1049l"

@@ -1,0 +1,111 @@
+"""Damaged model files: refused with a reason, and never the end of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.errors import ModelFileError
+from localspec.pairs import sources
+from tests.support import damaged, gguf_models, ggufs
+from tests.support.damaged import Parts
+
+Change = Callable[[Parts], Parts]
+
+
+def key(name: str, value: Any, kind: int = ggufs.U32) -> Change:
+    """With the key `name` of the architecture, or a general one, as `value`."""
+
+    def change(parts: Parts) -> Parts:
+        architecture = next(content for key, _, content in parts.keys if key == ARCHITECTURE)
+        full = (
+            name
+            if name.startswith(("general.", "tokenizer."))
+            else f"{architecture.decode()}.{name}"
+        )
+        others = (each for each in parts.keys if each[0] != full)
+        return replace(parts, keys=(*others, (full, kind, value)))
+
+    return change
+
+
+ARCHITECTURE = "general.architecture"
+
+
+def token(number: int, text: bytes) -> Change:
+    def change(parts: Parts) -> Parts:
+        tokens = next(content[1] for key, _, content in parts.keys if key.endswith("ggml.tokens"))
+        changed = [*tokens[:number], text, *tokens[number + 1 :]]
+        return key("tokenizer.ggml.tokens", (ggufs.STRING, changed), ggufs.ARRAY)(parts)
+
+    return change
+
+
+def tensor(name: str, kind: int, n_bytes: int) -> Change:
+    def change(parts: Parts) -> Parts:
+        tensors = (
+            replace(each, kind=kind, data=(each.data * 2)[:n_bytes]) if each.name == name else each
+            for each in parts.tensors
+        )
+        return replace(parts, tensors=tuple(tensors))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "said"),
+    [
+        ("qwen3", token(7, b"a"), "'a' is in its vocabulary twice"),
+        ("qwen3", token(7, b"a\0b"), "'a' is in its vocabulary twice"),
+        ("qwen3", key("general.alignment", 16), "alignment is no power of two, or below 32"),
+        ("qwen3", key("nextn_predict_layers", 3), "of its 2 layers 3 predict"),
+        ("qwen3", key("block_count", 0), "it has 0 layers"),
+        ("qwen3", key("block_count", 513), "it has 513 layers"),
+        ("moe", key("expert_used_count", 5), "it uses 5 of 4 experts"),
+        ("moe", key("expert_count", 0), "it uses 2 of 0 experts"),
+        ("moe", key("expert_group_count", 4), "4 experts are in 4 groups"),
+        ("moe", key("expert_group_count", 3), "0 of 3 groups of 4 experts"),
+        ("qwen3", tensor("blk.0.attn_norm.weight", 26, 256), "has the type I32"),
+        ("qwen3", tensor("output_norm.weight", 1, 128), "has the type F16"),
+        ("qwen3", key("rope.dimension_count", 33), "33 are turned"),
+        ("qwen3", key("attention.layer_norm_rms_epsilon", -1.0, ggufs.F32), "epsilon is -1.0"),
+        ("gemma3", key("attention.sliding_window", 2**31 - 1), "window is 2,147,483,647"),
+        ("qwen35", key("ssm.inner_size", 0), "is not made for states of 0"),
+        ("qwen35", key("full_attention_interval", 0), "never has full attention"),
+        ("qwen3", key("tokenizer.ggml.model", b"llama", ggufs.STRING), "no token for byte"),
+        (
+            "mamba",
+            key("tokenizer.ggml.tokens", (ggufs.STRING, [b"a"]), ggufs.ARRAY),
+            "every text begins with a token that it does not have",
+        ),
+    ],
+)
+def test_what_llama_cpp_would_die_of_is_said(
+    tmp_path: Path, model: str, change: Change, said: str
+) -> None:
+    words = gguf_models.write_other_vocabulary(tmp_path / "words.gguf")
+    path = gguf_models.GENERATORS[model](tmp_path / "it.gguf", like=words)
+    assert sources.local(path).header.tensors
+    path.write_bytes(damaged.put_together(change(damaged.take_apart(path.read_bytes()))))
+    with pytest.raises(ModelFileError, match="is damaged") as refused:
+        sources.local(path)
+    assert said in refused.value.message
+
+
+def test_undamaged_files_of_every_architecture_are_loaded(tmp_path: Path) -> None:
+    found = [(path, "") for path in damaged.samples(tmp_path)]
+    assert {each.end for each in damaged.load_all(found)} == {"loaded"}
+
+
+@pytest.mark.slow
+def test_no_damage_ends_the_process(tmp_path: Path) -> None:
+    """A sample; ``python -m tests.support.damaged SEED COUNT`` runs more."""
+    files = damaged.damaged_files(tmp_path, seed=20, count=500)
+    outcomes = list(damaged.load_all(files))
+    assert [each for each in outcomes if each.end in ("died", "hung", "fault")] == []
+    ends = {each.end for each in outcomes}
+    assert ends == {"refused", "failed", "loaded"}

@@ -1,0 +1,109 @@
+"""The demo pair at its first start: padded once, to the bit what it was, and never in the way."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import localspec
+from localspec.pairs import demo, folders, remove
+from localspec.pairs.gguf.header import read_header
+from localspec.pairs.hub.patience import Patience
+
+SHIPPED = Path(__file__).parent.parent / "models" / "demo"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the padded files, smaller than in use."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    monkeypatch.delenv(demo.SWITCH, raising=False)
+    monkeypatch.setattr(demo, "TARGET_BYTES", 40_000_000)
+    monkeypatch.setattr(demo, "DRAFT_BYTES", 8_000_000)
+    return tmp_path / "demo"
+
+
+def test_it_is_padded_once(cache: Path) -> None:
+    assert demo.pair().target.path.parent == SHIPPED
+    assert demo.to_be_padded()
+    assert demo.pad() == demo.SAID
+    assert not demo.to_be_padded()
+    found = demo.pair()
+    assert found.target.n_bytes == pytest.approx(40_000_000, rel=0.05)
+    assert found.draft is not None
+    assert found.draft.n_bytes == pytest.approx(8_000_000, rel=0.05)
+    assert {found.target.path, found.draft.path} == set(cache.iterdir())
+    small, large = read_header(next(SHIPPED.glob("target*"))), read_header(found.target.path)
+    assert list(small.tokens or ()) == list(large.tokens or ())
+    assert small.text("tokenizer.chat_template") == large.text("tokenizer.chat_template")
+
+
+def test_whoever_loads_it_is_told_once_and_hears_the_same_words(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer() -> tuple[str, list[str], int]:
+        with localspec.load("demo", temp=0, gamma=0, n_predict=24, threads=1) as chat:
+            text = "".join(piece.text for piece in chat.ask("Tell me a story."))
+            return text, list(chat.notices), chat.loaded.memory_plan_bytes
+
+    first, told, large = answer()
+    again, silent, _ = answer()
+    monkeypatch.setenv(demo.SWITCH, "small")
+    shipped, _, small = answer()
+    assert first == again == shipped
+    assert demo.SAID in told
+    assert demo.SAID not in silent
+    assert large > small + 20_000_000
+
+
+def test_other_models_are_padded_anew_and_the_old_ones_go(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo.pad()
+    before = set(cache.iterdir())
+    other = tmp_path / "shipped" / "demo"
+    other.mkdir(parents=True)
+    for path in SHIPPED.glob("*.gguf"):
+        raw = bytearray(path.read_bytes())
+        raw[-1] ^= 1
+        (other / path.name).write_bytes(raw)
+    monkeypatch.setattr(folders, "shipped", lambda name: tmp_path / "shipped" / name)
+    assert demo.to_be_padded()
+    demo.pad()
+    assert len(set(cache.iterdir())) == 2
+    assert not before & set(cache.iterdir())
+
+
+def test_as_they_ship_where_that_is_wanted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo.pad()
+    monkeypatch.setenv(demo.SWITCH, "small")
+    assert not demo.to_be_padded()
+    assert demo.pair().target.path.parent == SHIPPED
+
+
+def test_no_room_is_no_failure(cache: Path) -> None:
+    cache.write_text("a file where the folder should be")
+    assert "could not be padded" in demo.pad()
+    assert demo.pair().target.path.parent == SHIPPED
+
+
+def test_a_write_that_breaks_off_leaves_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("localspec.pairs.gguf.padding._write", full)
+    assert "No space left" in demo.pad()
+    assert list(cache.iterdir()) == []
+
+
+def test_removing_it_takes_the_padded_files(cache: Path) -> None:
+    demo.pad()
+    size = sum(model.n_bytes for model in demo.pair().models)
+    assert remove.remove("demo", Patience()).freed == size
+    assert list(cache.iterdir()) == []
+    assert demo.to_be_padded()
+    assert remove.remove("demo", Patience()).freed == 0

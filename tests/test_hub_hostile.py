@@ -1,0 +1,245 @@
+"""Hubs and caches that mean harm: the right file or a refusal, soon, and nothing without end."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from localspec.errors import HubError, HubUnavailable
+from localspec.pairs import references
+from localspec.pairs.hub import body as hub_body
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import client as hub
+from localspec.pairs.hub import download
+from localspec.pairs.hub.client import RemoteFile
+from localspec.pairs.hub.patience import Patience
+from tests.support import ggufs
+from tests.support.hub_world import World, world
+
+ONE = references.parse("ann/One-GGUF")
+NAME = "one-Q8_0.gguf"
+QUICK = Patience(pauses=(0.0,))
+
+
+@pytest.fixture
+def hub_world(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def one(hub_world: World) -> RemoteFile:
+    repo = hub_world.server.add("ann/One-GGUF", {NAME: ggufs.model(n_bytes=800_000)})
+    return RemoteFile(repo.name, repo.commit, NAME, repo.size(NAME), repo.etag(NAME))
+
+
+def pull_it(hub_world: World) -> bytes:
+    """What is under the file's name in the cache after a pull that reports success."""
+    done = hub_world.run("pull", "ann/One-GGUF", "--draft", "none")
+    assert done.code == 0, done.err
+    repo = hub_world.server.repos["ann/One-GGUF"]
+    return hub_world.snapshot(repo.name, repo.commit, NAME).read_bytes()
+
+
+# --- what is found in the cache ---------------------------------------------------------------
+
+
+def _other(file: RemoteFile) -> bytes:
+    """Another model of the same size."""
+    return ggufs.model(n_bytes=800_000, seed=1)
+
+
+def wrong_link(file: RemoteFile) -> None:
+    other = hub_cache.blob_path(file).with_name("f" * 64)
+    other.write_bytes(_other(file))
+    hub_cache.snapshot_path(file).symlink_to(other)
+
+
+def short_plain_file(file: RemoteFile) -> None:
+    hub_cache.snapshot_path(file).write_bytes(ggufs.model()[:500])
+
+
+def other_plain_file(file: RemoteFile) -> None:
+    hub_cache.snapshot_path(file).write_bytes(_other(file))
+
+
+def wrong_bytes(file: RemoteFile) -> None:
+    hub_cache.blob_path(file).write_bytes(_other(file))
+
+
+def wrong_bytes_with_a_link(file: RemoteFile) -> None:
+    wrong_bytes(file)
+    hub_cache.snapshot_path(file).symlink_to(hub_cache.blob_path(file))
+
+
+def right_bytes_and_a_wrong_name(file: RemoteFile) -> None:
+    hub_cache.blob_path(file).write_bytes(ggufs.model(n_bytes=800_000))
+    short_plain_file(file)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        *(wrong_link, short_plain_file, other_plain_file, wrong_bytes, wrong_bytes_with_a_link),
+        right_bytes_and_a_wrong_name,
+    ],
+)
+def test_whatever_the_cache_holds_is_hashed_before_it_is_done(
+    hub_world: World, one: RemoteFile, plant: Callable[[RemoteFile], None]
+) -> None:
+    hub_cache.prepare(one)
+    plant(one)
+    assert pull_it(hub_world) == hub_world.server.repos[one.repo].files[NAME]
+    sent = hub_world.server.sent()
+    pull_it(hub_world)
+    assert hub_world.server.sent() == sent
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_place_of_a_part_is_refused(hub_world: World, one: RemoteFile) -> None:
+    hub_cache.prepare(one)
+    os.mkfifo(download.part_path(one))
+    done = hub_world.run("pull", "ann/One-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert "is no file" in done.err
+
+
+def test_a_name_that_no_disk_takes_is_refused_before_the_download(hub_world: World) -> None:
+    hub_world.server.add("ann/Long-GGUF", {"x" * 300 + ".gguf": ggufs.model()})
+    done = hub_world.run("pull", "ann/Long-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert "refused" in done.err
+    assert hub_world.server.sent() == 0
+
+
+# --- what the Hub says ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"[1, 2]",
+        b"[" * 100_000,
+        b'{"id": "ann/One-GGUF", "sha": "%s", "x": %s}' % (b"0" * 40, b"[" * 100_000),
+        b'{"id": "ann/One-GGUF", "sha": "%s", "siblings": [{"rfilename": "a", "size": %s}]}'
+        % (b"0" * 40, b"9" * 400),
+        b'{"id": "ann/One-GGUF", "sha": "%s", "siblings": {"a": 1}}' % (b"0" * 40),
+        b'{"id": "ann/One-GGUF", "sha": "%s", "tags": [1]}' % (b"0" * 40),
+        b'{"id": 1e999}',
+        b"\xff\xfe",
+    ],
+)
+def test_answers_of_another_shape_are_said(hub_world: World, told: bytes) -> None:
+    hub_world.server.fault("/api/", status=200, body=told)
+    with pytest.raises(HubUnavailable, match="does not answer like a Hub"):
+        hub.look_up(ONE, QUICK)
+
+
+@pytest.mark.parametrize("status", [401, 404, 500])
+def test_the_text_of_an_error_is_not_needed(hub_world: World, status: int) -> None:
+    for told in (b"[1, 2]", b"[" * 100_000, b"{" * 3, b'{"error": 3}'):
+        hub_world.server.fault("/api/", status=status, body=told, times=2)
+        with pytest.raises(HubError):
+            hub.look_up(ONE, QUICK)
+
+
+def test_a_packed_answer_is_not_unpacked(hub_world: World) -> None:
+    bomb = gzip.compress(bytes(300_000_000), 9)
+    hub_world.server.fault("/api/", status=200, body=bomb, headers={"Content-Encoding": "gzip"})
+    tracemalloc.start()
+    try:
+        with pytest.raises(HubUnavailable, match="packs its answers"):
+            hub.look_up(ONE, QUICK)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_document_is_read_as_far_as_one_may_be(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "MOST_TOLD", 1_000_000)
+    hub_world.server.fault("/api/", status=200, body=b" " * 30_000_000)
+    with pytest.raises(HubUnavailable, match="more than 1 MB"):
+        hub.look_up(ONE, QUICK)
+
+
+def test_redirects_end(hub_world: World, one: RemoteFile) -> None:
+    headers = {"Location": f"{hub_world.server.url}/api/models/ann/One-GGUF/revision/main"}
+    hub_world.server.fault("/api/", status=302, headers=headers, times=99)
+    with pytest.raises(HubUnavailable, match="on and on"):
+        hub.look_up(ONE, QUICK)
+    assert len(hub_world.server.seen) == hub_body.MOST_REDIRECTS
+
+
+def test_who_asks_to_wait_for_hours_is_not_waited_for(hub_world: World, one: RemoteFile) -> None:
+    hub_world.server.fault("/cdn/", status=429, headers={"Retry-After": "7200"}, times=9)
+    began = time.monotonic()
+    with pytest.raises(HubUnavailable, match="429"):
+        download.fetch(one, "main", Patience(), lambda _: None)
+    assert time.monotonic() - began < 5
+
+
+@contextlib.contextmanager
+def dripping(head: bytes) -> Iterator[str]:
+    """A server that sends `head`, then a byte every 50 ms; its address."""
+    stopped = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+
+        def serve() -> None:
+            while not stopped.is_set():
+                with contextlib.suppress(OSError), server.accept()[0] as client:
+                    client.recv(65_536)
+                    client.sendall(head)
+                    while not stopped.wait(0.05):
+                        client.sendall(b"x")
+
+        threads = [threading.Thread(target=serve) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            stopped.set()
+            for thread in threads:
+                thread.join()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nX-Some: ",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 1000000\r\n\r\n",
+        b"HTTP/1.1 500 Oh\r\nContent-Length: 1000000\r\n\r\n",
+    ],
+)
+def test_an_answer_that_drips_has_an_end(
+    hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    monkeypatch.setattr(hub_body, "HEAD_S", 0.6)
+    monkeypatch.setattr(hub_body, "SLOW_S", 0.6)
+    with dripping(head) as url:
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/{revision}/{filename}"
+        )
+        for ask in (
+            lambda: hub.look_up(ONE, QUICK),
+            lambda: download.fetch(one, "main", QUICK, lambda _: None),
+        ):
+            began = time.monotonic()
+            with pytest.raises(HubUnavailable):
+                ask()
+            assert time.monotonic() - began < 8

@@ -1,0 +1,482 @@
+"""The engine in a process of its own: what is said, what it survives, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
+from localspec.chat.settings import ChatSettings
+from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.errors import EngineDied, EngineError, OutOfMemory, UsageError
+from localspec.loading.request import LoadRequest
+from localspec.process import messages as m
+from localspec.process.client import Engine
+from localspec.process.contract import Loader
+from localspec.process.server import Server
+from localspec.process.transport import Child
+from localspec.process.wire import Line
+from localspec.ui.app import ChatApp
+from localspec.ui.conversation.turns import Phase
+from tests.fakes import rounds_of
+from tests.support.chat_pilot import Chat
+from tests.support.scripted_session import Gate, ScriptedSession
+
+DEMO = LoadRequest(pair="demo", threads=1, ctx_size=512, gamma=3, n_predict=24, temp=0.0)
+QUESTION = "Tell me a story about a dog."
+
+signals = pytest.mark.skipif(sys.platform == "win32", reason="signals")
+
+
+class Heard:
+    """An engine in a process of its own, and what it says.
+
+    Attributes:
+        children: its processes, the newest last.
+    """
+
+    def __init__(self, request: LoadRequest = DEMO) -> None:
+        self.children: list[Child] = []
+        self.engine = Engine(request, self._start)
+        self._said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
+        self.engine.listen(self._said.put)
+
+    def _start(self) -> Child:
+        self.children.append(Child())
+        return self.children[-1]
+
+    def until(self, kind: type) -> Any:
+        """The next event of `kind`."""
+        while True:
+            letter = self._said.get(timeout=60)
+            self.engine.settle(letter)
+            if isinstance(letter.body, kind):
+                return letter.body
+
+    def ask(self, text: str) -> None:
+        self.engine.reserve()
+        self.engine.ask(text)
+
+
+@pytest.fixture
+def demo() -> Iterator[Heard]:
+    heard = Heard()
+    yield heard
+    heard.engine.shut_down()
+    assert heard.engine.join(20)
+
+
+# --- what is said ---------------------------------------------------------------------------
+
+
+def through(body: Any, kind: Any) -> Any:
+    """What arrives of a message."""
+    letter = m.Letter(3, 1, body)
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(letter), type=m.Letter[kind]).body
+
+
+def test_everything_that_is_said_arrives_as_it_was() -> None:
+    (done,) = rounds_of([2])
+    span = Span("a\0\x1b é", Origin.DRAFT)
+    said = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "", FinishReason.STOP, (span,)))
+    sampling = SamplingParams(seed=7, logit_bias={3: float("-inf"), 5: 1.5})
+    settings = ChatSettings("Be brief.", sampling, accept=Accept.BLOCK, gamma=2, stop=("x",))
+    requests = [
+        m.Load(LoadRequest(pair="a", gamma=3, device=("x",), logit_bias=((1, -2.0),))),
+        m.Load(DEMO, m.Kept(said, settings, speculation=False)),
+        m.Ask("text", said),
+        m.Ask("text"),
+        *(m.Regenerate(), m.Compact(), m.Reset(), m.Close()),
+        m.Open(said, settings),
+        m.Compare("text", ()),
+        m.Change(ChatSettings()),
+        m.Speculate(on=True),
+        m.Stop(4),
+    ]
+    assert [through(one, m.Request) for one in requests] == requests
+    stats = GenerationStats()
+    stats.add(done)
+    session = ScriptedSession()
+    events = [
+        m.Loading("step", None),
+        m.LoadFailed(m.Fault("UsageError", "no", "Do."), None, m.Fault("OutOfMemory", "x")),
+        m.Turn(PromptProgress(1, 2, 3)),
+        m.Turn(RoundText((span,), done), speculation=True),
+        m.Turn(TurnEnd("text", FinishReason.LENGTH, stats)),
+        m.TurnOver(None, said),
+        m.ChangeDone(None),
+        m.Status(session.figures(), session.memory()),
+    ]
+    assert [through(one, m.Event) for one in events] == events
+
+
+@pytest.mark.parametrize("error", [OutOfMemory("too much", "Less."), ValueError("what?")])
+def test_errors_arrive_as_what_they_were(error: Exception) -> None:
+    again = m.Fault.of(error).exception()
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert getattr(again, "remedy", "") == getattr(error, "remedy", "")
+
+
+def test_an_error_that_nobody_knows_is_named() -> None:
+    class StrangeError(Exception):
+        pass
+
+    assert str(m.Fault.of(StrangeError("hm")).exception()) == "StrangeError: hm"
+
+
+class Pipe:
+    """Both ends of a pipe."""
+
+    def __init__(self) -> None:
+        source, sink = os.pipe()
+        self.source, self.sink = os.fdopen(source, "rb", buffering=0), os.fdopen(sink, "wb")
+
+    def close(self) -> None:
+        self.source.close()
+        self.sink.close()
+
+
+@pytest.fixture
+def pipes() -> Iterator[tuple[Pipe, Pipe]]:
+    both = Pipe(), Pipe()
+    yield both
+    for one in both:
+        one.close()
+
+
+def test_letters_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -> None:
+    there, back = pipes
+    near = Line(back.source, there.sink, m.Letter[m.Event])
+    letters = Line(there.source, back.sink, m.Letter[m.Request]).letters()
+    texts = ["a" * 200_000, "b", "", "c" * 70_000]  # a pipe holds less
+
+    def send() -> None:
+        for text in texts:
+            near.send(m.Letter(1, 1, m.Ask(text)))
+        near.close()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert [letter.body.text for found in letters for letter in found] == texts
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (msgspec.msgpack.encode(m.Letter(0, 0, m.Hello(protocol=99))), "version 99"),
+        (b"nonsense", "is no message"),
+    ],
+)
+def test_another_version_and_nonsense_are_refused(
+    pipes: tuple[Pipe, Pipe], data: bytes, said: str
+) -> None:
+    there, back = pipes
+    there.sink.write(len(data).to_bytes(4, "little") + data)
+    there.sink.flush()
+    with pytest.raises(EngineError, match=said):
+        next(Line(there.source, back.sink, m.Letter[m.Event]).letters())
+
+
+# --- the server, over scripted sessions -----------------------------------------------------
+
+
+class Served:
+    """A server in this process, and what it says."""
+
+    def __init__(self, load: Callable[..., Any]) -> None:
+        self.said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
+        self.server = Server(Loader(load), self.said.put)
+        self.server.start()
+
+    def ask(self, number: int, body: m.Request) -> None:
+        self.server.take(m.Letter(number, 1, body))
+
+    def until(self, kind: type, number: int) -> Any:
+        while True:
+            letter = self.said.get(timeout=20)
+            if isinstance(letter.body, kind):
+                assert (letter.request, letter.conversation) == (number, 1)
+                return letter.body
+
+    def end(self) -> None:
+        self.server.shut_down()
+        assert self.server.join(10)
+
+
+def test_a_stop_that_overtakes_its_request_counts_and_one_that_is_late_does_not() -> None:
+    session = ScriptedSession(answers=["one two three"])
+    served = Served(lambda *_: session)
+    served.ask(1, m.Load(DEMO))
+    served.until(m.Loaded, 1)
+    served.ask(9, m.Stop(2))
+    served.ask(2, m.Ask("first"))
+    assert served.until(m.TurnOver, 2).said[-1].finish is FinishReason.CANCELLED
+    served.ask(10, m.Stop(2))
+    served.ask(11, m.Ask("second"))
+    assert served.until(m.TurnOver, 11).said[-1].content == "one two three"
+    served.end()
+    assert session.closed
+
+
+def test_what_is_kept_is_in_force_in_what_is_loaded() -> None:
+    served = Served(lambda *_: ScriptedSession())
+    said = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "ho"))
+    kept = m.Kept(said, ChatSettings(system_prompt="Be brief."), speculation=False)
+    served.ask(1, m.Load(DEMO, kept))
+    info = served.until(m.Loaded, 1).info
+    assert info.settings.system_prompt == "Be brief."
+    assert not info.speculation
+    served.ask(2, m.Regenerate())
+    assert [one.role for one in served.until(m.TurnOver, 2).said] == [Role.USER, Role.ASSISTANT]
+    served.end()
+
+
+def test_without_a_session_every_request_is_refused_in_words() -> None:
+    def load(*_: object) -> Any:
+        raise UsageError("no such pair")
+
+    served = Served(load)
+    served.ask(1, m.Load(DEMO))
+    assert served.until(m.LoadFailed, 1).error == m.Fault("UsageError", "no such pair")
+    served.ask(2, m.Ask("hello"))
+    assert served.until(m.TurnOver, 2).error.message == "no model is loaded"
+    served.ask(3, m.Reset())
+    assert served.until(m.ChangeDone, 3).error.message == "no model is loaded"
+    served.end()
+
+
+def test_figures_come_while_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.process.server._FIGURES_S", 0.01)
+    session = ScriptedSession(gate=Gate(is_open=False))
+    served = Served(lambda *_: session)
+    served.ask(1, m.Load(DEMO))
+    served.until(m.Loaded, 1)
+    served.ask(2, m.Ask("hello"))
+    for _ in range(3):
+        assert served.until(m.Status, 2).memory.process > 0
+    session.gate.open()
+    served.until(m.TurnOver, 2)
+    served.end()
+
+
+# --- a real process -------------------------------------------------------------------------
+
+
+def test_it_answers_with_figures_and_ends_when_it_is_asked_to(demo: Heard) -> None:
+    assert demo.until(m.Loaded).info.pair_name == "demo"
+    demo.ask("Tell me a story.")
+    pieces = []
+    while isinstance(turn := demo.until(m.Turn), m.Turn) and not isinstance(turn.event, TurnEnd):
+        pieces += [turn.event.text] if isinstance(turn.event, RoundText) else []
+    assert "".join(pieces) == turn.event.text
+    memory = demo.until(m.Status).memory
+    assert memory.peak_process > psutil.Process().memory_info().rss  # ours is counted too
+    asked, answer = demo.until(m.TurnOver).said
+    assert (asked.content, answer.content) == ("Tell me a story.", turn.event.text)
+
+
+def test_a_running_answer_is_stopped_and_settings_change_in_its_middle(demo: Heard) -> None:
+    demo.until(m.Loaded)
+    assert demo.engine.info is not None
+    demo.engine.configure(replace(demo.engine.info.settings, n_predict=400))
+    demo.ask("Tell me a long story.")
+    while not isinstance(demo.until(m.Turn).event, RoundText):
+        pass
+    demo.engine.speculate(False)
+    assert demo.engine.info.speculation is False
+    assert demo.until(m.Changed).info.settings.n_predict == 400
+    demo.engine.stop()
+    assert demo.until(m.TurnOver).said[-1].finish is FinishReason.CANCELLED
+
+
+@signals
+def test_it_does_not_hear_ctrl_c_and_says_how_it_died(demo: Heard) -> None:
+    os.kill(demo.children[0].pid, signal.SIGINT)  # while Python starts there
+    demo.until(m.Loaded)
+    os.kill(demo.children[0].pid, signal.SIGINT)
+    demo.ask("Tell me a story.")
+    demo.until(m.TurnOver)
+    os.kill(demo.children[0].pid, signal.SIGABRT)
+    error = demo.until(m.Died).error.exception()
+    assert isinstance(error, EngineDied)
+    assert error.message == "the process that runs the models crashed (SIGABRT)"
+    assert "reserve" in error.remedy  # of llama.cpp's log
+    assert len(error.remedy.splitlines()) == 4
+    assert not demo.engine.alive
+    demo.engine.reload([])
+    demo.until(m.Loaded)
+    assert demo.engine.alive
+
+
+def test_the_end_of_a_process_that_never_began_is_said_too() -> None:
+    said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
+    child = Child(("-c", "import sys; sys.exit('no room on this machine')"))
+    child.send(m.Letter(1, 1, m.Load(DEMO)))
+    child.listen(said.put)
+    died = said.get(timeout=20).body
+    assert isinstance(died, m.Died)
+    assert died.error.message.endswith("ended by itself (exit code 1)")
+    assert "no room on this machine" in died.error.remedy
+    assert child.join(10)
+
+
+def test_a_process_that_does_not_end_is_killed() -> None:
+    child = Child(("-c", "import time; time.sleep(600)"))
+    child.shut_down()
+    assert child.join(0.1)
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_no_process_outlives_the_one_that_started_it() -> None:
+    program = (
+        "import os, time\n"
+        "from localspec.loading.request import LoadRequest\n"
+        "from localspec.process.client import Engine\n"
+        "from localspec.process.messages import Loaded\n"
+        "engine = Engine(LoadRequest(pair='demo', threads=1, ctx_size=512))\n"
+        "engine.listen(lambda letter: print(engine._transport.pid, flush=True)"
+        " if isinstance(letter.body, Loaded) else None)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        engine = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    end = time.monotonic() + 20
+    while engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# --- on the screen --------------------------------------------------------------------------
+
+
+class Spoken(Heard):
+    """The same, for an app to listen to."""
+
+    def __init__(self, request: LoadRequest) -> None:
+        self.children = []
+        self.engine = Engine(request, self._start)
+
+
+@asynccontextmanager
+async def chatting(**changes: Any) -> AsyncIterator[tuple[Chat, Callable[[], None]]]:
+    """A chat with a real engine, and what kills that."""
+    spoken = Spoken(replace(DEMO, **changes))
+    app = ChatApp(spoken.engine)
+    async with app.run_test(size=(100, 40)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(chat.ready, "loading")
+        yield chat, lambda: os.kill(spoken.children[-1].pid, signal.SIGKILL)
+    spoken.engine.shut_down()
+    assert await asyncio.to_thread(spoken.engine.join, 20)
+
+
+def answers(chat: Chat) -> list[str]:
+    messages = chat.app.shelf.record.messages()
+    return [one.content for one in messages if one.role is Role.ASSISTANT]
+
+
+@signals
+@pytest.mark.parametrize("key", ["enter", "f5"])
+def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
+    async def body() -> None:
+        async with chatting(n_predict=60) as (chat, kill):
+            await chat.send("/system Be brief.")
+            await chat.send("Hello!")
+            await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
+            await chat.send("/set n-predict 400")
+            await chat.send(QUESTION)
+            await chat.until(lambda: chat.app.turns._heard, "some text")
+            kill()
+            await chat.until(lambda: chat.app.turns.phase is Phase.DEAD, "the death")
+            assert "was killed, perhaps for want of memory" in " ".join(chat.transcript().split())
+            assert "Enter loads them again" in chat.status()
+            assert answers(chat)[1]
+            assert "broken off" in chat.transcript()
+            await chat.press("f2", "f8")
+            await chat.send("/temp 0.5")
+            assert "Enter loads them again" in chat.status()
+            chat.app.prompt.clear()
+            await chat.press(key)
+            await chat.until(chat.ready, "the models again")
+            assert f"▌ {QUESTION}" in chat.transcript()
+            assert chat.app.session is not None
+            assert chat.app.session.settings.system_prompt == "Be brief."
+            await chat.send("And then?")
+            await chat.until(lambda: len(answers(chat)) == 3 and answers(chat)[2] and chat.ready())
+            if key == "f5":
+                assert "‹ 2/2 ›" in chat.transcript()
+
+    asyncio.run(body())
+
+
+@signals
+def test_a_question_that_got_no_answer_is_asked_again() -> None:
+    async def body() -> None:
+        async with chatting() as (chat, kill):
+            kill()
+            await chat.until(lambda: chat.app.turns.phase is Phase.DEAD)
+            chat.app.prompt.insert(QUESTION)
+            await chat.press("enter")
+            await chat.until(lambda: answers(chat) and answers(chat)[0] and chat.ready())
+            assert chat.app.prompt.text == ""
+            assert f"▌ {QUESTION}" in chat.transcript()
+
+    asyncio.run(body())
+
+
+@signals
+def test_a_death_while_two_answers_are_compared_closes_the_comparison() -> None:
+    async def body() -> None:
+        async with chatting(n_predict=400) as (chat, kill):
+            chat.app.prompt.insert(QUESTION)
+            await chat.press("ctrl+b")
+            await chat.until(lambda: len(chat.app.screen_stack) == 2)
+            kill()
+            await chat.until(lambda: "was killed" in chat.transcript())
+            assert len(chat.app.screen_stack) == 1
+            await chat.press("enter")
+            await chat.until(lambda: answers(chat) and chat.ready())
+
+    asyncio.run(body())
+
+
+@signals
+def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(tmp_path: Path) -> None:
+    async def body() -> None:
+        spoken = Spoken(DEMO)
+        app = ChatApp(spoken.engine)
+        async with app.run_test(size=(100, 40)) as pilot:
+            chat = Chat(app, pilot, ScriptedSession())
+            os.kill(spoken.children[0].pid, signal.SIGKILL)
+            await chat.until(lambda: app.turns.phase is Phase.DEAD)
+            await asyncio.sleep(0.1)
+            assert len(spoken.children) == 1  # nothing is tried again by itself
+            assert isinstance(app.in_use.load_error, EngineDied)
+            await chat.send("/pairs demo")
+            await chat.until(chat.ready)
+            assert app.in_use.load_error is None
+        spoken.engine.shut_down()
+        assert await asyncio.to_thread(spoken.engine.join, 20)
+
+    asyncio.run(body())

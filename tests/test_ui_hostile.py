@@ -1,0 +1,58 @@
+"""Hostile answers and imports on the screen: no step holds it up, nothing steers the terminal.
+
+Many more of them by `benchmarks/screen_attack.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from localspec.chat.events import Origin, Span
+from localspec.ui.conversation.copying import code_blocks
+from localspec.ui.conversation.growing import GrowingMarkdown
+from localspec.ui.conversation.items import Answer
+from tests.support.hostile_texts import Shown, hostile, show
+
+LONGEST_S = 0.25
+CASES = 120
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_a_hostile_text_never_holds_up_the_screen(batch: int) -> None:
+    for seed in range(batch * CASES // 10, (batch + 1) * CASES // 10):
+        shown = show(hostile(seed), seed)
+        assert shown.controls == "", seed
+        assert shown.slowest[0] < LONGEST_S, (seed, shown.slowest)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"[name {i}]: http://a.b/{i}\n" for i in range(20_000)),
+        "[a]: b\n" * 20_000,
+        '```json{"list":[' + '{"key":"value"},' * 60_000,
+        "|" + "a|" * 2000 + "\n|" + "-|" * 2000 + "\n" + "|\n" * 20_000,
+        "<think>" + "a thought\n" * 30_000 + "</think>done",
+        "`" * 300_000,
+    ],
+    ids=["definitions", "one definition", "minified", "table", "thoughts", "ticks"],
+)
+def test_a_large_import_is_shown_step_by_step(text: str) -> None:
+    shown = Shown()
+    answer = Answer([Span(text, Origin.TARGET)])
+    answer.show_thoughts(True)
+    shown.step("finish", lambda: answer.finish({}, None))
+    while shown.step("step", lambda: answer.advance(80)):
+        pass
+    shown.step("copy", lambda: code_blocks(text))
+    assert shown.slowest[0] < LONGEST_S, shown.slowest
+
+
+def test_a_name_of_a_control_character_is_no_way_out() -> None:
+    text = "a &#27;[2J &#13; &#x202e; [l](http://a.b/&#13; '&#13;') ![i&#13;](x&#x9b;) `&#13;`"
+    _, live = GrowingMarkdown().add([Span(text, Origin.TARGET)])
+    answer = Answer([Span(text, Origin.TARGET)])
+    answer.finish({}, None)
+    assert live
+    plain = "".join(line.plain for line in answer.lines(500))
+    assert not [char for char in plain if not char.isprintable()]
