@@ -1,10 +1,12 @@
 """Automatic gamma on a disturbed machine and with a wrong cost table, in the simulator.
 
-Every conversation has eight answers of 150 tokens. Prints Markdown: for every situation the speed in
-the first 300 tokens and after them, as shares of the oracle's (undisturbed seconds count, so that no
-luck with the weather does), and how the claimed speed-ups of the answers after the second stand to
-the true ones: geometric mean, the middle 90 %, and how many intervals hold the truth. A T(1) lasts 30 ms.
-With --beside, the same with the package of another checkout. Takes about four minutes each.
+Every conversation has eight answers of 150 tokens, and a T(1) lasts 30 ms. Prints Markdown: for
+every situation the speed in the first 300 tokens and after them, as shares of the oracle's: mean,
+least (undisturbed seconds count, so that no luck with the weather does); how the speed-ups claimed
+of the answers after the second stand to the true ones, geometric mean and the middle 90 %; how many
+of the intervals hold the truth, and how wide they are, high over low, in 90 % of all; in how many
+answers nothing is claimed. With --beside, the same with the package of another checkout. Takes a
+minute each.
 
     uv run python benchmarks/gamma_disturbed.py --beside ../another/checkout
 """
@@ -46,6 +48,7 @@ class Calm:
     spread: float = 0.05
 
     def factor(self, now: float) -> float:  # noqa: ARG002 - a `Weather`
+        """Each timing by itself."""
         return math.exp(self.luck.gauss(0, self.spread))
 
 
@@ -54,6 +57,7 @@ class Halving(Calm):
     """The machine is half as fast in every other stretch of 20 seconds."""
 
     def factor(self, now: float) -> float:
+        """By the clock."""
         slow = now // (20 * SECOND) % 2
         return (1 + slow) * math.exp(self.luck.gauss(0, self.spread))
 
@@ -64,9 +68,9 @@ class Bursts(Calm):
 
     until: float = 0.0
     times: float = 1.0
-    ends: list[tuple[float, float]] = field(default_factory=list)
 
     def factor(self, now: float) -> float:
+        """In a burst or not, after those that went by."""
         while now >= self.until:
             busy = self.times == 1.0
             self.times = self.luck.uniform(1.5, 4.0) if busy else 1.0
@@ -128,13 +132,16 @@ class Watched:
         self._plain_s = self._seconds = 0.0
 
     def begin(self, *, follow_clock: bool) -> None:
+        """Another answer, of which nothing was claimed yet."""
         self._plain_s = self._seconds = 0.0
         self.policy.begin(follow_clock=follow_clock)
 
     def plan(self, situation: Situation) -> Plan:
+        """As it decides."""
         return self.policy.plan(situation)
 
     def observe(self, done: Round) -> None:
+        """As it learns."""
         self.policy.observe(done)
         if not hasattr(self.policy, "speedup"):
             plain = done.undrafted_s if done.drafted == 0 else self._now() * done.emitted
@@ -145,6 +152,7 @@ class Watched:
         return self.policy.costs.target.at(0).seconds(1)
 
     def claim(self) -> tuple[float, float, float] | None:
+        """Of this answer: estimate, low, high."""
         if not hasattr(self.policy, "speedup"):
             found = self._plain_s / self._seconds
             return found, found, found
@@ -249,7 +257,7 @@ def main() -> None:
         print(f"\nWith {arguments.beside.name}:\n", flush=True)
         again = ("--seeds", str(arguments.seeds), "--only", arguments.only)
         environment = os.environ | {"PYTHONPATH": str(arguments.beside.resolve())}
-        subprocess.run([sys.executable, __file__, *again], env=environment, check=True)  # noqa: S603
+        subprocess.run([sys.executable, __file__, *again], env=environment, check=True)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 A text is a sequence of positions, each with the draft's confidence there and the probability that
 its token is accepted. A round that starts at a position drafts along the text until a token is
 rejected; the next round starts after the token that took its place. Outcomes are drawn once per
-position, so that every policy meets the same luck. Pure and without a clock of its own: where a `Weather` is given, what
-the policy sees of a round's time is what that makes of it.
+position, so that every policy meets the same luck. Pure and without a clock of its own: where a
+`Weather` is given, what the policy sees of a round's time is what that makes of it.
 """
 
 from __future__ import annotations

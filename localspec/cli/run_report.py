@@ -8,13 +8,13 @@ from typing import Any
 from localspec import formats
 from localspec.chat.events import TurnEnd
 from localspec.chat.session import Session
-from localspec.chat.wording import gamma_words, lossy_words
+from localspec.chat.wording import gamma_words, lossy_words, speedup_words
 from localspec.engine.stats import GenerationStats, Round
 
 
 def document(session: Session, end: TurnEnd) -> dict[str, Any]:
     """The document that `--json` prints: times in seconds, sizes in bytes."""
-    stats = end.stats
+    stats, speedup = end.stats, session.figures().speedup
     return {
         "text": end.text,
         "tokens": [token for done in stats.rounds for token in done.tokens],
@@ -27,6 +27,7 @@ def document(session: Session, end: TurnEnd) -> dict[str, Any]:
         "accepted_tokens": stats.accepted_tokens,
         "acceptance_rate": stats.acceptance_rate,
         "mean_tokens_per_round": stats.mean_tokens_per_round,
+        "speedup": asdict(speedup) if speedup else None,
         "rounds": [_round(done) for done in stats.rounds],
         "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
         "prefill": prefill(stats),
@@ -91,6 +92,7 @@ def summary(session: Session, stats: GenerationStats) -> str:
         ("drafted", f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"),
         ("acceptance rate", _share(stats.acceptance_rate)),
         ("tokens per round", _number(stats.mean_tokens_per_round)),
+        ("speed-up", _speedup_line(session)),
         ("time", f"{stats.draft_s:.2f} s drafting, {stats.verify_s:.2f} s verifying"),
         ("peak memory", formats.size(session.peak_memory_bytes())),
     ]
@@ -113,6 +115,11 @@ def _gamma_line(session: Session) -> str:
         return f"0 (plain decoding; {session.speculation_note or 'gamma is 0'})"
     figures = session.figures()
     return f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
+
+
+def _speedup_line(session: Session) -> str:
+    found = session.figures().speedup
+    return f"{speedup_words(found)} (measured)" if found else "- (not measured)"
 
 
 def _number(value: float | None) -> str:

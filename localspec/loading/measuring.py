@@ -139,7 +139,12 @@ def measured(
 def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
     """The costs of a model from its profile."""
     on_device = bool(devices()) and n_gpu_layers != 0
-    return ModelCosts(found.measured, found.learned, estimate=growth(context, on_device=on_device))
+    return ModelCosts(
+        found.measured,
+        found.learned,
+        estimate=growth(context, on_device=on_device),
+        copies=context.takes_back is not None,
+    )
 
 
 def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:

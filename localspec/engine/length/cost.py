@@ -1,8 +1,8 @@
 """What decodes cost on this machine: T(n) of the target, the draft's steps and its catching up.
 
-Pure: a measurement goes in (see `profile`), and how rounds compare with their neighbours corrects it
-(see `neighbours`). Times are in seconds of the machine as it was when measured: only their ratios
-mean something later. Nothing here assumes that T grows with n: on real kernels it is jagged.
+Pure: a measurement goes in (see `profile`), and how rounds compare with their neighbours corrects
+it (see `neighbours`). Times are in seconds of the machine as it was when measured: only their
+ratios mean something later. Nothing here assumes that T grows with n: on real kernels it is jagged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Curve:
     """Seconds of one decode, by the number of its tokens, at one length of context.
 
     Attributes:
-        least: at n the least of what `shape` has after n.
+        least: at n the least of what `times` has after n.
     """
 
     def __init__(self, points: Points) -> None:
@@ -84,7 +84,7 @@ class Curve:
         b, high = self._known[after]
         return low + (high - low) * (n - a) / (b - a)
 
-    def shape(self, n: int) -> list[float]:
+    def times(self, n: int) -> list[float]:
         """Times of decodes of 0 (never asked for), 1, ... `n` tokens, fewer than 32."""
         return self._table[: n + 1]
 
@@ -94,25 +94,30 @@ def least_after(times: Sequence[float]) -> list[float]:
     return [*accumulate(reversed(times[1:]), min, initial=math.inf)][::-1]
 
 
-def plausible(points: Points) -> dict[int, float]:
+def plausible(points: Points, *, copies: bool = False) -> dict[int, float]:
     """The points within what kernels do, whatever went on while they were measured.
 
     One far off the line through the others (the median of slopes and of what they leave, by Theil
     and Sen) is put on it.
+
+    Args:
+        points: seconds by tokens.
+        copies: whether a state is copied before decodes of more than one token, whatever it takes.
     """
-    short = [(n, s) for n, s in sorted(points.items()) if n <= _STRAIGHT]
     found = dict(points)
+    short = [n for n in sorted(points) if copies < n <= _STRAIGHT]
     if len(short) > _ENOUGH:
-        slope = median((t - s) / (m - n) for (n, s), (m, t) in combinations(short, 2))
-        start = median(s - slope * n for n, s in short)
-        for n, seconds in short:
+        slope = median((found[m] - found[n]) / (m - n) for n, m in combinations(short, 2))
+        start = median(found[n] - slope * n for n in short)
+        for n in short:
             line = start + slope * n
-            if line > 0 and not line / _APART < seconds < line * _APART:
+            if line > 0 and not line / _APART < found[n] < line * _APART:
                 found[n] = line
     one, longer = found.get(1, 0.0), math.inf
+    single = math.inf if copies else one
     for n in sorted(found, reverse=True):
         if one and n > 1:
-            found[n] = max(_FASTER * one, min(found[n], _JAG * n * one, _JAG * longer))
+            found[n] = max(_FASTER * one, min(found[n], _JAG * n * single, _JAG * longer))
         longer = min(longer, found[n])
     return found
 
@@ -169,6 +174,7 @@ class ModelCosts:
         learned: ByContext | None = None,
         *,
         estimate: Points | None = None,
+        copies: bool = False,
     ) -> None:
         """Start from what was measured, at one context or two, and what was learnt since.
 
@@ -176,12 +182,13 @@ class ModelCosts:
             measured: the former.
             learned: the latter, at the shortest context that was measured.
             estimate: of the growth, where one context was measured (see `Growth`).
+            copies: see `plausible`.
         """
-        self._measured, self._estimate = measured, estimate
+        self._measured, self._estimate, self._copies = measured, estimate, copies
         self._growth = Growth(measured, estimate)
         self._context = min(measured)  # where the most points are
         told = (learned or {}).get(self._context, {})
-        self._points = plausible({**measured[self._context], **told})
+        self._points = plausible({**measured[self._context], **told}, copies=copies)
         self._base = Curve(self._points)
         self._votes: dict[int, deque[float]] = {}
         self._corrected: dict[int, float] = {}
@@ -212,9 +219,7 @@ class ModelCosts:
         self._usual = median_low((0.0, *self._stretches))
         for n, off in offs.items():
             self._votes.setdefault(n, deque(maxlen=_VOTES)).append(off)
-        self._corrected = {
-            n: median_low((self._usual, *votes)) for n, votes in self._votes.items()
-        }
+        self._corrected = {n: median_low((self._usual, *votes)) for n, votes in self._votes.items()}
         self._curves.clear()
 
     @property
@@ -231,19 +236,19 @@ class ModelCosts:
         return self._corrected.get(n, 0.0 if n == 1 else self._usual)
 
     def hoped(self, n: int, context: int) -> list[float]:
-        """`Curve.shape`, but short decodes that no round has timed as fast as they may be at best.
+        """`Curve.times`, but short decodes that no round has timed as fast as they may be at best.
 
         Where a measurement was disturbed, drafting may seem never to pay, and would never be tried.
         """
-        shape = self.at(context).shape(n)
+        times = self.at(context).times(n)
         for size in range(2, min(n, _TRIED) + 1):
             if self.votes(size) < _TOLD:
-                shape[size] = min(shape[size], shape[1] * (1 + _AT_BEST * (size - 1)))
-        return shape
+                times[size] = min(times[size], times[1] * (1 + _AT_BEST * (size - 1)))
+        return times
 
     def as_measured(self) -> ModelCosts:
         """New curves from the measurement alone, without anything learnt."""
-        return ModelCosts(self._measured, estimate=self._estimate)
+        return ModelCosts(self._measured, estimate=self._estimate, copies=self._copies)
 
     def learned(self) -> dict[int, dict[int, float]]:
         """What rounds have taught, to be stored: the sizes of which there are enough votes."""
@@ -257,7 +262,7 @@ class ModelCosts:
         sizes = self._points.keys() | self._corrected.keys()
         found = {n: self.expected(n, context) * math.exp(self.correction(n)) for n in sizes}
         told = {n: found[n] for n in self._corrected}
-        return {**plausible(found), **told}
+        return {**plausible(found, copies=self._copies), **told}
 
 
 class Costs:
@@ -280,7 +285,7 @@ class Costs:
         takes_back: int | None = None,
     ) -> None:
         """Costs by what was measured, or with what was learnt besides."""
-        self.target = _model_costs(target)
+        self.target = _model_costs(target, copies=takes_back is not None)
         self.drafts = {name: _model_costs(draft) for name, draft in drafts.items()}
         self.takes_back = takes_back
         self.rereads = 1.0 if takes_back == 0 else 0.0
@@ -330,5 +335,5 @@ class Costs:
             self.rereads += _GOING_BACK * (min(seen, _MOST_REREADS) - self.rereads)
 
 
-def _model_costs(known: ByContext | ModelCosts) -> ModelCosts:
-    return known if isinstance(known, ModelCosts) else ModelCosts(known)
+def _model_costs(known: ByContext | ModelCosts, *, copies: bool = False) -> ModelCosts:
+    return known if isinstance(known, ModelCosts) else ModelCosts(known, copies=copies)

@@ -67,8 +67,8 @@ _FADE = 1 - 1 / 40
 _LATELY = 1 / 12
 _WILLING = 0.25
 
-# While drafting pays, plain rounds are put between those that draft, so that what drafting brings is
-# measured: this share of the time, and more as long as it is not known well.
+# While drafting pays, plain rounds are put between those that draft, so that what drafting brings
+# is measured: this share of the time, and more as long as it is not known well.
 _SHARE = 0.005
 _SHARE_UNSURE = 0.04
 _STRETCHES = 3  # make an answer that must be repeatable sure, since nothing there may be timed
@@ -171,12 +171,11 @@ class AutoGamma:
             return PLAIN
         target = self._table.target.at(situation.context)
         rate = max(1.0, self._gain) / target.seconds(1)
-        times, least = target.shape(longest + 1), target.least
+        least: Sequence[float] = target.least
+        times = target.times(longest + 1)
         if self._tries and self.neighbours.compares and self._table.doubtful:
             times, least = self._table.target.hoped(longest + 1, situation.context), ()
-        choices = [
-            self._choice(name, situation, times, rate, least) for name in situation.lags
-        ]
+        choices = [self._choice(name, situation, times, rate, least) for name in situation.lags]
         plan, cost = choices[0]
         if len(choices) > 1:
             plan, cost = max(choices, key=lambda choice: choice[0].promise() - choice[1])
@@ -329,7 +328,7 @@ class AutoGamma:
             cost, step = cost * min(1.0, _HOPED / step), min(step, _HOPED)
         if track.spent + cost > _CREDIT:  # mostly so, and what could be gained takes long to tell
             return False
-        times = target.shape(longest + 1)
+        times = target.times(longest + 1)
         if self._tries:
             times = self._table.target.hoped(longest + 1, situation.context)
         rereads = self._table.rereads

@@ -1,7 +1,7 @@
 """What rounds with and without a draft beside each other tell: costs, and the speed-up.
 
-A machine's speed changes from moment to moment, so a round's time says something only beside that of
-its neighbours. Rounds are cut into short stretches, one after the other; a stretch in which some
+A machine's speed changes from moment to moment, so a round's time says something only beside that
+of its neighbours. Rounds are cut into short stretches, one after the other; a stretch in which some
 rounds drafted and others did not is an observation. Medians over the last ones are what holds: a
 disturbed round, or a plain one, has one vote among many. Pure: no clock of its own.
 """
@@ -9,7 +9,7 @@ disturbed round, or a plain one, has one vote among many. Pure: no clock of its 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -27,7 +27,7 @@ _USUAL = 0.06
 _AS_IF = 4
 _MEDIAN = 1.25  # standard error of a median over that of a mean
 _WIDE = 2.2  # standard errors to both sides: 95 % with as few as there are
-_DOUBT = 0.04  # standard error at which plain decoding is known: it gives claims of 1.2 high over low
+_DOUBT = 0.04  # standard error at which plain decoding is known: high over low is 1.2 then
 
 _STEP_LAG = 2  # reading one token or two is a step like the others
 _TABLE = 32  # tokens from which on reading is learnt at powers of two alone
@@ -99,6 +99,8 @@ class Neighbours:
     def add(self, done: Round) -> None:
         """Take note of a round, whoever planned it."""
         self._count(done)
+        if done.undrafted_s <= 0:  # nobody timed it
+            return
         self._rounds.append(done)
         if len(self._rounds) < _STRETCH:
             return
@@ -148,12 +150,12 @@ class Neighbours:
         """Let a stretch vote, once on each size."""
         target = self._costs.target
         level = median(self._off_target(done, self._seconds(done)) for done in plain)
-        offs: dict[tuple[ModelCosts, int], list[float]] = {}
-        times: Counter[tuple[ModelCosts, int]] = Counter()
+        offs: defaultdict[tuple[ModelCosts, int], list[float]] = defaultdict(list)
+        times: defaultdict[tuple[ModelCosts, int], float] = defaultdict(float)
         for done in drafting:
             if done.drafted:
                 key = (target, done.drafted + 1)
-                offs.setdefault(key, []).append(self._off_target(done, self._seconds(done)))
+                offs[key].append(self._off_target(done, self._seconds(done)))
                 times[key] += target.at(done.context).seconds(done.drafted + 1)
             if done.accepted < done.drafted:
                 rollback_s = done.rollback_s / math.exp(level)
@@ -162,7 +164,7 @@ class Neighbours:
             if model is None or done.draft_s <= 0 or not done.draft_passes:
                 continue
             size, off, seconds = self._off_draft(done, model, level)
-            offs.setdefault((model, size), []).append(off)
+            offs[model, size].append(off)
             times[model, size] += seconds
         whole = sum(times.values())
         votes = [
@@ -184,9 +186,7 @@ class Neighbours:
         """By how much a round's time is off what was measured, the machine's speed included."""
         return math.log(seconds / self._costs.target.expected(done.drafted + 1, done.context))
 
-    def _off_draft(
-        self, done: Round, model: ModelCosts, level: float
-    ) -> tuple[int, float, float]:
+    def _off_draft(self, done: Round, model: ModelCosts, level: float) -> tuple[int, float, float]:
         """(size, by how much its decodes were off, seconds they should take) of a round's draft."""
         lag, passes = done.draft_prefill, done.draft_passes
         step = model.at(done.context).seconds(1)
