@@ -497,7 +497,7 @@ def test_rounds_follow_the_clock_where_the_text_does_not_depend_on_it() -> None:
     policy = auto()
     generate(policy, Accept.COUPLED)
     assert policy.learnt
-    assert policy.costs.target.learned()
+    assert any(policy.costs.target.votes(n) for n in range(2, 26))
 
 
 def test_a_round_reports_what_was_judged() -> None:
