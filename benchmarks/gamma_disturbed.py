@@ -25,7 +25,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from simulator import CURVES, Position, Text, World, best_oracle, calibrated, replay, steady
+from simulator import (
+    CURVES,
+    Bursts,
+    Calm,
+    Halving,
+    Position,
+    Text,
+    World,
+    best_oracle,
+    calibrated,
+    replay,
+    steady,
+)
 
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
@@ -36,48 +48,6 @@ RECORDED = Path(__file__).parent.parent / "tests" / "data" / "gamma_rounds.json"
 ANSWERS, TOKENS, FIRST = 8, 150, 2
 ACCEPTANCES = (0.5, 0.7, 0.9)
 STEP = 0.1
-SECOND = 1 / 0.03
-"""In units of T(1)."""
-
-
-@dataclass(slots=True)
-class Calm:
-    """Timings scatter, and nothing else."""
-
-    luck: random.Random
-    spread: float = 0.05
-
-    def factor(self, now: float) -> float:  # noqa: ARG002 - a `Weather`
-        """Each timing by itself."""
-        return math.exp(self.luck.gauss(0, self.spread))
-
-
-@dataclass(slots=True)
-class Halving(Calm):
-    """The machine is half as fast in every other stretch of 20 seconds."""
-
-    def factor(self, now: float) -> float:
-        """By the clock."""
-        slow = now // (20 * SECOND) % 2
-        return (1 + slow) * math.exp(self.luck.gauss(0, self.spread))
-
-
-@dataclass(slots=True)
-class Bursts(Calm):
-    """Half to three seconds of 1.5 to 4 times the time, after pauses of half to six seconds."""
-
-    until: float = 0.0
-    times: float = 1.0
-
-    def factor(self, now: float) -> float:
-        """In a burst or not, after those that went by."""
-        while now >= self.until:
-            busy = self.times == 1.0
-            self.times = self.luck.uniform(1.5, 4.0) if busy else 1.0
-            self.until += self.luck.uniform(0.5, 3.0 if busy else 6.0) * SECOND
-        spread = self.spread if self.times == 1.0 else 0.3
-        return self.times * math.exp(self.luck.gauss(0, spread))
-
 
 Tables = tuple[dict[int, float], dict[int, float]]
 Wrong = Callable[[Tables, random.Random], Tables]

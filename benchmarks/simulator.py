@@ -95,6 +95,49 @@ class Weather(Protocol):
         ...
 
 
+SECOND = 1 / 0.03
+"""In units of T(1), for what goes by the clock."""
+
+
+@dataclass(slots=True)
+class Calm:
+    """Timings scatter, and nothing else."""
+
+    luck: random.Random
+    spread: float = 0.05
+
+    def factor(self, now: float) -> float:  # noqa: ARG002 - a `Weather`
+        """Each timing by itself."""
+        return math.exp(self.luck.gauss(0, self.spread))
+
+
+@dataclass(slots=True)
+class Halving(Calm):
+    """The machine is half as fast in every other stretch of 20 seconds."""
+
+    def factor(self, now: float) -> float:
+        """By the clock."""
+        slow = now // (20 * SECOND) % 2
+        return (1 + slow) * math.exp(self.luck.gauss(0, self.spread))
+
+
+@dataclass(slots=True)
+class Bursts(Calm):
+    """Half to three seconds of 1.5 to 4 times the time, after pauses of half to six seconds."""
+
+    until: float = 0.0
+    times: float = 1.0
+
+    def factor(self, now: float) -> float:
+        """In a burst or not, after those that went by."""
+        while now >= self.until:
+            busy = self.times == 1.0
+            self.times = self.luck.uniform(1.5, 4.0) if busy else 1.0
+            self.until += self.luck.uniform(0.5, 3.0 if busy else 6.0) * SECOND
+        spread = self.spread if self.times == 1.0 else 0.3
+        return self.times * math.exp(self.luck.gauss(0, spread))
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """One round: what it took undisturbed, as the clock had it, and how much it emitted."""
