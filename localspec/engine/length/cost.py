@@ -219,7 +219,9 @@ class ModelCosts:
         self._usual = median_low((0.0, *self._stretches))
         for n, off in offs.items():
             self._votes.setdefault(n, deque(maxlen=_VOTES)).append(off)
-        self._corrected = {n: median_low((self._usual, *votes)) for n, votes in self._votes.items()}
+        # The measurement has two votes, one as soon as it was found far off.
+        before = (self._usual,) if self.doubtful else (self._usual, self._usual)
+        self._corrected = {n: median_low((*before, *votes)) for n, votes in self._votes.items()}
         self._curves.clear()
 
     @property
