@@ -36,9 +36,24 @@ def speed(tokens_per_second: float | None) -> str:
     return f"{tokens_per_second:.1f}" if tokens_per_second < 100 else f"{tokens_per_second:,.0f}"
 
 
-def ratio(value: float | None) -> str:
-    """A small number with two decimals: ``1.62``; a dash where it is not known."""
-    return UNKNOWN if value is None else f"{value:.2f}"
+def known(value: object) -> str:
+    """As it says itself; a dash where it is not known."""
+    return UNKNOWN if value is None else str(value)
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """With so many decimals: ``1.6``; a dash where it is not known."""
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+def times(ratio: float) -> str:
+    """A speed-up: ``1.62x``."""
+    return f"{ratio:.2f}x"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """``12.3``, for a column that names the unit; a dash where it is not known."""
+    return UNKNOWN if seconds is None else f"{1e3 * seconds:.3g}"
 
 
 def seconds(value: float | None) -> str:

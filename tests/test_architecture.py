@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "pairs": {"machine"},
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "loading", "pairs"},
-    "process": {"chat", "engine", "loading", "machine"},
+    "process": {"bench", "chat", "engine", "loading", "machine"},
     "ui": {"chat", "engine", "pairs", "process"},
     "loading": {"chat", "engine", "machine", "pairs"},
     "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs", "process"},
@@ -138,6 +138,26 @@ def test_what_decides_imports_nothing_of_the_engine_that_runs() -> None:
         and not inside(PACKAGE.parent.joinpath(*name.partition(":")[0].split(".")), *PURE)
     ]
     assert wrong == []
+
+
+def knows_the_app(path: Path, source: str | None = None) -> bool:
+    """Whether a part of the screen imports the app, which is made of it, also for its types."""
+    parts = inside(path, "ui/conversation", "ui/panel", "ui/screens")
+    found = {name.partition(":")[0] for name in imports(path, source)}
+    return parts and not found.isdisjoint({"localspec.ui.app", "localspec.ui.launch"})
+
+
+def test_no_part_of_the_screen_knows_the_app() -> None:
+    assert [path for path in files() if knows_the_app(path)] == []
+
+
+@pytest.mark.parametrize("file", ["ui/conversation/turns.py", "ui/panel/a.py", "ui/screens/b.py"])
+@pytest.mark.parametrize(
+    "line", ["from localspec.ui.app import ChatApp", "from localspec.ui import app"]
+)
+def test_control_a_part_that_knows_the_app_is_seen(file: str, line: str) -> None:
+    assert knows_the_app(PACKAGE / file, f"if TYPE_CHECKING:\n    {line}")
+    assert not knows_the_app(PACKAGE / "ui/launch.py", line)
 
 
 def uses_the_command_line(path: Path, source: str | None = None) -> bool:

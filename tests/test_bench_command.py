@@ -26,6 +26,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine in this process, where a test puts something in its place."""
+    monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
+
+
 def bench(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["bench", *arguments], catch_exceptions=False)
 
@@ -63,6 +69,7 @@ def test_own_prompts_and_a_draft_of_none(tmp_path: Path) -> None:
     assert "Speculation was not measured" in done.stdout
 
 
+@pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -85,12 +92,13 @@ def test_wrong_requests_end_before_anything_is_measured(
         bench("demo", *QUICKLY[2:], *arguments)
 
 
+@pytest.mark.usefixtures("scripted")
 def test_a_bad_file_of_prompts_is_found_before_the_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "a"}\n{"prompt"}\n')
-    monkeypatch.setattr("localspec.cli.benching.bench_pair", None)
+    monkeypatch.setattr("localspec.bench.benchmark.bench_pair", None)
     with pytest.raises(LocalspecError, match="line 2"):
         bench("demo", "--prompts", str(path))
     os.truncate(path, 65 << 20)
@@ -103,6 +111,7 @@ def test_a_bad_file_of_prompts_is_found_before_the_load(
         bench("demo", "--prompts", str(path), "--kinds", "b,c")
 
 
+@pytest.mark.usefixtures("scripted")
 def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +122,7 @@ def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
         gone.parent.rmdir()
         return bench_reports.report()
 
-    monkeypatch.setattr("localspec.cli.benching.bench_pair", measured)
+    monkeypatch.setattr("localspec.bench.benchmark.bench_pair", measured)
     done = CliRunner().invoke(cli, ["bench", "demo", "-o", str(gone), "-o", str(kept)])
     assert isinstance(done.exception, LocalspecError)
     assert f"cannot write {gone}" in done.exception.message

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.prompts import DEMO, GENERAL, OWN_KIND, read, shipped
+from localspec.bench.request import DEMO, GENERAL, OWN_KIND, read, shipped
 from localspec.errors import LocalspecError, UsageError
 
 

@@ -15,19 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from localspec.bench.agreement import Parting
 from localspec.bench.compare import compare, load
 from localspec.bench.output import files as output
 from localspec.bench.output.drawing import Drawing, Text
 from localspec.bench.output.files import document
-from localspec.bench.output.markdown import markdown
 from localspec.bench.output.tables import csv as as_csv
-from localspec.bench.output.text import text
-from localspec.bench.result import Agreement, Report
+from localspec.bench.output.text import markdown, text
+from localspec.bench.result import Agreement, Interval, Parting, Report, Run, Shares
 from localspec.bench.runner import in_turn
-from localspec.bench.runs import Run, Shares, shares
-from localspec.bench.statistics import Interval
-from localspec.bench.summarise import rows, speedups
+from localspec.bench.summarise import rows, shares, speedups
 from localspec.bench.verdict import verdict
 from localspec.engine.stats import Round
 from localspec.errors import LocalspecError, UsageError

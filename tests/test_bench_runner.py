@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 
 from localspec.bench import benchmark
-from localspec.bench.agreement import part
 from localspec.bench.benchmark import arms_of, bench
 from localspec.bench.output.files import document
 from localspec.bench.output.picture import draw
 from localspec.bench.output.text import text
-from localspec.bench.prompts import DEMO, Prompt, PromptSet, shipped
-from localspec.bench.request import Request
+from localspec.bench.request import DEMO, BenchPrompt, BenchRequest, PromptSet, shipped
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Report
-from localspec.bench.runner import Runner, Step
+from localspec.bench.runner import Runner, Step, part
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
@@ -44,7 +42,7 @@ def session() -> Iterator[Session]:
     found.close()
 
 
-def request(prompts: PromptSet = THREE, **changes: Any) -> Request:
+def request(prompts: PromptSet = THREE, **changes: Any) -> BenchRequest:
     values: dict[str, Any] = {
         "prompts": prompts,
         "repeats": 2,
@@ -53,12 +51,12 @@ def request(prompts: PromptSet = THREE, **changes: Any) -> Request:
         "seed": 1,
         "gamma": 3,
     }
-    return Request(**values | changes)
+    return BenchRequest(**values | changes)
 
 
 def run(
     session: Session,
-    wanted: Request,
+    wanted: BenchRequest,
     *,
     cancel: Cancel | None = None,
     progress: Callable[[Step], None] = ignore,
@@ -119,7 +117,7 @@ def test_with_a_temperature_both_sides_draw_the_same(session: Session) -> None:
 
 
 def test_a_prompt_longer_than_the_context_is_left_out_and_said(session: Session) -> None:
-    long = Prompt("long-1", "sums", "one and two and three " * 200)
+    long = BenchPrompt("long-1", "sums", "one and two and three " * 200)
     report = run(session, request(PromptSet("own", (*THREE.prompts[:1], long), ignore_end=True)))
     assert report.too_long == ("long-1",)
     assert {each.prompt for each in report.runs} == {"stories-1"}
@@ -141,7 +139,7 @@ def test_stopping_keeps_what_is_done(session: Session) -> None:
 
 
 def test_where_no_prompt_fits_that_is_all_there_is_to_report(session: Session) -> None:
-    long = Prompt("long-1", "sums", "one and two and three " * 200)
+    long = BenchPrompt("long-1", "sums", "one and two and three " * 200)
     report = run(session, request(PromptSet("own", (long,))))
     assert report.runs == ()
     assert report.verdict[0].startswith("Nothing could be timed")

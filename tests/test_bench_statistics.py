@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from benchmarks.simulator import Position, World, replay
 from localspec.bench.predict import Overhead, RoundCosts, outcomes, overhead, predictions
-from localspec.bench.statistics import Interval, geometric_mean, interval
+from localspec.bench.result import Interval
+from localspec.bench.summarise import geometric_mean, interval
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.stats import Round

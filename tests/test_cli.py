@@ -118,8 +118,8 @@ def watched(interrupting: str, *arguments: str) -> subprocess.CompletedProcess[s
         ("click", "--help"),
         ("localspec.cli.run", "run -p hi"),
         ("localspec.cli.answering", "run -p hi"),
-        ("numpy", "tune demo"),
-        ("numpy._core.multiarray", "tune demo"),
+        ("localspec.process.client", "tune demo"),
+        ("msgspec", "tune demo"),
         ("localspec.pairs.pull", "pull demo"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_background_job_goes_on_ignoring_ctrl_c() -> None:
     program = "import signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     program += "from localspec.cli import main\nfrom localspec.cli import interrupt\n"
     program += "import atexit\natexit.register(lambda: signal.raise_signal(signal.SIGINT))\n"
-    program += "interrupt.interruptible(lambda cancel: signal.raise_signal(signal.SIGINT))\n"
+    program += "interrupt.interruptible(lambda: signal.raise_signal(signal.SIGINT), int)\n"
     program += "sys.argv[1:] = ['--version']\nmain()\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -34,7 +34,7 @@ from localspec.process.server import Server
 from localspec.process.transport import Child
 from localspec.process.wire import Line
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.turns import Phase
+from localspec.ui.conversation.gate import Phase
 from tests.fakes import rounds_of
 from tests.support.chat_pilot import Chat
 from tests.support.scripted_session import Gate, ScriptedSession
@@ -320,7 +320,7 @@ def test_it_does_not_hear_ctrl_c_and_says_how_it_died(demo: Heard) -> None:
     assert isinstance(error, EngineDied)
     assert error.message == "the process that runs the models crashed (SIGABRT)"
     assert "reserve" in error.remedy  # of llama.cpp's log
-    assert len(error.remedy.splitlines()) == 4
+    assert error.remedy.count(" · ") == 2
     assert not demo.engine.alive
     demo.engine.reload([])
     demo.until(m.Loaded)
@@ -365,6 +365,44 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
     while engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+@signals
+def test_a_stopped_process_holds_nobody_up_and_gets_everything_in_order(demo: Heard) -> None:
+    demo.until(m.Loaded)
+    long = (Message(Role.USER, "a" * 1_000_000), Message(Role.ASSISTANT, "b"))
+    settings = ChatSettings(n_predict=4)
+
+    def send() -> None:
+        demo.engine.change(m.Open(long, settings))
+        settings.n_predict = 400  # too late: what is sent is what it was
+        demo.engine.change(m.Reset())
+        demo.ask("Hello!")
+
+    thread = threading.Thread(target=send, daemon=True)
+    os.kill(demo.children[0].pid, signal.SIGSTOP)
+    try:
+        thread.start()
+        thread.join(2)
+        assert not thread.is_alive()
+    finally:
+        os.kill(demo.children[0].pid, signal.SIGCONT)
+    assert demo.until(m.ChangeDone).error is None
+    assert demo.until(m.ChangeDone).error is None
+    asked, _ = demo.until(m.TurnOver).said
+    assert asked.content == "Hello!"
+    assert demo.engine.info is not None
+    assert demo.engine.info.settings.n_predict == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's memory killer")
+def test_the_memory_killer_takes_the_engine_before_the_screen(demo: Heard) -> None:
+    demo.until(m.Loaded)
+    ours, its = (
+        int(Path(f"/proc/{one}/oom_score_adj").read_text())
+        for one in ("self", demo.children[0].pid)
+    )
+    assert its == min(1000, ours + 300)
 
 
 # --- on the screen --------------------------------------------------------------------------
@@ -478,5 +516,24 @@ def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(tmp_path:
             assert app.in_use.load_error is None
         spoken.engine.shut_down()
         assert await asyncio.to_thread(spoken.engine.join, 20)
+
+    asyncio.run(body())
+
+
+@signals
+def test_a_stopped_engine_keeps_nobody_from_leaving() -> None:
+    async def body() -> None:
+        spoken = Spoken(DEMO)
+        app = ChatApp(spoken.engine)
+        async with app.run_test(size=(100, 40)) as pilot:
+            chat = Chat(app, pilot, ScriptedSession())
+            await chat.until(chat.ready, "loading")
+            os.kill(spoken.children[0].pid, signal.SIGSTOP)
+            chat.app.engine.change(m.Open((Message(Role.USER, "a" * 1_000_000),)))
+            await chat.press("ctrl+q")
+            await chat.until(lambda: not app.is_running, "the end")
+        spoken.engine.shut_down()
+        assert await asyncio.to_thread(spoken.engine.join, 0.2)
+        assert not psutil.pid_exists(spoken.children[0].pid)
 
     asyncio.run(body())

@@ -496,8 +496,11 @@ def test_ctrl_c_while_it_writes_keeps_the_text_and_exits_130() -> None:
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_ctrl_c_while_it_loads_exits_130_in_silence() -> None:
     running = process("-p", STORY, "--json")
-    maps = Path(f"/proc/{running.pid}/maps")
-    while "libllama" not in maps.read_text():
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    while not any(
+        "libllama" in Path(f"/proc/{child}/maps").read_text()
+        for child in children.read_text().split()
+    ):
         assert running.poll() is None
         time.sleep(0.005)
     running.send_signal(signal.SIGINT)

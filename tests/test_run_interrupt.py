@@ -1,4 +1,4 @@
-"""Ctrl+C while work runs in a thread: a wish at first, an end if nobody listens."""
+"""Ctrl+C while an engine works: a wish at first, an end if nobody listens."""
 
 from __future__ import annotations
 
@@ -11,45 +11,49 @@ import threading
 import pytest
 
 from localspec.cli.interrupt import interruptible, raising
-from localspec.engine.cancel import Cancel
 
 DEAF = """
 import threading
 from localspec.cli import interrupt
 interrupt.GRACE_S = {grace}
-def work(cancel):
+def work():
     print("started", flush=True)
     threading.Event().wait(60)
-interrupt.interruptible(work)
+interrupt.interruptible(work, int)
 """
 
 
-def test_the_result_and_the_error_of_the_work_come_back() -> None:
-    assert interruptible(lambda _cancel: 7) == 7
+def never() -> None:
+    raise AssertionError("asked to stop")
 
-    def fail(_cancel: Cancel) -> None:
+
+def test_the_result_and_the_error_of_the_work_come_back() -> None:
+    assert interruptible(lambda: 7, never) == 7
+
+    def fail() -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        interruptible(fail)
+        interruptible(fail, never)
 
 
-def test_ctrl_c_sets_the_flag_and_the_old_handler_comes_back() -> None:
+def test_ctrl_c_asks_it_to_stop_and_the_old_handler_comes_back() -> None:
     before = signal.getsignal(signal.SIGINT)
+    asked = threading.Event()
 
-    def work(cancel: Cancel) -> bool:
+    def work() -> bool:
         os.kill(os.getpid(), signal.SIGINT)
-        while not cancel.is_set():
+        while not asked.is_set():
             pass
         return True
 
-    assert interruptible(work)
+    assert interruptible(work, asked.set)
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_it_works_outside_the_main_thread_too() -> None:
     results: list[int] = []
-    thread = threading.Thread(target=lambda: results.append(interruptible(lambda _cancel: 7)))
+    thread = threading.Thread(target=lambda: results.append(interruptible(lambda: 7, never)))
     thread.start()
     thread.join(5)
     assert results == [7]

@@ -33,6 +33,7 @@ DRAFT_POINTS = {1: 1e-3, 16: 4e-3}
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own, and timings that do not depend on the machine."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
 
     def scripted(context: Context, sizes: Any, **how: Any) -> Timing:
         points = DRAFT_POINTS if how.get("one_row") else TARGET_POINTS

@@ -9,7 +9,8 @@ from textual import events
 
 from localspec.ui import launch
 from localspec.ui.app import ChatApp
-from localspec.ui.keyboard import TerminalText, reading_anything
+from localspec.ui.launch import TerminalText, reading_anything
+from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 
 BEGIN, END = "\x1b[200~", "\x1b[201~"
@@ -70,5 +71,5 @@ def test_an_unforeseen_error_ends_the_app_without_a_traceback_and_is_raised(
     monkeypatch.setattr(ChatApp, "show_phase", broken)
     monkeypatch.setattr(ChatApp, "run", lambda app: run(app, headless=True))
     with pytest.raises(ZeroDivisionError, match="of all things"):
-        launch.run_app(lambda progress, cancel: session, lambda name: None)  # type: ignore[arg-type,return-value]
+        launch.run_app(inline(lambda progress, cancel: session))
     assert "Traceback" not in "".join(capfd.readouterr())

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.bench.environment import environment
-from localspec.bench.predict import Prediction, RoundCosts, overhead, predictions
-from localspec.bench.prompts import Prompt
-from localspec.bench.request import Request
-from localspec.bench.result import OFF, Agreement, ArmReport, Report, SweepPoint
-from localspec.bench.runner import Arm, Outcome, Runner, Step
-from localspec.bench.runs import Run, middle
-from localspec.bench.summarise import curve, rows, speed_over_all, too_short
+from localspec.bench.predict import RoundCosts, overhead, predictions
+from localspec.bench.request import BenchPrompt, BenchRequest
+from localspec.bench.result import OFF, Agreement, ArmReport, Prediction, Report, Run, SweepPoint
+from localspec.bench.runner import Arm, BenchOutcome, Runner, Step
+from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
 from localspec.bench.verdict import verdict
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
@@ -32,7 +30,7 @@ ON = "on"
 
 def bench_pair(
     options: LoadRequest,
-    request: Request,
+    request: BenchRequest,
     cancel: Cancel,
     *,
     loading: Progress,
@@ -71,7 +69,7 @@ def bench_pair(
 
 def bench(
     sessions: Sequence[Session],
-    request: Request,
+    request: BenchRequest,
     cancel: Cancel,
     *,
     progress: Callable[[Step], None],
@@ -107,7 +105,7 @@ def bench(
     return replace(report, verdict=verdict(report))
 
 
-def arms_of(sessions: Sequence[Session], request: Request) -> list[Arm]:
+def arms_of(sessions: Sequence[Session], request: BenchRequest) -> list[Arm]:
     """Plain decoding, every draft, and the sweep with the first draft."""
     able = [session for session in sessions if session.draft_name and not session.speculation_note]
     arms = [Arm(name=OFF, session=sessions[0], gamma=0)]
@@ -134,7 +132,7 @@ def _names(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _middling(prompts: Sequence[Prompt]) -> Prompt:
+def _middling(prompts: Sequence[BenchPrompt]) -> BenchPrompt:
     """A prompt of middling length, for the warm-up and the depth at which costs are measured."""
     return sorted(prompts, key=lambda prompt: len(prompt.text))[len(prompts) // 2]
 
@@ -173,8 +171,8 @@ def _points(session: Session, cancel: Cancel) -> _Points:
 def _report(
     sessions: Sequence[Session],
     arms: Sequence[Arm],
-    request: Request,
-    outcome: Outcome,
+    request: BenchRequest,
+    outcome: BenchOutcome,
     *,
     points: _Points,
     where: Mapping[str, Any],

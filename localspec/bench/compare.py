@@ -9,16 +9,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localspec.bench.result import ALL, FORMAT, OFF
-from localspec.bench.runs import LEAST_TOKENS
-from localspec.bench.statistics import Interval, interval
+from localspec.bench.result import ALL, FORMAT, LEAST_TOKENS, OFF, Interval
+from localspec.bench.summarise import interval
 from localspec.errors import LocalspecError
 
 _MODEL = ("target", "drafts")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ReportChange:
     """New over old, question by question.
 
     Attributes:
@@ -45,7 +44,7 @@ class Comparison:
         verdict: what it means, a sentence each.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[ReportChange, ...]
     different: tuple[tuple[str, str, str], ...]
     verdict: tuple[str, ...]
 
@@ -108,7 +107,7 @@ def _speeds(document: Mapping[str, Any]) -> dict[str, Speeds]:
     return {arm: {at: median(each) for at, each in cells.items()} for arm, cells in found.items()}
 
 
-def _changes(arm: str, before: dict[str, Speeds], after: dict[str, Speeds]) -> list[Change]:
+def _changes(arm: str, before: dict[str, Speeds], after: dict[str, Speeds]) -> list[ReportChange]:
     speeds: dict[str, list[float]] = {}
     gains: dict[str, list[float]] = {}
     common = [at for at in before[arm] if at in after[arm]]
@@ -122,7 +121,7 @@ def _changes(arm: str, before: dict[str, Speeds], after: dict[str, Speeds]) -> l
     if len(rows) > 1:
         rows.append((ALL, speeds, gains))
     return [
-        Change(arm, kind, speed, interval(gain))
+        ReportChange(arm, kind, speed, interval(gain))
         for kind, speed_of, gain in rows
         if (speed := interval(speed_of)) is not None
     ]
@@ -156,7 +155,7 @@ def _hash(model: Mapping[str, Any]) -> str:
 
 
 def _verdict(
-    changes: Sequence[Change], different: Sequence[tuple[str, str, str]]
+    changes: Sequence[ReportChange], different: Sequence[tuple[str, str, str]]
 ) -> tuple[str, ...]:
     """One sentence for every setting."""
     last = {change.arm: change for change in changes}  # the row over all comes last
@@ -167,7 +166,7 @@ def _verdict(
     return tuple(said)
 
 
-def _said(change: Change) -> str:
+def _said(change: ReportChange) -> str:
     what = "Plain decoding" if change.arm == OFF else f"The speed-up of {change.arm}"
     found = change.speed if change.arm == OFF else change.speedup or change.speed
     shift = f"{100 * (found.value - 1):+.1f} %".replace("+0.0 %", "0.0 %")

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from localspec.bench.result import Prediction
 from localspec.engine.length.cost import Curve
 from localspec.engine.stats import Round
 
@@ -41,25 +42,6 @@ class RoundCosts:
     target: Curve
     draft: Curve | None
     python: Overhead
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """One draft length.
-
-    Attributes:
-        gamma: the draft length.
-        tokens_per_round: expected.
-        tokens_per_second: expected.
-        speedup: over the prediction for plain decoding.
-        roofline: the same with a free draft that is always right, and Python for nothing.
-    """
-
-    gamma: int
-    tokens_per_round: float
-    tokens_per_second: float
-    speedup: float
-    roofline: float
 
 
 def overhead(rounds: Iterable[Round]) -> Overhead:

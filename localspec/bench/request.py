@@ -1,17 +1,85 @@
-"""What a bench is asked for."""
+"""What a bench is asked for, and what it asks: sets that come with localspec, or a user's own."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Any
 
-from localspec.bench.prompts import PromptSet
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
+from localspec.errors import LocalspecError, UsageError
+
+GENERAL, DEMO = "general", "demo"
+_SETS = Path(__file__).parent / "sets"
+OWN_KIND = "own"
+_MOST_BYTES = 64 << 20
+_MOST_KIND = 24  # characters: a column of the report
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPrompt:
+    """One question.
+
+    Attributes:
+        name: how the report calls it; it says nothing of the text.
+        kind: what sort of text it asks for.
+        text: the question.
+    """
+
+    name: str
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """Questions that belong together.
+
+    Attributes:
+        name: how the report calls the set.
+        prompts: in the order in which they are asked: one of each kind, then the next.
+        ignore_end: let answers run on past their end, where they would be too short to time.
+    """
+
+    name: str
+    prompts: tuple[BenchPrompt, ...]
+    ignore_end: bool = False
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds, in order of appearance."""
+        return tuple(dict.fromkeys(prompt.kind for prompt in self.prompts))
+
+    @property
+    def digest(self) -> str:
+        """Tells sets apart whose questions have the same names."""
+        texts = sorted((prompt.name, prompt.kind, prompt.text) for prompt in self.prompts)
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+
+    def only(self, kinds: Sequence[str]) -> PromptSet:
+        """The questions of these kinds.
+
+        Raises:
+            UsageError: the set has no such kind.
+        """
+        unknown = [kind for kind in kinds if kind not in self.kinds]
+        if unknown:
+            raise UsageError(
+                f"there is no kind {unknown[0]!r} among these prompts",
+                f"Choose from {', '.join(self.kinds)}.",
+            )
+        chosen = tuple(prompt for prompt in self.prompts if prompt.kind in kinds)
+        return PromptSet(self.name, chosen, self.ignore_end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class BenchRequest:
     """What is wanted.
 
     Attributes:
@@ -23,7 +91,7 @@ class Request:
         gamma: of the settings that draft.
         drafts: several drafts for the target; empty for the pair's.
         sweep: draft lengths that are run besides.
-        deadline: by the clock `perf_counter`; None for none.
+        deadline: by the clock `perf_counter`, which all processes share; None for none.
     """
 
     prompts: PromptSet
@@ -58,3 +126,88 @@ class Request:
             "ignore_eos": prompts.ignore_end,
             "quick": self.deadline is not None,
         }
+
+
+def shipped(name: str) -> PromptSet:
+    """A set that comes with localspec: `GENERAL`, or `DEMO` for the tiny pair."""
+    document = tomllib.loads((_SETS / f"{name}.toml").read_text("utf-8"))
+    texts: dict[str, str] = document.get("texts", {})
+    kinds = [
+        [
+            BenchPrompt(f"{kind}-{number}", kind, _text(entry, texts))
+            for number, entry in enumerate(entries, 1)
+        ]
+        for kind, entries in document["prompts"].items()
+    ]
+    return PromptSet(name, _in_turn(kinds), bool(document.get("ignore_end", False)))
+
+
+def _text(entry: str | dict[str, Any], texts: dict[str, str]) -> str:
+    """A question, with the texts that it is about below it."""
+    if isinstance(entry, str):
+        return entry.strip()
+    about = "\n\n".join(texts[name].strip() for name in entry["about"])
+    return f"{entry['ask'].strip()}\n\n{about}"
+
+
+def _in_turn(kinds: Iterable[Sequence[BenchPrompt]]) -> tuple[BenchPrompt, ...]:
+    """The first of every kind, then the second: a run that is cut short has seen all kinds."""
+    return tuple(prompt for prompt in chain.from_iterable(zip_longest(*kinds)) if prompt)
+
+
+def read(path: Path) -> PromptSet:
+    """A file of JSON lines: ``{"prompt": "...", "kind": "..."}``, the kind optional.
+
+    Raises:
+        LocalspecError: it cannot be read, is empty, or has a line that is no prompt.
+    """
+    try:
+        with path.open("rb") as file:  # a pipe will do; what never ends will not
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise LocalspecError(f"{path} is larger than {_MOST_BYTES >> 20} MiB", "Ask less.")
+        lines = content.decode("utf-8-sig").split("\n")
+    except OSError as error:
+        raise LocalspecError(
+            f"cannot read the prompts in {path}: {error.strerror}", "Choose another file."
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise LocalspecError(
+            f"line {line} of {path} is not UTF-8", "Convert it first (iconv -t UTF-8)."
+        ) from None
+    found = [_parsed(line, n, path) for n, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise LocalspecError(
+            f"there are no prompts in {path}", 'Write one to a line: {"prompt": "..."}.'
+        )
+    kinds = dict.fromkeys(prompt.kind for prompt in found)
+    return PromptSet("own file", _in_turn([[p for p in found if p.kind == k] for k in kinds]))
+
+
+def _parsed(line: str, number: int, path: Path) -> BenchPrompt:
+    """One line of a file of prompts."""
+
+    def wrong(what: str) -> LocalspecError:
+        return LocalspecError(
+            f"line {number} of {path} {what}",
+            'Every line is an object such as {"prompt": "...", "kind": "code"}.',
+        )
+
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        raise wrong("is not JSON") from None
+    if not isinstance(entry, dict):
+        raise wrong("is not an object")
+    unknown = sorted(entry.keys() - {"prompt", "kind"})
+    if unknown:
+        raise wrong(f"has an unknown field {unknown[0]!r}")
+    text, kind = entry.get("prompt"), entry.get("kind", OWN_KIND)
+    if not isinstance(text, str) or not text.strip():
+        raise wrong("has no prompt")
+    if not isinstance(kind, str) or not 0 < len(kind.strip()) <= _MOST_KIND:
+        raise wrong(f"has a kind that is no text of 1 to {_MOST_KIND} characters")
+    if not kind.isprintable() or kind.strip() == "all":
+        raise wrong("has a kind that cannot be shown")
+    return BenchPrompt(f"line-{number}", kind.strip(), text)

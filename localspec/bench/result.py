@@ -1,24 +1,161 @@
-"""What a bench found: plain values that every picture, table and document is made from."""
+"""What a bench found: plain values that every picture, table and document is made from.
+
+Times are in seconds.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.bench.agreement import Parting
-from localspec.bench.predict import Prediction
-from localspec.bench.runs import Run, Shares
-from localspec.bench.statistics import Interval
+from localspec import formats
+from localspec.engine.stats import Round
 
 FORMAT = 1
 INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
 OFF, ALL = "off", "all"
 """The setting that is plain decoding; the row over all kinds."""
 
+LEAST_TOKENS = 8
+"""Answers shorter than this are too short to time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Run:
+    """One timed answer.
+
+    Attributes:
+        prompt, kind: which question.
+        arm: under which setting.
+        repeat: counted from 0.
+        prompt_tokens: length of the prompt.
+        rounds: every round, in order.
+        time_to_first_token_s: from the start of the prefill to the first token.
+        tokens_per_second: tokens after the first over the time after it; None where there is one
+            token or none.
+        prompt_s: from the question to the end of its reading, templating included.
+        around_s: Python's work before the first round and after the last.
+        wall_s: from the question to the end of the answer, by a clock of its own.
+    """
+
+    prompt: str
+    kind: str
+    arm: str
+    repeat: int
+    prompt_tokens: int
+    rounds: tuple[Round, ...]
+    time_to_first_token_s: float | None
+    tokens_per_second: float | None
+    prompt_s: float
+    around_s: float
+    wall_s: float
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The ids of the answer."""
+        return tuple(token for done in self.rounds for token in done.tokens)
+
+    @property
+    def generated(self) -> int:
+        """Tokens of the answer."""
+        return sum(done.emitted for done in self.rounds)
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that the draft proposed."""
+        return sum(done.drafted for done in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        """Tokens of those that verification accepted."""
+        return sum(done.accepted for done in self.rounds)
+
+    @property
+    def draft_s(self) -> float:
+        """Time in the draft."""
+        return sum(done.draft_s for done in self.rounds if done.draft_passes)
+
+    @property
+    def verify_s(self) -> float:
+        """Time in the target's decodes, the prompt's left out."""
+        return sum(done.verify_s for done in self.rounds)
+
+    @property
+    def python_s(self) -> float:
+        """Time in neither: sampling, the rule, text, and what happens between two rounds."""
+        whole = sum(done.total_s + done.between_s for done in self.rounds)
+        return whole - self.draft_s - self.verify_s + self.around_s
+
+    @property
+    def parts_s(self) -> float:
+        """The sum of the parts; `wall_s` but for the clock's own doings."""
+        return self.prompt_s + self.draft_s + self.verify_s + self.python_s
+
+    @property
+    def timed(self) -> bool:
+        """Whether there is enough of it to give a speed."""
+        return self.tokens_per_second is not None and self.generated >= LEAST_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What part of the time goes where; they add up to 1. The prompt is left out."""
+
+    draft: float
+    verify: float
+    python: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio and its 95 % interval; without one where there is too little to tell.
+
+    Attributes:
+        value: the geometric mean.
+        low, high: the interval's ends.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def above_one(self) -> bool:
+        """Whether all of the interval lies above 1."""
+        return self.low is not None and self.low > 1
+
+    @property
+    def below_one(self) -> bool:
+        """Whether all of the interval lies below 1."""
+        return self.high is not None and self.high < 1
+
+    @property
+    def width(self) -> float:
+        """The interval's width as a share of the value; infinite where there is none."""
+        if self.low is None or self.high is None:
+            return math.inf
+        return (self.high - self.low) / self.value
+
+    def __str__(self) -> str:
+        """``1.62x (1.50 to 1.75)``."""
+        said = formats.times(self.value)
+        if self.low is None or self.high is None:
+            return said
+        return f"{said} ({self.low:.2f} to {self.high:.2f})"
+
+    @property
+    def sentence(self) -> str:
+        """``1.62x as fast over all (95 % interval 1.50 to 1.75)``."""
+        said = f"{formats.times(self.value)} as fast over all"
+        if self.low is None or self.high is None:
+            return said
+        return f"{said} (95 % interval {self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindRow:
     """One kind of text, or all of them, under one setting. Times in seconds.
 
     Attributes:
@@ -65,11 +202,11 @@ class ArmReport:
     gamma: str
     demonstration: bool
     swept: bool
-    kinds: tuple[Row, ...]
-    overall: Row
+    kinds: tuple[KindRow, ...]
+    overall: KindRow
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[KindRow, ...]:
         """All of them."""
         return (*self.kinds, self.overall)
 
@@ -90,6 +227,25 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """One draft length.
+
+    Attributes:
+        gamma: the draft length.
+        tokens_per_round: expected.
+        tokens_per_second: expected.
+        speedup: over the prediction for plain decoding.
+        roofline: the same with a free draft that is always right, and Python for nothing.
+    """
+
+    gamma: int
+    tokens_per_round: float
+    tokens_per_second: float
+    speedup: float
+    roofline: float
+
+
+@dataclass(frozen=True, slots=True)
 class SweepPoint:
     """One draft length: what was expected beside what was measured.
 
@@ -102,6 +258,24 @@ class SweepPoint:
     predicted: Prediction
     tokens_per_second: float | None
     speedup: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Two answers to one question that are not the same.
+
+    Attributes:
+        prompt: the question.
+        arm: the setting that drafts.
+        at: tokens that both have in common.
+        margin: what the target's best logit there is above its second; None where nobody looked
+            (above temperature 0 the choice is not made by the best alone).
+    """
+
+    prompt: str
+    arm: str
+    at: int
+    margin: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import takewhile
 from time import perf_counter
 from typing import TypeVar
 
-from localspec.bench.agreement import Parting, part
-from localspec.bench.prompts import Prompt
-from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME
-from localspec.bench.runs import Run
+import numpy as np
+
+from localspec.bench.request import BenchPrompt
+from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Parting, Run
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Context
 from localspec.engine.stats import FinishReason, GammaReason
 from localspec.errors import Cancelled, PromptTooLong
 
@@ -62,14 +64,14 @@ class Step:
         left_s: seconds that are left, as far as can be told; None at the very beginning.
     """
 
-    prompt: Prompt
+    prompt: BenchPrompt
     done: int
     total: int
     left_s: float | None
 
 
 @dataclass(slots=True)
-class Outcome:
+class BenchOutcome:
     """What came of it. Every question that counts was answered under all settings.
 
     Attributes:
@@ -111,7 +113,7 @@ class Runner:
     progress: Callable[[Step], None] = lambda _step: None
     clock: Callable[[], float] = perf_counter
 
-    def warm_up(self, prompt: Prompt) -> None:
+    def warm_up(self, prompt: BenchPrompt) -> None:
         """Answer once under every setting, shortly; nothing of it counts.
 
         Raises:
@@ -122,9 +124,9 @@ class Runner:
             with suppress(PromptTooLong):
                 self._answer(arm, prompt, 0, short)
 
-    def run(self, prompts: Sequence[Prompt], repeats: int) -> Outcome:
+    def run(self, prompts: Sequence[BenchPrompt], repeats: int) -> BenchOutcome:
         """Ask everything `repeats` times, or until it is stopped."""
-        outcome = Outcome()
+        outcome = BenchOutcome()
         begun, turn, total = self.clock(), 0, len(prompts) * repeats
         for repeat in range(repeats):
             for prompt in prompts:
@@ -146,10 +148,12 @@ class Runner:
         room = max(0.0, self.deadline - now)
         return room if left is None else min(left, room)
 
-    def _late(self, outcome: Outcome) -> bool:
+    def _late(self, outcome: BenchOutcome) -> bool:
         return self.deadline is not None and bool(outcome.runs) and self.clock() > self.deadline
 
-    def _ask(self, prompt: Prompt, repeat: int, order: Sequence[Arm], outcome: Outcome) -> bool:
+    def _ask(
+        self, prompt: BenchPrompt, repeat: int, order: Sequence[Arm], outcome: BenchOutcome
+    ) -> bool:
         """One question under all settings; whether to go on."""
         found: dict[str, Run] = {}
         for arm in order:
@@ -178,10 +182,10 @@ class Runner:
     def _answer(
         self,
         arm: Arm,
-        prompt: Prompt,
+        prompt: BenchPrompt,
         repeat: int,
         settings: ChatSettings,
-        outcome: Outcome | None = None,
+        outcome: BenchOutcome | None = None,
     ) -> Run | None:
         """One answer, read with empty caches; None where the time ran out."""
         session = arm.session
@@ -225,7 +229,7 @@ class Runner:
             wall_s=latest + after - started,
         )
 
-    def _compare(self, found: dict[str, Run], repeat: int, outcome: Outcome) -> None:
+    def _compare(self, found: dict[str, Run], repeat: int, outcome: BenchOutcome) -> None:
         """Look where the answers part: once for every question, the others repeat it."""
         plain = found.get(OFF)
         if plain is None or repeat > 0:
@@ -238,3 +242,26 @@ class Runner:
                 greedy = self.settings.sampling.temperature <= 0
                 outcome.partings.append(part(plain, other, arm.session.pair.target, greedy=greedy))
             outcome.compared += 1
+
+
+def part(plain: Run, other: Run, target: Context, *, greedy: bool) -> Parting:
+    """Compare two answers, of which `target` has just read the prompt."""
+    pairs = zip(plain.tokens, other.tokens, strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    margin = None
+    if greedy:
+        prompt = target.tokens[: plain.prompt_tokens]
+        margin = _margin(target, [*prompt, *plain.tokens[:common]])
+    return Parting(plain.prompt, other.arm, common, margin)
+
+
+def _margin(target: Context, tokens: list[int]) -> float | None:
+    """The best logit after `tokens` less the second best, read as plain decoding reads."""
+    if len(tokens) > target.n_ctx:
+        return None
+    target.clear()
+    for start in range(0, len(tokens) - 1, target.n_batch):
+        target.decode(tokens[start : min(start + target.n_batch, len(tokens) - 1)], 0)
+    logits = target.decode(tokens[-1:], 1)[0]
+    second, best = np.partition(logits, -2)[-2:]
+    return float(best - second)

@@ -1,15 +1,21 @@
-"""From runs to rows: speeds, speed-ups and shares, by kind and over all."""
+"""From runs to rows: speeds, speed-ups with their intervals, and shares, by kind and over all.
+
+Ratios are averaged as logarithms: geometric means.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from localspec.bench.result import ALL, OFF, CurvePoint, Row
-from localspec.bench.runs import Run, middle, ratio, shares
-from localspec.bench.statistics import Interval, geometric_mean, interval
+import numpy as np
+from numpy.typing import NDArray
 
-ByPrompt = Mapping[str, list[Run]]
+from localspec.bench.result import ALL, OFF, CurvePoint, Interval, KindRow, Run, Shares
+
+_DRAWS = 4000  # of the bootstrap
+_LOW, _HIGH = 2.5, 97.5
 
 
 def by_prompt(runs: Iterable[Run], arm: str) -> dict[str, list[Run]]:
@@ -26,7 +32,7 @@ def too_short(runs: Iterable[Run]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(run.prompt for run in runs if not run.timed))
 
 
-def rows(runs: Sequence[Run], arm: str) -> tuple[tuple[Row, ...], Row]:
+def rows(runs: Sequence[Run], arm: str) -> tuple[tuple[KindRow, ...], KindRow]:
     """A row for every kind, and the one over all.
 
     What was too short to time counts for acceptance and shares, and not for speed.
@@ -84,12 +90,12 @@ def _row(
     runs: Sequence[Run],
     speed: float | None,
     speedup: Interval | None,
-) -> Row:
+) -> KindRow:
     short = set(too_short(runs))
     rounds = [done for run in mine for done in run.rounds]
     drafting = [done.drafted for done in rounds if done.drafted]
     firsts = by_first_token(mine)
-    return Row(
+    return KindRow(
         kind=kind,
         prompts=len({run.prompt for run in mine} - short),
         tokens_per_second=speed,
@@ -130,3 +136,66 @@ def curve(measured: Mapping[int, float], runs: Iterable[Run]) -> tuple[CurvePoin
         CurvePoint(n, measured.get(n), median(seen[n]) if n in seen else None)
         for n in sorted(measured.keys() | seen.keys())
     )
+
+
+def shares(runs: Iterable[Run]) -> Shares | None:
+    """The shares over all of these runs together; None where there is no time."""
+    chosen = list(runs)
+    draft = sum(run.draft_s for run in chosen)
+    verify = sum(run.verify_s for run in chosen)
+    python = sum(run.python_s for run in chosen)
+    whole = draft + verify + python
+    return Shares(draft / whole, verify / whole, python / whole) if whole > 0 else None
+
+
+def ratio(above: float, below: float) -> float | None:
+    """A quotient, None where there is nothing to divide by."""
+    return above / below if below else None
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """The median of what is known, None where nothing is."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """Of positive values; None of no values."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> Interval | None:
+    """The mean over kinds of the mean over each kind's prompts, with a bootstrap over prompts.
+
+    Kinds are what they are: prompts are drawn anew within each kind. Where a kind has a single
+    prompt nothing can be drawn within it, and prompts are drawn from all kinds together. What is
+    drawn is stretched by sqrt(n / (n - 1)): a bootstrap of few values is too narrow by that
+    (Efron and Tibshirani, An Introduction to the Bootstrap, chapter 5.3).
+
+    Args:
+        groups: kind to the ratios of its prompts, all positive.
+        seed: of the draws, so that the same figures give the same interval.
+
+    Returns:
+        None where there are no values at all.
+    """
+    logs = [np.log(np.asarray(values, dtype=np.float64)) for values in groups.values() if values]
+    if not logs:
+        return None
+    mean = float(np.mean([group.mean() for group in logs]))
+    if min(len(group) for group in logs) < 2:
+        logs = [np.concatenate(logs)]
+    if len(logs[0]) < 2:
+        return Interval(math.exp(mean))
+    random = np.random.default_rng(seed)
+    drawn = np.mean([_draw(group, random) for group in logs], axis=0)
+    low, high = np.percentile(drawn, (_LOW, _HIGH))
+    return Interval(math.exp(mean), math.exp(mean + float(low)), math.exp(mean + float(high)))
+
+
+def _draw(logs: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
+    """How far the mean of a drawn sample lies from the mean; `_DRAWS` times."""
+    n = len(logs)
+    off = (logs - logs.mean()) * math.sqrt(n / (n - 1))
+    means: NDArray[np.float64] = off[random.integers(0, n, (_DRAWS, n))].mean(axis=1)
+    return means

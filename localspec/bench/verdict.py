@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.bench.predict import Prediction
-from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, Report
-from localspec.bench.statistics import Interval
-from localspec.bench.wording import interval_words, share, times
+from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, Interval, Prediction, Report
+from localspec.formats import percent, times
 
 _SMALL = 0.03  # a difference up to this matters to nobody
 _NARROW = 0.10  # an interval narrower than this has told what it can
@@ -51,13 +49,13 @@ def _answer(report: Report, best: ArmReport, found: Interval) -> str:
             " too little to tell. Ask more."
         )
     if found.low > 1:
-        return f"Speculation{which} helps: {interval_words(found)}."
+        return f"Speculation{which} helps: {found.sentence}."
     if found.high < 1:
-        return f"Speculation{which} makes it slower: {interval_words(found)}. Leave it off."
+        return f"Speculation{which} makes it slower: {found.sentence}. Leave it off."
     if found.width <= _NARROW or abs(found.value - 1) <= _SMALL < found.width <= 2 * _NARROW:
-        return f"Speculation{which} makes no difference here: {interval_words(found)}."
+        return f"Speculation{which} makes no difference here: {found.sentence}."
     return (
-        f"It cannot be told whether speculation{which} helps: {interval_words(found)}."
+        f"It cannot be told whether speculation{which} helps: {found.sentence}."
         " More prompts, more repeats or a quieter machine would tell."
     )
 
@@ -119,16 +117,18 @@ def _costs(report: Report, best: ArmReport) -> list[str]:
     if step is not None and alone and step > _COSTLY_DRAFT * alone:
         said.append(
             f"A smaller draft would pay, if it is right as often: a step of this one costs"
-            f" {share(step / alone)} of the target's."
+            f" {percent(step / alone)} of the target's."
         )
     if acceptance is not None and acceptance < _RARELY:
         said.append(
-            f"The draft is rarely right ({share(acceptance)} accepted): one of the same family,"
+            f"The draft is rarely right ({percent(acceptance)} accepted): one of the same family,"
             " or a larger one, would do better."
         )
     shares = best.overall.shares
     if shares is not None and shares.python > _BUSY_PYTHON:
-        said.append(f"Python takes {share(shares.python)} of the time: the models are that small.")
+        said.append(
+            f"Python takes {percent(shares.python)} of the time: the models are that small."
+        )
     return said
 
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from localspec.engine.params import Accept, SamplingParams, default_accept
 
-Gamma: TypeAlias = 'int | Literal["auto"]'
+Gamma: TypeAlias = int | Literal["auto"]
 
 # What auto means where nothing was measured: it began fixed, or the context is too small for that.
 AUTO_GAMMA = 3

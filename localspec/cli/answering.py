@@ -1,114 +1,150 @@
-"""One prompt, one answer: what `localspec run` does once its arguments are known."""
+"""What `localspec run` prints: the text as it comes, the figures, or a JSON document."""
 
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.chat.events import Noticed, RoundText, TurnEnd
-from localspec.chat.session import Session
-from localspec.cli import run_report
+from localspec import formats
+from localspec.chat.events import Noticed, RoundText
+from localspec.chat.wording import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import write
-from localspec.engine.cancel import Cancel
-from localspec.engine.stats import FinishReason
-from localspec.engine.trace import Recorder
-from localspec.errors import LocalspecError
-from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.engine.stats import FinishReason, GenerationStats, Round
+from localspec.loading.results import Answered
+from localspec.process.messages import Event, Turn
+
+if TYPE_CHECKING:
+    from localspec.process.client import Worker
 
 
-def print_answer(
-    options: LoadRequest,
-    prompt: str,
-    cancel: Cancel,
-    *,
-    stats: bool,
-    as_json: bool,
-    trace: Path | None,
-) -> bool:
-    """Load, answer, and print text, figures or a document; whether the user stopped it.
+def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
+    """Print text, figures or a document of an `Answer`; whether the user stopped it.
 
     Args:
-        options: what is loaded, and how it answers.
-        prompt: the question.
-        cancel: stops it.
+        worker: at work on it.
         stats: print the figures to standard error afterwards.
         as_json: print one JSON document in place of the text.
-        trace: a file for what a replay needs, None for none.
 
     Raises:
-        LocalspecError: as `load_session` and `Session.turn`.
+        LocalspecError: as `Worker.result`.
         Cancelled: the user stopped it while it was loading.
     """
-    session = load_session(options, progress=lambda _step, _share: None, cancel=cancel)
-    with closing(session):
-        _fix_seed(session)
-        for notice in session.notices:
-            click.echo(f"warning: {notice}", err=True)
-        try:
-            with _traced(session, trace):
-                end = _stream(session, prompt, cancel, show=not as_json)
-                if as_json:
-                    document = run_report.document(session, end)
-                    write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
-                if stats:
-                    click.echo(run_report.summary(session, end.stats), err=True)
-        except BrokenPipeError:
-            return False  # the reader (head, less) has seen enough
-    return end.reason is FinishReason.CANCELLED
-
-
-@contextmanager
-def _traced(session: Session, path: Path | None) -> Iterator[None]:
-    """Have the answer's trace written to `path`, one JSON document to a line."""
-    if path is None:
-        yield
-        return
     try:
-        with path.open("w", encoding="utf-8") as out:
-
-            def line(document: dict[str, Any]) -> None:
-                out.write(json.dumps(document, allow_nan=False) + "\n")
-
-            session.recorder = Recorder(line, run_report.settings(session))
-            yield
+        found = _stream(worker, show=not as_json)
+        memory = worker.peak_memory_bytes(found.peak_memory_bytes)
+        if as_json:
+            write(json.dumps(_document(found, memory), ensure_ascii=False, indent=2) + "\n")
+        if stats:
+            click.echo(_summary(found, memory), err=True)
     except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise LocalspecError(
-            f"cannot write the trace to {path}: {error.strerror}", "Choose another file."
-        ) from None
-    finally:
-        session.recorder = None
+        return False  # the reader (head, less) has seen enough
+    return found.reason is FinishReason.CANCELLED
 
 
-def _fix_seed(session: Session) -> None:
-    """Draw the seed here where none was given, so that it can be reported."""
-    sampling = session.settings.sampling
-    if sampling.seed is None:
-        session.settings.sampling = replace(sampling, seed=secrets.randbits(32))
-
-
-def _stream(session: Session, prompt: str, cancel: Cancel, *, show: bool) -> TurnEnd:
-    """Run the turn, writing its text as it comes; end the line even where the answer breaks off."""
+def _stream(worker: Worker, *, show: bool) -> Answered:
+    """Write the text as it comes; end the line even where the answer breaks off."""
     last = ""
-    try:
-        for event in session.turn(prompt, cancel):
-            if isinstance(event, TurnEnd):
-                return event
-            if isinstance(event, Noticed):
-                click.echo(f"warning: {event.text}", err=True)
-            elif show and isinstance(event, RoundText) and event.text:
-                last = event.text
+
+    def hear(event: Event) -> None:
+        nonlocal last
+        match event:
+            case Turn(Noticed(text)):
+                click.echo(f"warning: {text}", err=True)
+            case Turn(RoundText() as round_) if show and round_.text:
+                last = round_.text
                 write(last)
+
+    try:
+        return worker.result(Answered, hear)
     finally:
         if last and not last.endswith("\n"):
             write("\n")
-    raise AssertionError("the turn ended without an end")
+
+
+def _document(found: Answered, memory: int) -> dict[str, Any]:
+    """The document that `--json` prints: times in seconds, sizes in bytes."""
+    stats, speedup = found.stats, found.figures.speedup
+    return {
+        "text": found.text,
+        "tokens": [token for done in stats.rounds for token in done.tokens],
+        "finish_reason": found.reason.value,
+        "prompt_tokens": stats.prompt_tokens,
+        "generated_tokens": stats.generated_tokens,
+        "tokens_per_second": stats.tokens_per_second,
+        "time_to_first_token_s": stats.time_to_first_token_s,
+        "drafted_tokens": stats.drafted_tokens,
+        "accepted_tokens": stats.accepted_tokens,
+        "acceptance_rate": stats.acceptance_rate,
+        "mean_tokens_per_round": stats.mean_tokens_per_round,
+        "speedup": asdict(speedup) if speedup else None,
+        "rounds": [_round(done) for done in stats.rounds],
+        "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
+        "prefill": _prefill(stats),
+        "peak_memory_bytes": memory,
+        "settings": found.settings,
+        "notices": found.notices,
+    }
+
+
+def _round(done: Round) -> dict[str, Any]:
+    return {
+        "gamma": done.gamma,
+        "drafter": done.drafter,
+        "drafted": done.drafted,
+        "accepted": done.accepted,
+        "emitted": done.emitted,
+        "draft_s": done.draft_s,
+        "verify_s": done.verify_s,
+    }
+
+
+def _prefill(stats: GenerationStats) -> dict[str, dict[str, int]]:
+    """How much of the prompt each model had cached, and how much it decoded."""
+    return {
+        "target": {"cached": stats.prefill_cached, "decoded": stats.prefill_decoded},
+        "draft": {"cached": stats.draft_cached, "decoded": stats.draft_prefill},
+    }
+
+
+def _summary(found: Answered, memory: int) -> str:
+    """The figures for a person, one to a line."""
+    stats = found.stats
+    lines = [
+        ("prompt", _prompt_line(stats)),
+        ("generated", _generated_line(stats)),
+        ("time to first token", formats.seconds(stats.time_to_first_token_s)),
+        ("draft length", _gamma_line(found)),
+        ("drafted", f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"),
+        ("acceptance rate", formats.percent(stats.acceptance_rate, 1)),
+        ("tokens per round", formats.number(stats.mean_tokens_per_round, 2)),
+        ("speed-up", _speedup_line(found)),
+        ("time", f"{stats.draft_s:.2f} s drafting, {stats.verify_s:.2f} s verifying"),
+        ("peak memory", formats.size(memory)),
+    ]
+    width = max(len(label) for label, _ in lines)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)
+
+
+def _prompt_line(stats: GenerationStats) -> str:
+    return f"{stats.prompt_tokens} tokens, {stats.prefill_cached} cached, {stats.prefill_s:.2f} s"
+
+
+def _generated_line(stats: GenerationStats) -> str:
+    note = lossy_words(stats.lenience)
+    speed = f"{formats.number(stats.tokens_per_second, 2)} tokens/s{f' ({note})' if note else ''}"
+    return f"{stats.generated_tokens} tokens, {speed}"
+
+
+def _gamma_line(found: Answered) -> str:
+    figures = found.figures
+    if not figures.speculation:
+        return f"0 (plain decoding; {found.speculation_note or 'gamma is 0'})"
+    return f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
+
+
+def _speedup_line(found: Answered) -> str:
+    speedup = found.figures.speedup
+    return f"{speedup_words(speedup)} (measured)" if speedup else "- (not measured)"

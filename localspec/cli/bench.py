@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import click
 
-from localspec.bench import prompts
-from localspec.bench.prompts import PromptSet
-from localspec.bench.request import Request
+from localspec.bench import request as prompts
+from localspec.bench.request import BenchRequest, PromptSet
 from localspec.cli import option_types as types
 from localspec.cli.options import GPU_LAYERS, MAX_THREADS, PAIR, with_options
 from localspec.errors import Cancelled, UsageError
@@ -136,15 +137,17 @@ def command(
         raise UsageError("PAIR and --target say the same", "Give one of them.")
     if draft is not None and given["drafts"]:
         raise UsageError("--draft and --drafts say the same", "Give one of them.")
-    # Late, so that `bench --help` imports neither llama.cpp nor numpy.
+    # Late: `bench --help` needs none of this.
     if compare is not None:
-        from localspec.cli.comparing import compare_files  # noqa: PLC0415
+        from localspec.cli.benching import compare_files  # noqa: PLC0415
 
         compare_files(*compare, as_json=as_json)
         return
     from localspec.bench.output.files import check  # noqa: PLC0415
     from localspec.cli.benching import print_bench  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
+    from localspec.process.client import Worker  # noqa: PLC0415
+    from localspec.process.jobs import Bench  # noqa: PLC0415
 
     check(outputs)
     pair = target if pair is None else pair
@@ -158,17 +161,18 @@ def command(
         gamma=request.gamma,
         temp=request.temperature,
     )
-    if interruptible(
-        lambda cancel: print_bench(options, request, cancel, as_json=as_json, outputs=outputs)
-    ):
-        raise Cancelled
+    with closing(Worker()) as worker:
+        worker.begin(Bench(options, request))
+        printed = partial(print_bench, worker, as_json=as_json, outputs=outputs)
+        if interruptible(printed, worker.stop):
+            raise Cancelled
 
 
-def _request(pair: str | None, given: dict[str, Any], started: float) -> Request:
+def _request(pair: str | None, given: dict[str, Any], started: float) -> BenchRequest:
     """What is asked for, with the defaults that depend on each other."""
     quick, repeat, n_predict = given["quick"], given["repeat"], given["n_predict"]
     drafts = tuple(name for name in given["drafts"] if name.lower() != "none")
-    return Request(
+    return BenchRequest(
         prompts=_prompts(pair, given["prompts"], given["kinds"], ignore_end=given["ignore_end"]),
         repeats=repeat or (_QUICK_REPEATS if quick else 2),
         n_predict=n_predict or (64 if quick else 128),

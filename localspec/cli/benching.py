@@ -1,60 +1,66 @@
-"""The work behind `localspec bench`: measure, with progress on standard error; print, write."""
+"""What `localspec bench` prints and writes: reports, and what changed between two."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-
-import click
+from typing import TYPE_CHECKING
 
 from localspec import formats
-from localspec.bench.benchmark import bench_pair
 from localspec.bench.output import files
 from localspec.bench.output.text import text
-from localspec.bench.request import Request
-from localspec.bench.result import INTERRUPTED, Report
-from localspec.bench.runner import Step
-from localspec.cli.standard_streams import write
-from localspec.engine.cancel import Cancel
+from localspec.bench.result import ALL, INTERRUPTED, Report
+from localspec.chat.events import Noticed
+from localspec.cli.standard_streams import StatusLine, warn, write
 from localspec.errors import LocalspecError
-from localspec.loading.request import LoadRequest
+from localspec.process.messages import Asking, Event, Loading, Turn
 from localspec.safe_text import one_line
 
-_EVERY_S = 10.0  # between two lines of progress where there is no terminal
+if TYPE_CHECKING:
+    from localspec.bench.compare import Comparison
+    from localspec.process.client import Worker
 
 
-def print_bench(
-    options: LoadRequest,
-    request: Request,
-    cancel: Cancel,
-    *,
-    as_json: bool,
-    outputs: Sequence[Path],
-) -> bool:
-    """Measure, print and write; whether the user stopped it.
+def print_bench(worker: Worker, *, as_json: bool, outputs: Sequence[Path]) -> bool:
+    """Print and write what comes of a `Bench`, with progress; whether the user stopped it.
+
+    Args:
+        worker: at work on it.
+        as_json: print one JSON document in place of the tables.
+        outputs: files that the report is written to.
 
     Raises:
-        LocalspecError: as `load_session`; files that cannot be written.
+        LocalspecError: as `Worker.result`; files that cannot be written.
         Cancelled: it was stopped before there was anything to report.
     """
-    screen = _Screen()
+    line = StatusLine()
+
+    def hear(event: Event) -> None:
+        match event:
+            case Loading(step):
+                line.step(step)
+            case Turn(Noticed(notice)):
+                line.clear()
+                warn(notice)
+            case Asking():
+                line.update(_progress(event))
+
     try:
-        report = bench_pair(
-            options,
-            request,
-            cancel,
-            loading=screen.loading,
-            progress=screen.step,
-            say=screen.say,
-            warn=screen.warn,
-        )
+        report = worker.result(Report, hear)
     finally:
-        screen.clear()
-    _hand_over(report, as_json=as_json, outputs=outputs)
+        line.clear()
+    memory = worker.peak_memory_bytes(report.peak_memory_bytes)
+    _hand_over(replace(report, peak_memory_bytes=memory), as_json=as_json, outputs=outputs)
     return report.ended == INTERRUPTED
+
+
+def _progress(now: Asking) -> str:
+    left = "" if now.left_s is None else f", about {formats.duration(now.left_s)} left"
+    return f"{now.done + 1} of {now.total}: {one_line(now.prompt, 80)}{left}"
 
 
 def _hand_over(report: Report, *, as_json: bool, outputs: Sequence[Path]) -> None:
@@ -75,48 +81,39 @@ def _hand_over(report: Report, *, as_json: bool, outputs: Sequence[Path]) -> Non
         raise failures[0]
 
 
-class _Screen:
-    """Progress on standard error: one line redrawn on a terminal, plain lines elsewhere."""
+def compare_files(old: Path, new: Path, *, as_json: bool) -> None:
+    """Print what changed from `old` to `new`.
 
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._drawn = False
-        self._said = ""
-        self._last = -_EVERY_S
+    Raises:
+        LocalspecError: a file is no report, or they have nothing in common.
+    """
+    from localspec.bench.compare import compare, load  # noqa: PLC0415 - it needs numpy
 
-    def loading(self, step: str, _share: float | None) -> None:
-        """A step of loading, said once."""
-        self.say(step)
+    found = compare(load(old), load(new))
+    write((json.dumps(asdict(found), indent=1) if as_json else _comparison(found)) + "\n")
 
-    def say(self, what: str) -> None:
-        """What is being done now."""
-        if what != self._said:
-            self._said = what
-            self._show(f"{one_line(what, 80)} ...")
 
-    def warn(self, notice: str) -> None:
-        """Something that the user should know."""
-        self.clear()
-        click.echo(f"warning: {one_line(notice, 400)}", err=True)
-
-    def step(self, step: Step) -> None:
-        """How far the run is, with the time that is left."""
-        now = time.monotonic()
-        if not self._is_terminal and now - self._last < _EVERY_S:
-            return
-        self._last = now
-        left = "" if step.left_s is None else f", about {formats.duration(step.left_s)} left"
-        self._show(f"{step.done + 1} of {step.total}: {one_line(step.prompt.name, 80)}{left}")
-
-    def clear(self) -> None:
-        """Take the drawn line away."""
-        if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
-            self._drawn = False
-
-    def _show(self, line: str) -> None:
-        if not self._is_terminal:
-            click.echo(line, err=True)
-            return
-        click.echo(f"\r{line}\x1b[K", nl=False, err=True)
-        self._drawn = True
+def _comparison(found: Comparison) -> str:
+    rows = [("setting", "kind", "tokens/s, new/old", "speed-up, new/old")]
+    rows += [
+        (
+            one_line(change.arm, 80),
+            one_line(change.kind, 80),
+            formats.known(change.speed),
+            formats.known(change.speedup),
+        )
+        for change in found.changes
+        if change.kind == ALL or not change.arm.startswith("gamma ")
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    if found.different:
+        lines += ["", "Different:"]
+        lines += [
+            f"  {one_line(name, 80)}: {one_line(old, 200)} -> {one_line(new, 200)}"
+            for name, old, new in found.different
+        ]
+    return "\n".join([*lines, "", *(one_line(line, 400) for line in found.verdict)])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from localspec.chat.history.records import Header
-    from localspec.ui.looks import Looks
+    from localspec.ui.app import Looks
 
 
 @click.command(name="chat")
@@ -69,8 +69,8 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
 
 def _looks(settings: SettingsFile | None) -> Looks:
     """What the settings file says about the screen, and everything that is wrong in it."""
+    from localspec.ui.app import Looks, themes  # noqa: PLC0415
     from localspec.ui.commands import COMMANDS  # noqa: PLC0415
-    from localspec.ui.looks import Looks, themes  # noqa: PLC0415
 
     if settings is None:
         return Looks()

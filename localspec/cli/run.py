@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -41,9 +42,15 @@ def command(
     text = read_prompt() if prompt in (None, "-") else str(prompt)
     if not text.strip():
         raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
-    # Late: `run --help` needs neither numpy nor llama.cpp.
-    from localspec.cli.answering import print_answer  # noqa: PLC0415
+    # Late: `run --help` needs no engine. It imports and loads while this process imports the rest.
+    from localspec.process.client import Worker  # noqa: PLC0415
 
-    printed = partial(print_answer, options, text, stats=stats, as_json=as_json, trace=trace)
-    if interruptible(printed):
-        raise Cancelled
+    with closing(Worker()) as worker:
+        from localspec.process.jobs import Answer  # noqa: PLC0415
+
+        worker.begin(Answer(options, text, None if trace is None else str(trace)))
+        from localspec.cli.answering import print_answer  # noqa: PLC0415
+
+        printed = partial(print_answer, worker, stats=stats, as_json=as_json)
+        if interruptible(printed, worker.stop):
+            raise Cancelled

@@ -1,14 +1,18 @@
-"""Standard input and output: closed, broken, or of another encoding."""
+"""Standard input, output and error: closed, broken, of another encoding, a terminal or none."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import time
 
 import click
 
 from localspec.errors import LocalspecError
+from localspec.safe_text import one_line, unbroken
 
+_EVERY_S = 10.0  # between two lines of progress where there is no terminal
 LARGEST = 64 << 20  # bytes of a prompt: more than any model reads
 
 
@@ -61,3 +65,48 @@ def write(text: str) -> None:
         if isinstance(error, BrokenPipeError):
             raise
         raise LocalspecError(f"cannot write to standard output: {error.strerror}") from None
+
+
+def warn(notice: str) -> None:
+    """Tell on standard error what the user should know."""
+    click.echo(f"warning: {one_line(notice, 400)}", err=True)
+
+
+class StatusLine:
+    """Progress on standard error: one line redrawn on a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._drawn = False
+        self._said = ""
+        self._state: object = None
+        self._next = 0.0
+
+    def step(self, step: str) -> None:
+        """What is being done from now on; said once."""
+        if step != self._said:
+            self._said = step
+            self.show(f"{one_line(step, 80)} ...")
+
+    def update(self, text: str, state: object = None) -> None:
+        """What changes all the time: without a terminal said now and then, and in a new `state`."""
+        now = time.monotonic()
+        if self._is_terminal or state != self._state or now >= self._next:
+            self._state, self._next = state, now + _EVERY_S
+            self.show(text)
+
+    def show(self, text: str) -> None:
+        """Draw or print a line."""
+        text = unbroken(text)
+        if self._is_terminal:
+            columns = shutil.get_terminal_size().columns
+            click.echo(f"\r\x1b[K{text[: columns - 1]}", nl=False, err=True)
+            self._drawn = True
+        else:
+            click.echo(text, err=True)
+
+    def clear(self) -> None:
+        """Take the drawn line away."""
+        if self._drawn:
+            click.echo("\r\x1b[K", nl=False, err=True)
+            self._drawn = False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import click
 
 from localspec.cli.options import BUT_THREADS, MAX_THREADS, PAIR, with_options
-from localspec.errors import Cancelled, UsageError
+from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
 
 
@@ -32,11 +34,13 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     """
     if pair is not None and target is not None:
         raise UsageError("PAIR and --target say the same", "Give one of them.")
-    # Late, so that `tune --help` imports neither llama.cpp nor numpy.
-    from localspec.cli.interrupt import interruptible  # noqa: PLC0415
+    from localspec.cli.interrupt import interruptible  # noqa: PLC0415 - not for `tune --help`
     from localspec.cli.tuning import print_tuned  # noqa: PLC0415
+    from localspec.process.client import Worker  # noqa: PLC0415
+    from localspec.process.jobs import Tune  # noqa: PLC0415
 
     # A fixed gamma: loading need not measure what is about to be measured.
     options = LoadRequest(pair=target if pair is None else pair, gamma=0, **given)
-    if interruptible(lambda cancel: print_tuned(options, cancel, as_json=as_json)):
-        raise Cancelled
+    with closing(Worker()) as worker:
+        worker.begin(Tune(options))
+        interruptible(partial(print_tuned, worker, as_json=as_json), worker.stop)

@@ -18,25 +18,11 @@ from localspec.loading.measuring import (
     profile_store,
     unusual,
 )
+from localspec.loading.results import Choice
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What `auto` does at a steady acceptance.
-
-    Attributes:
-        acceptance: of every drafted token, given that those before it were accepted.
-        gamma: the draft length; 0 for plain decoding.
-        speedup: over plain decoding.
-    """
-
-    acceptance: float
-    gamma: int
-    speedup: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,61 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from localspec.chat.load_record import LoadRecord
 from localspec.engine.cancel import Cancel
+from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import Profile, identity, measure, measure_by_context
-from localspec.engine.llama import Context, default_threads
+from localspec.engine.llama import Context, build, default_threads, machine
 from localspec.errors import LocalspecError
+from localspec.loading.expected import choices
 from localspec.loading.load import Progress, load_session
 from localspec.loading.measuring import ANY_THREADS, identity_of, profile_store
 from localspec.loading.request import LoadRequest
+from localspec.loading.results import Tuned, TunedPair
 
 BUDGET = 12.0  # seconds for a model's curve
 PASSES = 72
 THREAD_BUDGET = 1.5  # seconds for one thread count
 THREAD_SIZES = (1, 4, 1, 4, 1, 4, 1, 4)
+SHOWN = 17  # tokens of the longest decode that is told
 _GAIN = 0.97  # another thread count has to be faster by 3 %, or the usual one stays
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """What was found out about one model.
-
-    Attributes:
-        name: the model's file.
-        threads: in use from now on.
-        by_threads: seconds of one token and of four, for every thread count tried.
-        points: n to seconds of one decode of n tokens.
-        stored: whether it could be kept.
-        spread: how far timings lay apart, in shares.
-        takes_back: tokens that it takes back at once, None for any number.
-    """
-
-    name: str
-    threads: int
-    by_threads: Mapping[int, tuple[float, float]]
-    points: Mapping[int, float]
-    stored: bool
-    spread: float
-    takes_back: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class TunedPair:
-    """What was found out about a pair.
-
-    Attributes:
-        name: how the pair is called.
-        target, draft: its models; None without a draft.
-        draft_note: why nothing can be drafted; empty where something can.
-    """
-
-    name: str
-    target: Tuned
-    draft: Tuned | None
-    draft_note: str
 
 
 def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPair:
@@ -77,8 +42,16 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
                 context.watch(cancel)
                 progress(f"Measuring {context.model.path.name}", None)
                 found.append(_tuned(context, options, pair.loaded, draft=context is pair.draft))
-        draft = found[1] if len(found) > 1 else None
-        return TunedPair(pair.name, found[0], draft, session.speculation_note)
+        target, draft = found[0], found[1] if len(found) > 1 else None
+        return TunedPair(
+            name=pair.name,
+            machine=machine(),
+            build=build(),
+            target=target,
+            draft=draft,
+            draft_note=session.speculation_note,
+            choices=(choices(target.points, draft.points, pair.target.takes_back) if draft else ()),
+        )
 
 
 def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft: bool) -> Tuned:
@@ -110,7 +83,8 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
         layers = loaded.draft_n_gpu_layers if draft else loaded.n_gpu_layers
         anyhow = identity(context, threads=ANY_THREADS, n_gpu_layers=layers, draft=draft)
         store.save(Profile(anyhow, threads=threads))
-    return Tuned(name, threads, tried, points, stored, timing.spread, context.takes_back)
+    curve = tuple(Curve(points).times(SHOWN)[1:])
+    return Tuned(name, threads, tried, points, curve, stored, timing.spread)
 
 
 def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[float, float]]:

@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from localspec.process.contract import Loader
@@ -17,19 +19,22 @@ if TYPE_CHECKING:
     from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
     from localspec.loading.request import LoadRequest
-    from localspec.process.contract import Progress
+    from localspec.process.contract import Progress, Tell
 
 # A decode or a load that does not notice that it is to end does not keep the process alive.
 _GRACE_S = 5.0
+_OOM_SCORE = Path("/proc/self/oom_score_adj")  # Linux has it: from -1000, never taken, to 1000
+_MORE_DISPENSABLE = 300
 
 
 def main() -> None:
     """Serve until the pipe ends, however it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _offer_to_the_memory_killer()
     logging.basicConfig(level=logging.INFO)
     source, sink = _private()
     line = Line(source, sink, Letter[Request])
-    server = Server(Loader(_load, _check), line.send)
+    server = Server(Loader(_load, _check, _perform), line.send)
     server.start()
     for letters in line.letters():
         for letter in letters:
@@ -38,6 +43,13 @@ def main() -> None:
     server.join(_GRACE_S)
     sys.stderr.flush()
     os._exit(0)
+
+
+def _offer_to_the_memory_killer() -> None:
+    """Where memory runs out, the kernel takes this process, not the one with the screen."""
+    with suppress(OSError, ValueError):
+        score = int(_OOM_SCORE.read_text("ascii"))
+        _OOM_SCORE.write_text(str(min(1000, score + _MORE_DISPENSABLE)), "ascii")
 
 
 def _private() -> tuple[BinaryIO, BinaryIO]:
@@ -50,11 +62,23 @@ def _private() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _load(request: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    from localspec.engine.llama.log import start_backend  # noqa: PLC0415 - after the pipes are safe
-    from localspec.loading.opening import open_session  # noqa: PLC0415
+    from localspec.loading.opening import open_session  # noqa: PLC0415 - after the pipes are safe
+
+    _log_to_standard_error()
+    return open_session(request, progress, cancel)
+
+
+def _log_to_standard_error() -> None:
+    from localspec.engine.llama.log import start_backend  # noqa: PLC0415
 
     start_backend().echo = sys.stderr.fileno()
-    return open_session(request, progress, cancel)
+
+
+def _perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
+    from localspec.process.jobs import perform  # noqa: PLC0415
+
+    _log_to_standard_error()
+    return perform(job, tell, cancel)
 
 
 def _check(request: LoadRequest) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import queue
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, msgpack, structs
 
+from localspec.errors import Cancelled
 from localspec.process.messages import (
     Ask,
     Change,
@@ -20,6 +23,8 @@ from localspec.process.messages import (
     Load,
     Loaded,
     LoadFailed,
+    Perform,
+    Performed,
     Request,
     SessionInfo,
     Speculate,
@@ -37,7 +42,12 @@ if TYPE_CHECKING:
 
     Connect: TypeAlias = Callable[[], Transport]
 
+T = TypeVar("T")
+
 _CONVERSATION = 1
+_JOB = 1
+_STEP_S = 0.1
+_END_S = 6.0  # a little more than the process gives itself
 
 
 def connect() -> Transport:
@@ -47,9 +57,10 @@ def connect() -> Transport:
     from localspec.loading.load import check  # noqa: PLC0415 - they need numpy and llama.cpp
     from localspec.loading.opening import open_session  # noqa: PLC0415
     from localspec.process.contract import Loader  # noqa: PLC0415
+    from localspec.process.jobs import perform  # noqa: PLC0415
     from localspec.process.transport import Inline  # noqa: PLC0415
 
-    return Inline(Loader(open_session, check))
+    return Inline(Loader(open_session, check, perform))
 
 
 class Engine:
@@ -184,3 +195,65 @@ class Engine:
             number = self._number
         self._transport.send(Letter(number, _CONVERSATION, body))
         return number
+
+
+class Worker:
+    """An engine that does one job for one thread. It begins to import when it is made.
+
+    Args:
+        connect: starts the engine.
+    """
+
+    def __init__(self, connect: Connect = connect) -> None:
+        self._transport = connect()
+        # Unlike other queues, one that signal handlers may put something into.
+        self._letters: queue.SimpleQueue[Letter[Event] | None] = queue.SimpleQueue()
+
+    def begin(self, job: Struct) -> None:
+        """Have a job of `process/jobs.py` done; call it once."""
+        self._transport.listen(self._letters.put)
+        self._transport.send(Letter(_JOB, 0, Perform(msgpack.encode(job))))
+
+    def stop(self) -> None:
+        """Ask the job to end, from any thread or signal handler."""
+        self._letters.put(None)
+
+    def result(self, kind: type[T], hear: Callable[[Event], object]) -> T:
+        """Wait for what comes of the job, a `kind`.
+
+        Args:
+            kind: the type of the result.
+            hear: called with every event until then, in this thread.
+
+        Raises:
+            LocalspecError: as the job does; `EngineDied` where the engine's process did.
+            Cancelled: it was stopped before there was a result.
+        """
+        while True:
+            letter = self._next()
+            if letter is None:
+                self._transport.send(Letter(_JOB + 1, 0, Stop(_JOB)))
+                continue
+            match letter.body:
+                case Performed(result) if result is not None:
+                    return msgpack.decode(result, type=kind)
+                case Performed(_, error):
+                    raise Cancelled if error is None else error.exception()
+                case Died(error):
+                    raise error.exception()
+                case event:
+                    hear(event)
+
+    def _next(self) -> Letter[Event] | None:
+        while True:  # in steps: on Windows a wait without end is not interrupted
+            with suppress(queue.Empty):
+                return self._letters.get(timeout=_STEP_S)
+
+    def peak_memory_bytes(self, engines: int) -> int:
+        """What all processes took at most, where the engine's took `engines` bytes."""
+        return engines + self._transport.peak_beside()
+
+    def close(self) -> None:
+        """End the engine; whatever it does is given up."""
+        self._transport.shut_down()
+        self._transport.join(_END_S)

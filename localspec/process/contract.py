@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel
     from localspec.engine.stats import MemoryUse
     from localspec.loading.request import LoadRequest
+    from localspec.process.messages import Event
 
 
 class ChatSession(Protocol):
@@ -84,18 +85,27 @@ class ChatSession(Protocol):
         """Free the models."""
 
 
+Tell: TypeAlias = "Callable[[Event], None]"
+"""Takes what is to be said while a job is done."""
+
 Progress: TypeAlias = "Callable[[str, float | None], None]"
 """Called with a loading step and its share of 1, if that is known."""
 
 
+def _no_jobs(_job: bytes, _tell: Tell, _cancel: Cancel) -> bytes:
+    raise AssertionError("this engine takes no jobs")
+
+
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """How sessions come to be; both raise `LocalspecError`.
+    """How sessions come to be, and jobs get done; all raise `LocalspecError`.
 
     Attributes:
         load: makes a session; gives up with `Cancelled` once cancelled.
         check: finds out what it can while other models are still there.
+        perform: does a job, encoded as its result is; gives up with `Cancelled` once cancelled.
     """
 
     load: Callable[[LoadRequest, Progress, Cancel], ChatSession]
     check: Callable[[LoadRequest], None] = lambda _request: None
+    perform: Callable[[bytes, Tell, Cancel], bytes] = _no_jobs

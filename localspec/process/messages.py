@@ -7,6 +7,7 @@ the conversation it belongs to.
 from __future__ import annotations
 
 import builtins
+import traceback
 from typing import Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -47,18 +48,31 @@ class Hello(Struct, frozen=True, tag=True):
 
 
 class Fault(Struct, frozen=True):
-    """An error on its way: the name of its class, and what it says."""
+    """An error on its way: the name of its class, and what it says.
+
+    Attributes:
+        kind: the name of its class.
+        message, remedy: what it says.
+        errno: the system's number, where it is an OSError; else 0.
+        traceback: where it came from; empty for one of localspec's.
+    """
 
     kind: str
     message: str
     remedy: str = ""
+    errno: int = 0
+    traceback: str = ""
 
     @staticmethod
     def of(error: Exception) -> Fault:
-        """What is told of `error`."""
+        """What is told of `error`; of one that nobody foresaw also where it came from."""
+        kind = type(error).__name__
         if isinstance(error, errors.LocalspecError):
-            return Fault(type(error).__name__, error.message, error.remedy)
-        return Fault(type(error).__name__, str(error))
+            return Fault(kind, error.message, error.remedy)
+        where = "".join(traceback.format_exception(error))
+        if isinstance(error, OSError) and error.errno and error.strerror:
+            return Fault(kind, error.strerror, errno=error.errno, traceback=where)
+        return Fault(kind, str(error), traceback=where)
 
     def exception(self) -> Exception:
         """The error again, of its own class where that is one of localspec's or of Python's."""
@@ -67,8 +81,12 @@ class Fault(Struct, frozen=True):
             return ours(self.message, self.remedy)
         theirs = getattr(builtins, self.kind, None)
         if isinstance(theirs, type) and issubclass(theirs, Exception):
-            return theirs(self.message)
-        return RuntimeError(f"{self.kind}: {self.message}")
+            again = theirs(self.errno, self.message) if self.errno else theirs(self.message)
+        else:
+            again = RuntimeError(f"{self.kind}: {self.message}")
+        if self.traceback:
+            again.add_note(f"In the engine's process:\n{self.traceback}")
+        return again
 
 
 class SessionInfo(Struct, frozen=True):
@@ -170,6 +188,16 @@ class Speculate(Struct, frozen=True, tag=True):
     on: bool
 
 
+class Perform(Struct, frozen=True, tag=True):
+    """Do a job of `process/jobs.py`; `Performed` answers.
+
+    Until then come `Loading`, `Turn` and `Asking`. The job is encoded by itself: only who asks
+    for jobs has to import what they are made of.
+    """
+
+    job: bytes
+
+
 class Stop(Struct, frozen=True, tag=True):
     """End what a request began, also where that request has not come yet."""
 
@@ -182,7 +210,7 @@ class Close(Struct, frozen=True, tag=True):
 
 Request: TypeAlias = (
     Hello | Load | Ask | Regenerate | Compact | Open | Reset | Compare
-    | Change | Speculate | Stop | Close
+    | Change | Speculate | Perform | Stop | Close
 )  # fmt: skip
 
 
@@ -254,6 +282,33 @@ class Status(Struct, frozen=True, tag=True):
     memory: MemoryUse
 
 
+class Asking(Struct, frozen=True, tag=True):
+    """How far a bench is.
+
+    Attributes:
+        prompt: the name of the question that is asked now.
+        done, total: questions times repeats.
+        left_s: seconds that are left, as far as can be told; None at the very beginning.
+    """
+
+    prompt: str
+    done: int
+    total: int
+    left_s: float | None
+
+
+class Performed(Struct, frozen=True, tag=True):
+    """A job is over.
+
+    Attributes:
+        result: what came of it, encoded; None where it failed or was stopped.
+        error: why it failed; None where it did not.
+    """
+
+    result: bytes | None
+    error: Fault | None = None
+
+
 class Died(Struct, frozen=True, tag=True):
     """The engine's process has ended by itself; nothing comes after this."""
 
@@ -261,5 +316,6 @@ class Died(Struct, frozen=True, tag=True):
 
 
 Event: TypeAlias = (
-    Hello | Loading | Loaded | LoadFailed | Turn | TurnOver | ChangeDone | Changed | Status | Died
-)
+    Hello | Loading | Loaded | LoadFailed | Turn | TurnOver | ChangeDone | Changed | Status
+    | Asking | Performed | Died
+)  # fmt: skip

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections import defaultdict
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.compare import answer_twice
@@ -29,6 +30,8 @@ from localspec.process.messages import (
     LoadFailed,
     Loading,
     Open,
+    Perform,
+    Performed,
     Regenerate,
     Request,
     Reset,
@@ -132,6 +135,8 @@ class Server:
                 self._report(letter, lambda session: _open(session, messages, settings))
             case Reset():
                 self._report(letter, lambda session: session.reset())
+            case Perform(job):
+                self._perform(letter, job, cancel)
             case Compare(text, before):
                 self._report(letter, lambda one: self._compare(letter, one, text, before, cancel))
             case _:
@@ -216,7 +221,15 @@ class Server:
             raise LocalspecError("no model is loaded", "Load one first.")
         return self._session
 
-    # Turns and changes
+    # Jobs, turns and changes
+
+    def _perform(self, letter: Letter[Any], job: bytes, cancel: Cancel) -> None:
+        try:
+            result = self._loader.perform(job, partial(self._tell, letter), cancel)
+        except Exception as error:
+            self._tell(letter, Performed(None, _fault(error)))
+        else:
+            self._tell(letter, Performed(result))
 
     def _turn(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -51,6 +52,9 @@ class Transport(Protocol):
     def join(self, timeout: float) -> bool:
         """Wait for its end; whether it has ended."""
 
+    def peak_beside(self) -> int:
+        """Peak resident size of this process, where the engine has one of its own."""
+
 
 class Inline:
     """An engine in a thread of this process, for tests and debuggers.
@@ -85,12 +89,17 @@ class Inline:
         """Wait for the thread."""
         return self._server.join(timeout)
 
+    def peak_beside(self) -> int:
+        """Nothing: the engine's own figures have it."""
+        return 0
+
 
 class Child:
     """An engine in a process of its own, which begins to import while its user still does.
 
     It ends when its pipe does, however this process ends. What it and llama.cpp write to standard
-    output and error goes to a file without a name.
+    output and error goes to a file without a name. Requests are written in a thread of their own:
+    a pipe holds little, and a process that is stopped or swapped out reads nothing.
     """
 
     def __init__(self, command: tuple[str, ...] = ("-m", "localspec.process")) -> None:
@@ -107,6 +116,9 @@ class Child:
         self._line: Line[Event] = Line(*self._streams, incoming=Letter[Event])
         self._closing = False
         self._reader: threading.Thread | None = None
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="requests", daemon=True)
+        self._writer.start()
 
     @property
     def pid(self) -> int:
@@ -119,13 +131,13 @@ class Child:
         self._reader.start()
 
     def send(self, letter: Letter[Request]) -> None:
-        """Write to the pipe."""
-        self._line.send(letter)
+        """Have it written, as it is now."""
+        self._requests.put(self._line.encoded(letter))
 
     def shut_down(self) -> None:
-        """Close the pipe: the process stops whatever it does, and ends."""
+        """Have the pipe closed: the process stops whatever it does, and ends."""
         self._closing = True
-        self._line.close()
+        self._requests.put(None)
 
     def join(self, timeout: float) -> bool:
         """Wait for the process; one that does not end by itself is killed."""
@@ -134,12 +146,24 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(_KILL_WITHIN_S)
+        self._requests.put(None)
+        self._writer.join(_KILL_WITHIN_S)
         if self._reader is not None:
             self._reader.join(_KILL_WITHIN_S)
         self._streams[0].close()
-        self._line.close()
         self._log.close()
         return True
+
+    def peak_beside(self) -> int:
+        """Peak resident size of this process."""
+        from localspec import machine  # noqa: PLC0415 - psutil can wait
+
+        return machine.peak_resident()
+
+    def _write(self) -> None:
+        while (data := self._requests.get()) is not None:
+            self._line.write(data)
+        self._line.close()
 
     def _read(self, hear: Hear) -> None:
         try:
@@ -153,20 +177,19 @@ class Child:
             error = raised
             self._process.kill()
         if not self._closing:
-            self._line.close()
+            self._requests.put(None)
             hear(Letter(0, 0, Died(Fault.of(error))))
 
     def _reason(self) -> EngineDied:
         """How the process ended, and what its log says last."""
         code = self._process.wait()
-        if code == -signal.SIGKILL:
-            how = "was killed, perhaps for want of memory (SIGKILL)"
-        elif code < 0:
-            how = f"crashed ({signal.Signals(-code).name})"
-        else:
-            how = f"ended by itself (exit code {code})"
+        how = f"ended by itself (exit code {code})"
+        if code < 0:
+            name = signal.Signals(-code).name
+            killed = "was killed, perhaps for want of memory"
+            how = f"{killed if name == 'SIGKILL' else 'crashed'} ({name})"
         lines = self._last_lines()
-        said = "its log ends with:\n" + "\n".join(lines) if lines else ""
+        said = f"its log ends with: {' · '.join(lines)}" if lines else ""
         return EngineDied(f"the process that runs the models {how}", said)
 
     def _last_lines(self) -> list[str]:

@@ -37,11 +37,19 @@ class Line(Generic[Body]):
         self.send(Letter(0, 0, Hello()))
 
     def send(self, letter: Letter[Any]) -> None:
-        """Send a letter; where nobody is left to read it, nothing happens."""
+        """Send a letter; waits while the other end does not read what has come before."""
+        self.write(self.encoded(letter))
+
+    def encoded(self, letter: Letter[Any]) -> bytes:
+        """A letter as `write` takes it."""
         data = self._encoder.encode(letter)
+        return len(data).to_bytes(_SIZE, "little") + data
+
+    def write(self, data: bytes) -> None:
+        """Send an encoded letter; where nobody is left to read it, nothing happens."""
         try:
             with self._lock:
-                self._sink.write(len(data).to_bytes(_SIZE, "little") + data)
+                self._sink.write(data)
                 self._sink.flush()
         except (OSError, ValueError):
             return  # whoever receives sees the end, and knows more

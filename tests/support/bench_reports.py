@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from localspec.bench.predict import Prediction
-from localspec.bench.result import ALL, Agreement, ArmReport, CurvePoint, Report, Row, SweepPoint
-from localspec.bench.runs import Run, Shares
-from localspec.bench.statistics import Interval
+from localspec.bench.result import (
+    ALL,
+    Agreement,
+    ArmReport,
+    CurvePoint,
+    Interval,
+    KindRow,
+    Prediction,
+    Report,
+    Run,
+    Shares,
+    SweepPoint,
+)
 from localspec.engine.stats import Round
 
 CHEAP = {1: 10e-3, 2: 10.5e-3, 4: 11e-3, 8: 12e-3, 13: 14e-3}
@@ -59,9 +68,9 @@ def run(
     )
 
 
-def row(kind: str, speedup: Interval | None, *, acceptance: float | None = 0.8) -> Row:
+def row(kind: str, speedup: Interval | None, *, acceptance: float | None = 0.8) -> KindRow:
     """One kind at 20 tokens/s without drafting."""
-    return Row(
+    return KindRow(
         kind=kind,
         prompts=6,
         tokens_per_second=20 * (speedup.value if speedup else 1.0),
@@ -88,7 +97,7 @@ def arm(
     chosen: Mapping[str, Interval | None] = kinds or {"code": overall}
     total = row(ALL, overall, acceptance=acceptance)
     if shares is not None:
-        total = Row(**{n: getattr(total, n) for n in Row.__slots__} | {"shares": shares})
+        total = KindRow(**{n: getattr(total, n) for n in KindRow.__slots__} | {"shares": shares})
     return ArmReport(
         name=name,
         draft=None if overall is None else "Small 1B",

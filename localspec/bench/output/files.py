@@ -8,10 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.bench.output.markdown import markdown
 from localspec.bench.output.tables import csv
-from localspec.bench.result import FORMAT, Report
-from localspec.bench.runs import Run
+from localspec.bench.output.text import markdown
+from localspec.bench.result import FORMAT, Report, Run
 from localspec.errors import LocalspecError, UsageError
 
 ENDINGS = ("json", "csv", "md", "png", "svg")

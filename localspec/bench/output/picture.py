@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from localspec.bench.output.drawing import Drawing, Line, Rect, Text
-from localspec.bench.result import ArmReport, Report, SweepPoint
-from localspec.bench.statistics import Interval
-from localspec.bench.wording import speedup
+from localspec.bench.result import ArmReport, Interval, Report, SweepPoint
+from localspec.formats import known
 
 _WIDTH, _LEFT, _RIGHT = 900.0, 150.0, 860.0
 _ROW, _PLOT = 26.0, 190.0
@@ -80,7 +79,7 @@ def _one_bar(found: Interval, shapes: Shapes, y: float, scale: float) -> None:
         middle = y + _ROW / 2 - 2
         ends = ((_LEFT + scale * found.low, middle), (_LEFT + scale * found.high, middle))
         shapes.append(Line(ends, _INK, 2))
-    shapes.append(Text(_RIGHT - 150, y + 14, speedup(found), _SMALL, _INK))
+    shapes.append(Text(_RIGHT - 150, y + 14, known(found), _SMALL, _INK))
 
 
 def _speeds(off: ArmReport, shapes: Shapes, y: float) -> float:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.bench.result import ArmReport, Report, Row
-from localspec.bench.wording import milliseconds, number, share, speedup, times
+from localspec.bench.result import ArmReport, KindRow, Report
+from localspec.formats import known, milliseconds, number, percent, times
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """Cells as text; the first column is to the left, the others are to the right.
 
     Attributes:
@@ -27,14 +27,14 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def tables(report: Report) -> list[Table]:
+def tables(report: Report) -> list[ReportTable]:
     """Those that have something to say, in the order in which they are read."""
     found = [_speeds(report.off, arm) for arm in report.on] or [_plain_speeds(report.off)]
     found += [_shares(report), _sweep(report), _curve(report)]
     return [table for table in found if table.rows]
 
 
-def _plain_speeds(off: ArmReport) -> Table:
+def _plain_speeds(off: ArmReport) -> ReportTable:
     """Plain decoding alone."""
     headers = ("kind", "prompts", "tokens/s", "first token, ms")
     rows = [
@@ -46,10 +46,10 @@ def _plain_speeds(off: ArmReport) -> Table:
         )
         for row in off.rows
     ]
-    return Table("Plain decoding", headers, tuple(rows))
+    return ReportTable("Plain decoding", headers, tuple(rows))
 
 
-def _speeds(off: ArmReport, on: ArmReport) -> Table:
+def _speeds(off: ArmReport, on: ArmReport) -> ReportTable:
     """Off against on."""
     headers = (
         *("kind", "off, tokens/s", "on, tokens/s", "speed-up (95 %)", "accepted"),
@@ -58,33 +58,33 @@ def _speeds(off: ArmReport, on: ArmReport) -> Table:
     rows = [_speed_row(a, b) for a, b in zip(off.rows, on.rows, strict=True)]
     note = " (demonstration)" if on.demonstration else ""
     title = f"{on.name}: draft {on.draft}, gamma {on.gamma}{note}"
-    return Table(title, headers, tuple(rows))
+    return ReportTable(title, headers, tuple(rows))
 
 
-def _speed_row(off: Row, on: Row) -> tuple[str, ...]:
+def _speed_row(off: KindRow, on: KindRow) -> tuple[str, ...]:
     return (
         on.kind,
         number(off.tokens_per_second),
         number(on.tokens_per_second),
-        speedup(on.speedup),
-        share(on.acceptance),
+        known(on.speedup),
+        percent(on.acceptance),
         number(on.tokens_per_round, 2),
         number(on.gamma),
         f"{milliseconds(off.time_to_first_token_s)}/{milliseconds(on.time_to_first_token_s)}",
     )
 
 
-def _shares(report: Report) -> Table:
+def _shares(report: Report) -> ReportTable:
     """Where the time goes, the prompt left out."""
     rows = [
-        (arm.name, share(parts.draft), share(parts.verify), share(parts.python))
+        (arm.name, percent(parts.draft), percent(parts.verify), percent(parts.python))
         for arm in (report.off, *report.on)
         if (parts := arm.overall.shares) is not None
     ]
-    return Table("Where the time goes", ("", "draft", "verify", "Python"), tuple(rows))
+    return ReportTable("Where the time goes", ("", "draft", "verify", "Python"), tuple(rows))
 
 
-def _sweep(report: Report) -> Table:
+def _sweep(report: Report) -> ReportTable:
     """Predicted against measured."""
     headers = (
         *("gamma", "tokens/round", "predicted, tokens/s", "measured, tokens/s"),
@@ -102,15 +102,15 @@ def _sweep(report: Report) -> Table:
                 else None,
                 2,
             ),
-            speedup(point.speedup),
+            known(point.speedup),
             times(point.predicted.roofline),
         )
         for point in report.sweep
     ]
-    return Table("Predicted against measured, by draft length", headers, tuple(rows))
+    return ReportTable("Predicted against measured, by draft length", headers, tuple(rows))
 
 
-def _curve(report: Report) -> Table:
+def _curve(report: Report) -> ReportTable:
     """T(n)."""
     alone = report.step
     rows = [
@@ -123,7 +123,7 @@ def _curve(report: Report) -> Table:
         for point in report.curve
     ]
     headers = ("tokens", "ms", "of T(1)", "in the runs, ms")
-    return Table("T(n): what one pass of the target costs", headers, tuple(rows))
+    return ReportTable("T(n): what one pass of the target costs", headers, tuple(rows))
 
 
 def partings(report: Report) -> list[str]:
@@ -181,7 +181,7 @@ def csv(report: Report) -> str:
     return out.getvalue()
 
 
-def _csv_row(arm: ArmReport, row: Row) -> Sequence[object]:
+def _csv_row(arm: ArmReport, row: KindRow) -> Sequence[object]:
     found, parts = row.speedup, row.shares
     return (
         *(arm.name, arm.draft, arm.gamma, row.kind, row.prompts, row.tokens_per_second),

@@ -1,11 +1,11 @@
-"""The report for a terminal, with colours and plots of characters; plain lines without colour."""
+"""The report for a terminal, with colours and plots of characters or plain, and as Markdown."""
 
 from __future__ import annotations
 
-from localspec.bench.output.tables import Table, facts, partings, tables
-from localspec.bench.result import ALL, ArmReport, Report
-from localspec.bench.statistics import Interval
-from localspec.bench.wording import speedup
+from collections.abc import Sequence
+
+from localspec.bench.output.tables import ReportTable, facts, partings, tables
+from localspec.bench.result import ALL, ArmReport, Interval, Report
 
 _GREEN, _RED, _BOLD, _DIM, _RESET = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _WIDTH = 40  # characters of the longest bar
@@ -36,7 +36,7 @@ def _facts(report: Report, *, colour: bool) -> str:
     )
 
 
-def _table(table: Table, *, colour: bool) -> str:
+def _table(table: ReportTable, *, colour: bool) -> str:
     cells = [table.headers, *table.rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(table.headers))]
     lines = [
@@ -68,7 +68,7 @@ def _bar(kind: str, found: Interval, scale: float, *, colour: bool) -> str:
     bar = "".join(marks).ljust(_WIDTH)
     style = _GREEN if found.above_one else _RED if found.below_one else ""
     mark = "*" if kind == ALL else " "
-    return f"{_paint(bar, style, colour=colour and bool(style))} {mark}{speedup(found)}"
+    return f"{_paint(bar, style, colour=colour and bool(style))} {mark}{found}"
 
 
 def _curve(report: Report) -> str:
@@ -88,3 +88,30 @@ def _partings(report: Report) -> str:
     if len(found) > _MOST_PARTINGS:
         lines.append(f"  and {len(found) - _MOST_PARTINGS} more, see --json")
     return "\n".join(["Where answers part", *lines])
+
+
+def markdown(report: Report) -> str:
+    """Verdict, tables, settings."""
+    parts = ["## localspec bench", _list(report.verdict), *map(_markdown_table, tables(report))]
+    if report.agreement.partings:
+        parts.append(f"### Where answers part\n\n{_list(partings(report))}")
+    parts.append(_list([f"{name}: {text}" for name, text in facts(report)]))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {_cell(line)}" for line in lines)
+
+
+def _markdown_table(table: ReportTable) -> str:
+    rule = ["---", *["---:"] * (len(table.headers) - 1)]
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in (table.headers, rule, *table.rows)]
+    return f"### {_cell(table.title)}\n\n" + "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """`text` in a table or a list: no bar, mark-up or line break of its own."""
+    flat = " ".join(text.split())
+    for mark in "\\`*_|<>[]":
+        flat = flat.replace(mark, f"\\{mark}")
+    return flat

@@ -109,6 +109,16 @@ class Record:
         path = self.tree.path()
         return [one.message for one in path[: [one.id for one in path].index(node)]]
 
+    def question_before(self, node: str | None) -> Node | None:
+        """The question before `node` (None for the end) in the path in force."""
+        found = None
+        for one in self.tree.path():
+            if one.id == node:
+                break
+            if one.message.role is Role.USER:
+                found = one
+        return found
+
     def hear(self, event: TurnEvent) -> None:
         """Text of the running answer (another thread; costs next to nothing)."""
         if self._keeper is None or not self._answer or not isinstance(event, RoundText):

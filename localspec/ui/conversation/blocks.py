@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from textual.content import Content
 
-FAINT = "$foreground 65%"
 _RULE = "$foreground 45%"
 _CODE_STYLE = "on $foreground 7%"
 _NARROWEST = 8
@@ -68,6 +68,15 @@ class Block:
 
     frame: Frame
     body: Body
+
+
+# As many lines as are laid out in one step; one that is longer is divided.
+_PART = re.compile(r".{1,2000}(?:\n|\Z)|.{2000}", re.DOTALL)
+
+
+def divided(text: str) -> list[str]:
+    """`text` in parts that are laid out in some milliseconds each; no text is one empty part."""
+    return [part.removesuffix("\n") for part in _PART.findall(text)] or [""]
 
 
 def lay_out(blocks: Iterable[Block], width: int) -> list[Content]:

@@ -20,7 +20,8 @@ from textual.content import Content
 from textual.highlight import highlight
 
 from localspec.safe_text import safe
-from localspec.ui.conversation.blocks import FAINT, Block, Code, Frame, Gap, Paragraph, Rule, Table
+from localspec.ui.bases import MUTED
+from localspec.ui.conversation.blocks import Block, Code, Frame, Gap, Paragraph, Rule, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -238,14 +239,14 @@ def inline(tokens: Sequence[Token]) -> Content:
         elif kind == "image":
             pieces += [
                 (f"🖼 {token.content}", "italic"),
-                (f" ‹{token.attrs.get('src', '')}›", FAINT),
+                (f" ‹{token.attrs.get('src', '')}›", MUTED),
             ]
         elif kind == "link_open":
             styles.append("underline $text-accent")
             hrefs.append(str(token.attrs.get("href", "")))
         elif kind == "link_close":
             styles.pop()
-            pieces.append((f" ‹{hrefs.pop()}›", FAINT))
+            pieces.append((f" ‹{hrefs.pop()}›", MUTED))
         elif kind in _INLINE:
             styles.append(_INLINE[kind])
         elif kind.endswith("_close"):

@@ -14,12 +14,14 @@ from rich.style import Style
 from textual.content import Content
 from textual.renderables.digits import Digits as DigitsRenderable
 
+from localspec.ui.bases import MUTED
+
 ACCEPTED, RECOVERED, BONUS, PLAIN, REJECTED = "■", "▲", "◆", "□", "·"
 STYLES = {
     ACCEPTED: "$success",
     RECOVERED: "$warning",
     BONUS: "$accent",
-    PLAIN: "$foreground 65%",
+    PLAIN: MUTED,
     REJECTED: "$foreground 55%",
 }
 _LEVELS = "▁▂▃▄▅▆▇█"

@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.ui.bases import MarkedList
+from localspec.ui.bases import KEY, MUTED, MarkedList
 from localspec.ui.screens import pairs_lines
 from localspec.ui.screens.pairs_lines import Work
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from localspec.ui.pair_work import Pairs
 
 _REDRAW_S = 0.25
-_LABEL = "$foreground 65%"
 _TYPING = (("Enter", "check"), ("Esc", "leave"))
 _FORM = "user/repo[:QUANT] [--draft user/repo] [--name NAME]"
 
@@ -183,7 +182,7 @@ class PairsScreen(ModalScreen[None]):
         own = _TYPING if self._ask.display else pairs_lines.key_hints(self._pairs.state, row)
         for key, meaning in (*own, *self._pairs.app_hints()):
             gap = "  " if line.plain else ""
-            hint = Content.assemble(gap, (key, "bold $text-accent"), (f" {meaning}", _LABEL))
+            hint = Content.assemble(gap, (key, KEY), (f" {meaning}", MUTED))
             if line.cell_length + hint.cell_length > width:
                 break
             line = Content.assemble(line, hint)

@@ -12,6 +12,7 @@ from textual.content import Content
 from localspec import formats
 from localspec.pairs import describe
 from localspec.safe_text import one_line, safe
+from localspec.ui.bases import MUTED
 from localspec.ui.panel import drawing
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from localspec.pairs.listing import Row
     from localspec.pairs.pull import PullPlan, PullProgress
 
-_LABEL = "$foreground 65%"
-_HEAD = "bold $text-primary"
 _NAME = 22
 _MOST_FILES = 4
 
@@ -111,10 +110,10 @@ def row_line(state: PairsState, row: Row, width: int) -> Content:
     if width >= 44:
         left.append((" " * (_NAME - len(name) + 1) + f"{formats.size(row.n_bytes):>8}", ""))
     if width >= 62:
-        left.append((f"  {row.kind:<10}", _LABEL))
+        left.append((f"  {row.kind:<10}", MUTED))
     if width >= 84:
-        left.append((f"  {one_line(row.licence or 'not stated', 20):<20}", _LABEL))
-    fit = (f"{row.fit.verdict}  ", "$text-warning" if row.fit.verdict != "fits" else _LABEL)
+        left.append((f"  {one_line(row.licence or 'not stated', 20):<20}", MUTED))
+    fit = (f"{row.fit.verdict}  ", "$text-warning" if row.fit.verdict != "fits" else MUTED)
     right = drawing.styled(*([fit] if width >= 54 else []), (f"{_state(state, row):>11}", ""))
     return drawing.two_sides(drawing.styled(*left), right, width)
 
@@ -127,7 +126,7 @@ def head_line(width: int) -> Content:
     left += "  for       " if width >= 62 else ""
     left += "  licence             " if width >= 84 else ""
     right = ("memory  " if width >= 54 else "") + f"{'state':>11}"
-    return drawing.two_sides(drawing.styled((left, _LABEL)), drawing.styled((right, _LABEL)), width)
+    return drawing.two_sides(drawing.styled((left, MUTED)), drawing.styled((right, MUTED)), width)
 
 
 def _state(state: PairsState, row: Row) -> str:
@@ -227,7 +226,7 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
     lines = [
         drawing.two_sides(
             drawing.styled((f"{share:4.0%} ", "bold"), (figures, "")),
-            drawing.styled((times, _LABEL)),
+            drawing.styled((times, MUTED)),
             width,
         ),
         drawing.bar(share, width, "$primary"),
@@ -253,7 +252,7 @@ def _file_line(state: PairsState, file: RemoteFile, width: int) -> Content:
     share = (moved.done / moved.size if moved.size else 1.0) if moved else 0.0
     phase = moved.phase if moved else "waits"
     right = Content.assemble(
-        drawing.bar(share, 12) if width >= 56 else "", f" {share:4.0%} ", (f"{phase:<8}", _LABEL)
+        drawing.bar(share, 12) if width >= 56 else "", f" {share:4.0%} ", (f"{phase:<8}", MUTED)
     )
     room = max(4, width - right.cell_length - 1)
     name = one_line(file.name, 400)

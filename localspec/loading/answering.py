@@ -1,0 +1,123 @@
+"""One prompt, one answer: loads, answers, writes the trace, and frees the models."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from localspec.chat.events import Noticed, TurnEnd, TurnEvent
+from localspec.chat.session import Session
+from localspec.chat.wording import gamma_words
+from localspec.engine.cancel import Cancel
+from localspec.engine.trace import Recorder
+from localspec.errors import LocalspecError
+from localspec.loading.load import Progress, load_session
+from localspec.loading.request import LoadRequest
+from localspec.loading.results import Answered
+
+
+def answer(
+    request: LoadRequest,
+    prompt: str,
+    trace: Path | None,
+    *,
+    progress: Progress,
+    hear: Callable[[TurnEvent], None],
+    cancel: Cancel,
+) -> Answered:
+    """Load, answer `prompt`, free the models.
+
+    Args:
+        request: what is loaded, and how it answers.
+        prompt: the question.
+        trace: a file for what a replay needs; None for none.
+        progress: told of every step of loading.
+        hear: told what the user should know, and of every event of the turn but its end.
+        cancel: stops it; an answer that has begun is kept as far as it came.
+
+    Raises:
+        LocalspecError: as `load_session` and `Session.turn`; the trace cannot be written.
+        Cancelled: it was stopped while it was loading.
+    """
+    with closing(load_session(request, progress=progress, cancel=cancel)) as session:
+        _fix_seed(session)
+        for notice in session.notices:
+            hear(Noticed(notice))
+        with _traced(session, trace):
+            for event in session.turn(prompt, cancel):
+                if isinstance(event, TurnEnd):
+                    return _answered(session, event)
+                hear(event)
+    raise AssertionError("the turn ended without an end")
+
+
+def _fix_seed(session: Session) -> None:
+    """Draw the seed here where none was given, so that it can be reported."""
+    sampling = session.settings.sampling
+    if sampling.seed is None:
+        session.settings.sampling = replace(sampling, seed=secrets.randbits(32))
+
+
+@contextmanager
+def _traced(session: Session, path: Path | None) -> Iterator[None]:
+    """Have the answer's trace written to `path`, one JSON document to a line."""
+    if path is None:
+        yield
+        return
+    try:
+        with path.open("w", encoding="utf-8") as out:
+
+            def line(document: dict[str, Any]) -> None:
+                out.write(json.dumps(document, allow_nan=False) + "\n")
+
+            session.recorder = Recorder(line, _settings(session))
+            yield
+    except OSError as error:
+        raise LocalspecError(
+            f"cannot write the trace to {path}: {error.strerror}", "Choose another file."
+        ) from None
+    finally:
+        session.recorder = None
+
+
+def _answered(session: Session, end: TurnEnd) -> Answered:
+    return Answered(
+        text=end.text,
+        reason=end.reason,
+        stats=end.stats,
+        figures=session.figures(),
+        speculation_note=session.speculation_note,
+        peak_memory_bytes=session.peak_memory_bytes(),
+        settings=_settings(session),
+        notices=tuple(session.notices),
+    )
+
+
+def _settings(session: Session) -> dict[str, Any]:
+    """Everything that was in force, by the names of the command line."""
+    chosen, pair = session.settings, session.pair
+    sampling = asdict(chosen.sampling)
+    return {
+        "pair": pair.name,
+        "target": str(pair.target.model.path),
+        "draft": str(pair.draft.model.path) if pair.draft else None,
+        "draft_note": session.speculation_note,
+        **pair.loaded.document(),
+        "temp": sampling.pop("temperature"),
+        **sampling,
+        # JSON has no infinity.
+        "logit_bias": {str(token): str(bias) for token, bias in chosen.sampling.logit_bias.items()},
+        "accept": chosen.rule.value if chosen.lenience is None else "lossy",
+        "lossy": chosen.lenience,
+        "grammar": chosen.grammar or None,
+        "gamma": chosen.gamma,
+        "gamma_note": gamma_words(session.figures().gamma_note),
+        "n_predict": chosen.n_predict,
+        "system_prompt": chosen.system_prompt,
+        "stop": list(chosen.stop),
+    }

@@ -1,0 +1,103 @@
+"""Jobs: work that a command asks for as a whole, from loading to freeing, and what comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct, msgpack
+
+from localspec.bench.request import BenchRequest
+from localspec.chat.events import Noticed, TurnEvent
+from localspec.loading.request import LoadRequest
+from localspec.process.messages import Asking, Loading, Turn
+
+if TYPE_CHECKING:
+    from localspec.bench.result import Report
+    from localspec.engine.cancel import Cancel
+    from localspec.loading.results import Answered, TunedPair
+    from localspec.process.contract import Tell
+
+
+class Answer(Struct, frozen=True, tag=True):
+    """Answer one prompt; `Answered` comes of it.
+
+    Attributes:
+        request: what is loaded, and how it answers.
+        prompt: the question.
+        trace: a file for what a replay needs; None for none.
+    """
+
+    request: LoadRequest
+    prompt: str
+    trace: str | None = None
+
+
+class Bench(Struct, frozen=True, tag=True):
+    """Measure speculation off against on; a `Report` comes of it, also where it is stopped.
+
+    Attributes:
+        request: the target, and the first draft.
+        how: what is measured.
+    """
+
+    request: LoadRequest
+    how: BenchRequest
+
+
+class Tune(Struct, frozen=True, tag=True):
+    """Measure what decodes cost, and keep that; a `TunedPair` comes of it."""
+
+    request: LoadRequest
+
+
+Job: TypeAlias = Answer | Bench | Tune
+
+
+def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
+    """Do a job.
+
+    Args:
+        job: encoded.
+        tell: told of `Loading`, `Turn` and `Asking`.
+        cancel: stops it.
+
+    Returns:
+        The result, encoded.
+
+    Raises:
+        LocalspecError: what was asked for cannot be done.
+        Cancelled: it was stopped before there was a result.
+    """
+    return msgpack.encode(_result(msgpack.decode(job, type=Job), tell, cancel))
+
+
+def _result(job: Job, tell: Tell, cancel: Cancel) -> Answered | Report | TunedPair:
+    def loading(step: str, share: float | None) -> None:
+        tell(Loading(step, share))
+
+    def hear(event: TurnEvent) -> None:
+        tell(Turn(event))
+
+    match job:  # late imports: each needs only its own
+        case Answer(request, prompt, trace):
+            from localspec.loading.answering import answer  # noqa: PLC0415
+
+            path = None if trace is None else Path(trace)
+            return answer(request, prompt, path, progress=loading, hear=hear, cancel=cancel)
+        case Tune(request):
+            from localspec.loading.tuning import tune  # noqa: PLC0415
+
+            return tune(request, progress=loading, cancel=cancel)
+        case Bench(request, how):
+            from localspec.bench.benchmark import bench_pair  # noqa: PLC0415
+
+            return bench_pair(
+                request,
+                how,
+                cancel,
+                loading=loading,
+                progress=lambda at: tell(Asking(at.prompt.name, at.done, at.total, at.left_s)),
+                say=lambda what: loading(what, None),
+                warn=lambda notice: hear(Noticed(notice)),
+            )

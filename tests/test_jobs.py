@@ -1,0 +1,141 @@
+"""`run`, `bench` and `tune`, whose engine is a process of its own: what they import, its death."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from localspec import machine
+from localspec.cli.app import cli
+
+RUN = ["run", "demo", "-t", "1", "--gamma", "2", "-p", "Tell me a story.", "-n"]
+BENCH = ["bench", "demo", "-t", "1", "-c", "256", "--gamma", "2", "-n", "8", "--kinds", "sums"]
+TUNE = ["tune", "demo", "-c", "256", "-t", "1"]
+
+WATCHED = """
+import atexit, sys
+{also}
+def tell():
+    heavy = ("llama_cpp", "numpy", "ctypes", "jinja2")
+    print([name for name in heavy if name in sys.modules], file=sys.stderr)
+atexit.register(tell)
+from localspec.cli import main
+main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("words", "also"),
+    [
+        ([*RUN, "4", "--json"], ""),
+        ([*BENCH, "--repeat", "1", "-o", "report.svg", "-o", "report.md"], ""),
+        ([*TUNE, "--json"], ""),
+        ([*RUN, "4", "--json"], "import numpy"),
+    ],
+)
+def test_a_commands_own_process_imports_neither_llama_cpp_nor_numpy(
+    words: list[str], also: str, tmp_path: Path
+) -> None:
+    """Started for real; the last time as a control that sees it."""
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED.format(also=also), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout
+    assert ("numpy" in done.stderr.splitlines()[-1]) == bool(also)
+    assert also or done.stderr.splitlines()[-1] == "[]"
+
+
+@contextmanager
+def started(words: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A command, that ends with the test."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "localspec", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def engine_of(running: subprocess.Popen[str]) -> psutil.Process:
+    """The process that runs the models, once it has loaded llama.cpp."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        for child in psutil.Process(running.pid).children():
+            if any("libllama" in region.path for region in child.memory_maps()):
+                return child
+        time.sleep(0.01)
+    raise AssertionError("there is no engine")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at mapped libraries")
+@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [([*RUN, "-1"], ""), ([*BENCH, "--repeat", "900"], "of 6300: sums-1"), (TUNE, "Measuring")],
+)
+def test_where_the_engine_dies_the_command_says_so(
+    words: list[str], said: str, how: signal.Signals
+) -> None:
+    with started(words) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        engine = engine_of(running)
+        if said:
+            while said not in running.stderr.readline():
+                assert running.poll() is None
+        else:
+            assert running.stdout.read(3)
+        os.kill(engine.pid, how)
+        _, errors = running.communicate(timeout=30)
+    assert running.returncode == 1
+    assert "error: the process that runs the models" in errors
+    assert how.name in errors
+    assert "Traceback" not in errors
+    assert not engine.is_running()
+
+
+def test_peak_memory_is_that_of_both_processes() -> None:
+    mine = machine.peak_resident()
+    done = CliRunner().invoke(cli, [*RUN, "1", "--json"], catch_exceptions=False)
+    both: int = json.loads(done.stdout)["peak_memory_bytes"]
+    assert both > mine + 20_000_000
+
+
+def test_a_fault_in_the_engine_is_a_fault_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*_: object, **__: object) -> Any:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
+    monkeypatch.setattr("localspec.loading.answering.answer", broken)
+    with pytest.raises(ZeroDivisionError, match="by zero") as raised:
+        CliRunner().invoke(cli, [*RUN, "1"], catch_exceptions=False)
+    assert "in broken" in raised.value.__notes__[0]
