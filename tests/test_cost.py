@@ -119,7 +119,7 @@ def test_a_correction_holds_at_every_context() -> None:
     costs = ModelCosts(measured)
     for _ in range(3):
         costs.vote({4: 0.2})
-    for context in (0, 96, 1504, 4080):
+    for context in (0, 96, 1504, 4096):
         assert costs.at(context).seconds(4) == pytest.approx(growing(4, context) * math.exp(0.2))
     assert costs.at(250) is costs.at(240)  # in steps, as often as it pays
 

@@ -26,7 +26,7 @@ ByContext = Mapping[int, Points]
 
 _TABLE = 32  # n below is looked up, from here on it is computed
 _SIZES = np.arange(_TABLE)
-_STEP = 16  # tokens of context from one table to the next: attention adds a percent at most
+_STEP = 32  # tokens of context from one table to the next: attention adds half a percent
 _LEAST_LEFT = 0.2  # of a decode's time, with however much less context
 
 # A measurement may be wrong by any factor. No kernel does what these exclude: the jags of the
@@ -38,12 +38,13 @@ _STRAIGHT = 16  # tokens, up to which there is one
 _FASTER = 0.9  # of T(1): more tokens hardly take less
 
 _VOTES = 15  # remembered of each size: their median is within 2 % where single ones scatter by 6 %
-_TOLD = 3  # votes that outvote what was measured, whatever one of them says
+_TOLD = 3  # votes that outvote what was measured: fewer may all be of one disturbed moment
 
-_FAR_OFF = 0.4  # a logarithm: by half; right measurements were within 0.2
+# A logarithm, by half: bursts of other programs moved corrections of right measurements by less.
+_FAR_OFF = 0.4
 
-_TRIED = 5  # tokens of a decode at most, of which the best is hoped as long as no round timed it
-_AT_BEST = 0.15  # of T(1), for every further token: the flattest curve seen has 0.06
+_TRIED = 5  # tokens of a decode at most that is taken for cheap as long as few rounds timed it
+_AT_BEST = 0.15  # of T(1), for every further token, as on usual curves; 0.05 tried too much
 
 _GOING_BACK = 0.1  # weight of one observation
 _MOST_REREADS = 10.0
@@ -164,8 +165,8 @@ class ModelCosts:
 
     Rounds vote, size by size: by how much (a logarithm) their time over that of plain rounds beside
     them is off what was measured. The median of a size's last votes and of the measurement corrects
-    it, and sizes between those that have votes in a straight line. T(1) of a target has no votes,
-    since all others are over it.
+    it; sizes without votes are off as the others are. T(1) of a target has no votes, since all
+    others are over it.
     """
 
     def __init__(
@@ -190,6 +191,7 @@ class ModelCosts:
         told = (learned or {}).get(self._context, {})
         self._points = plausible({**measured[self._context], **told}, copies=copies)
         self._base = Curve(self._points)
+        self._lines: dict[int, tuple[float, float]] = {}  # at n seconds, and more by token
         self._votes: dict[int, deque[float]] = {}
         self._corrected: dict[int, float] = {}
         self._stretches: deque[float] = deque(maxlen=_VOTES)
@@ -208,9 +210,13 @@ class ModelCosts:
 
     def expected(self, n: int, context: int) -> float:
         """Seconds of one decode of `n` tokens by the measurement alone."""
-        base = self._base.seconds(n)
-        added = (context - self._context) * self._growth.seconds(n)
-        return max(_LEAST_LEFT * base, base + added)
+        known = self._lines.get(n)
+        if known is None:
+            known = self._base.seconds(n), self._growth.seconds(n)
+            if n < _TABLE:
+                self._lines[n] = known
+        base, each = known
+        return max(_LEAST_LEFT * base, base + (context - self._context) * each)
 
     def vote(self, offs: Mapping[int, float]) -> None:
         """A stretch's rounds, by their size, were off what was measured by this (logarithms)."""

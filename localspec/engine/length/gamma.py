@@ -68,7 +68,8 @@ _LATELY = 1 / 12
 _WILLING = 0.25
 
 # While drafting pays, plain rounds are put between those that draft, so that what drafting brings
-# is measured: this share of the time, and more as long as it is not known well.
+# is measured: this share of the time, and more as long as it is not known well. (0.01 told no more
+# in benchmarks/gamma_disturbed.py, and took 0.3 % of the speed.)
 _SHARE = 0.005
 _SHARE_UNSURE = 0.04
 _STRETCHES = 3  # make an answer that must be repeatable sure, since nothing there may be timed
@@ -85,7 +86,7 @@ _CREDIT = 2.0
 _INTEREST = 0.005
 _RETURN = 0.01
 _NEARLY_ALWAYS = 0.98
-_HOPED = 0.2  # of T(1): a draft's step, as long as it was never asked
+_HOPED = 0.2  # of T(1): a draft's step, as long as it was never asked; dearer ones seldom pay
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
 # as many again as were generated so far.

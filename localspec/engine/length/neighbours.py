@@ -17,7 +17,7 @@ from statistics import median
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.stats import Round, Speedup
 
-_STRETCH = 6  # rounds: fewer are too few beside a plain one, over more the machine changes
+_STRETCH = 6  # rounds; of four in the simulator's bursts those beside a plain one were too few
 _MIDDLE = 3  # where a plain round has its neighbours on both sides
 _KEPT = 15  # stretches
 _FEW = 3  # stretches, before which nothing is claimed; votes, before which a size is not known
