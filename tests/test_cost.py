@@ -320,6 +320,34 @@ def test_a_slow_machine_measures_fewer_points_but_more_than_one() -> None:
     assert list(timing.points) == [1, 2]
 
 
+@pytest.mark.parametrize("stopped", range(7))
+def test_a_measurement_leaves_out_the_pass_in_which_the_program_was_stopped(stopped: int) -> None:
+    clock = Clock()
+    context = scratch(clock, 0.01)
+    sizes = (1, 2, 4, 8, 1, 2)
+    undisturbed = measure(context, sizes, budget=3, clock=clock)  # type: ignore[arg-type]
+    calls = iter(range(99))
+    context.on_decode = lambda: setattr(clock, "now", clock.now + 60 * (next(calls) == stopped))
+    found = measure(context, sizes, budget=3, clock=clock)  # type: ignore[arg-type]
+    slept = {stopped: 0.0} if stopped == 0 else {}  # the pass that warms up, and its budget
+    assert slept or found.steady
+    assert found.points == pytest.approx({n: undisturbed.points[n] for n in found.points})
+    assert len(found.points) >= (2 if slept else 3)
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_round_in_which_the_program_was_stopped_is_no_timing(stopped: int) -> None:
+    costs = Costs({0: {1: 0.01, 4: 0.018}}, {DRAFT: {0: {1: 0.001}}})
+    stretch = [timed(1, 0.01), *[timed(4, 0.018, step=0.001)] * 2]
+    stretch[stopped] = replace(stretch[stopped], total_s=60.0)
+    neighbours = Neighbours(costs)
+    feed(neighbours, [*stretch, *[timed(4, 0.018, step=0.001)] * 3])
+    assert costs.target.at(0).times(4) == pytest.approx(
+        ModelCosts({0: {1: 0.01, 4: 0.018}}).at(0).times(4)
+    )
+    assert not costs.target.learned()
+
+
 def test_no_more_passes_than_allowed_and_none_that_do_not_fit() -> None:
     clock = Clock()
     context = scratch(clock, 0.001, held=60)

@@ -19,8 +19,7 @@ from localspec import formats
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf.cursor import MAX_HEADER_BYTES
-from localspec.pairs.gguf.header import GgufHeader
-from localspec.pairs.gguf.types import GGML_TYPES
+from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader
 from localspec.safe_text import one_line
 from tests.support import ggufs
 

@@ -11,17 +11,18 @@ import click
 from localspec import formats
 from localspec.chat.events import Noticed, RoundText
 from localspec.chat.wording import gamma_words, lossy_words, speedup_words
-from localspec.cli.standard_streams import write
+from localspec.cli.standard_streams import write, write_said
 from localspec.engine.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import Answered
 from localspec.process.messages import Event, Turn
+from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.process.client import Worker
 
 
 def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
-    """Print text, figures or a document of an `Answer`; whether the user stopped it.
+    """Print text, figures or a document of an `AnswerJob`; whether the user stopped it.
 
     Args:
         worker: at work on it.
@@ -36,7 +37,7 @@ def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
         found = _stream(worker, show=not as_json)
         memory = worker.peak_memory_bytes(found.peak_memory_bytes)
         if as_json:
-            write(json.dumps(_document(found, memory), ensure_ascii=False, indent=2) + "\n")
+            write_said(json.dumps(_document(found, memory), ensure_ascii=False, indent=2) + "\n")
         if stats:
             click.echo(_summary(found, memory), err=True)
     except BrokenPipeError:
@@ -52,10 +53,10 @@ def _stream(worker: Worker, *, show: bool) -> Answered:
         nonlocal last
         match event:
             case Turn(Noticed(text)):
-                click.echo(f"warning: {text}", err=True)
+                click.echo(f"warning: {one_line(text, 400)}", err=True)
             case Turn(RoundText() as round_) if show and round_.text:
                 last = round_.text
-                write(last)
+                write_said(last)
 
     try:
         return worker.result(Answered, hear)

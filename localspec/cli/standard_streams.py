@@ -10,7 +10,7 @@ import time
 import click
 
 from localspec.errors import LocalspecError
-from localspec.safe_text import one_line, unbroken
+from localspec.safe_text import one_line, safe, unbroken
 
 _EVERY_S = 10.0  # between two lines of progress where there is no terminal
 LARGEST = 64 << 20  # bytes of a prompt: more than any model reads
@@ -46,6 +46,15 @@ def read_prompt() -> str:
         ) from None
 
 
+def write_said(text: str) -> None:
+    """Write what a model said: a terminal gets it harmless, a file or a pipe as it is.
+
+    Raises:
+        BrokenPipeError, LocalspecError: as `write`.
+    """
+    write(safe(text) if sys.stdout is not None and sys.stdout.isatty() else text)
+
+
 def write(text: str) -> None:
     """Write to standard output now; what its encoding lacks is replaced.
 
@@ -72,7 +81,7 @@ def warn(notice: str) -> None:
     click.echo(f"warning: {one_line(notice, 400)}", err=True)
 
 
-class StatusLine:
+class ProgressLine:
     """Progress on standard error: one line redrawn on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The pairs on this machine: a name, and the files that it stands for.
+"""The pairs on this machine: a name, and the files that it stands for; and which was last used.
 
 One JSON file per pair, written aside and moved into place, so that a reader never sees half
 of one and two processes never mix theirs.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import msgspec
 from localspec import private
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import LARGEST_FILE
-from localspec.pairs import folders
+from localspec.pairs import folders, references
 from localspec.safe_text import reason
 
 FORMAT: Final = 1
@@ -155,7 +154,7 @@ def save(pair: InstalledPair) -> None:
     data = {"format": FORMAT, **asdict(pair), "name": name}
     with _recording(name):
         private.make_folder(folder())
-        write_atomically(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
+        private.write_whole(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
 
 
 def require_recordable(name: str) -> None:
@@ -192,20 +191,6 @@ def forget(name: str) -> None:
         raise LocalspecError(f"the record of {name} cannot be deleted: {error.strerror}") from None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old file or the new one, whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def _record_paths() -> list[Path]:
     try:
         return sorted(folder().glob("*.json"))
@@ -224,7 +209,7 @@ def _records() -> Iterator[tuple[str, bool]]:
             yield path.stem, True
 
 
-class _Record(msgspec.Struct):
+class _PairRecord(msgspec.Struct):
     """A pair as its file has it."""
 
     format: int
@@ -239,7 +224,7 @@ def _decode(name: str, data: bytes) -> InstalledPair:
         ValueError: it is damaged, or of another version.
     """
     try:
-        record = msgspec.json.decode(data, type=_Record)
+        record = msgspec.json.decode(data, type=_PairRecord)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(reason(error)) from None
     if record.format != FORMAT:
@@ -248,3 +233,61 @@ def _decode(name: str, data: bytes) -> InstalledPair:
     if not all(model.paths and 0 <= model.n_bytes <= LARGEST_FILE for model in pair.models):
         raise ValueError("a model has no files, or an impossible size")
     return pair
+
+
+@dataclass(frozen=True, slots=True)
+class LastUsed:
+    """What to open again.
+
+    Attributes:
+        pair: a name, an absolute path or a reference.
+        draft: the same for a draft that was named besides, ``none``, or None where none was.
+    """
+
+    pair: str
+    draft: str | None = None
+
+
+class _LastUsedRecord(msgspec.Struct):
+    format: int
+    pair: str
+    draft: str | None
+
+
+def recall_last() -> LastUsed | None:
+    """Read what was used last; None where nothing was, or where it cannot be read."""
+    try:
+        found = msgspec.json.decode(_last_path().read_bytes(), type=_LastUsedRecord)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
+    known = found.format == FORMAT and found.pair.strip()
+    return LastUsed(found.pair, found.draft) if known else None
+
+
+def remember_last(pair: str, draft: str | None = None) -> None:
+    """Keep what was used now; a folder that cannot be written costs nothing but the memory."""
+    used = LastUsed(lasting(pair), None if draft is None else lasting(draft))
+    with contextlib.suppress(OSError):
+        private.make_folder(_last_path().parent)
+        text = json.dumps({"format": FORMAT, **asdict(used)}, indent=2)
+        private.write_whole(_last_path(), text + "\n")
+
+
+def forget_last(pair: str) -> None:
+    """Let go of `pair`, if it was the last one."""
+    used = recall_last()
+    if used is not None and used.pair.lower() == pair.lower():
+        with contextlib.suppress(OSError):
+            _last_path().unlink(missing_ok=True)
+
+
+def _last_path() -> Path:
+    return folders.data_folder() / "last-pair.json"
+
+
+def lasting(text: str) -> str:
+    """What means the same in another working folder."""
+    text = text.strip()
+    if references.means_local(text):
+        return str(folders.user_path(text).absolute())
+    return text

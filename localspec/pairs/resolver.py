@@ -139,11 +139,19 @@ def _from_cache(entry: CuratedPair) -> ResolvedPair:
 
 def _with_known_draft(name: str, target: Path) -> ResolvedPair:
     """Give `target` the draft of an installed pair that has the same target, if there is one."""
+    pair = pair_with(target)
+    if pair is None or pair.draft is None:
+        return ResolvedPair(name, target, None, "none was named, and none is known for this target")
+    return ResolvedPair(name, target, pair.draft.path, f"as in the pair {pair.name}")
+
+
+def pair_with(target: Path) -> InstalledPair | None:
+    """Find an installed pair with this target and a draft that is there; None if there is none."""
     real = target.resolve()
     for pair in installed.all_pairs():
         if pair.draft and pair.draft.complete and pair.target.path.resolve() == real:
-            return ResolvedPair(name, target, pair.draft.path, f"as in the pair {pair.name}")
-    return ResolvedPair(name, target, None, "none was named, and none is known for this target")
+            return pair
+    return None
 
 
 def _first_gone(paths: tuple[str, ...]) -> str:

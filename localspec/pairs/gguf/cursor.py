@@ -1,10 +1,12 @@
-"""A bounded reader over the bytes of a GGUF header."""
+"""A bounded reader over the bytes of a GGUF header, and the arrays that stay in them."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Final
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Final, overload
 
 from localspec import formats
 from localspec.errors import ModelFileError
@@ -102,6 +104,81 @@ class Cursor:
         length = self.count("bytes in one string", limit)
         start = self.skip(length)
         return self.buffer[start : start + length].decode("utf-8", "replace")
+
+
+class StringArray(Sequence[bytes]):
+    """The strings of a GGUF array as raw bytes (UTF-8 is usual, not promised), read on demand."""
+
+    __slots__ = ("_buffer", "_starts")
+
+    def __init__(self, buffer: bytearray, starts: array[int]) -> None:
+        self._buffer = buffer
+        self._starts = starts
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self._at(start) for start in self._starts[index]]
+        return self._at(self._starts[index])
+
+    def __iter__(self) -> Iterator[bytes]:
+        starts, data = self._starts, bytes(self._raw(0, len(self)))
+        base = starts[0] if starts else 0
+        ends = chain((start - 8 for start in starts[1:]), (base - 8 + len(data),))
+        return (
+            data[start - base + 8 : end - base + 8]
+            for start, end in zip(starts, ends, strict=False)
+        )
+
+    def same(self, other: StringArray, first: int, last: int) -> bool:
+        """Tell whether both arrays hold the same bytes from index `first` up to `last`."""
+        return self._raw(first, last) == other._raw(first, last)
+
+    def _raw(self, first: int, last: int) -> memoryview:
+        """Give the strings with their lengths before them, as they stand in the file."""
+        if first >= last:
+            return memoryview(b"")
+        (length,) = struct.unpack_from("<Q", self._buffer, self._starts[last - 1] - 8)
+        end = self._starts[last - 1] + length
+        return memoryview(self._buffer)[self._starts[first] - 8 : end]
+
+    def _at(self, start: int) -> bytes:
+        (length,) = struct.unpack_from("<Q", self._buffer, start - 8)
+        return bytes(self._buffer[start : start + length])
+
+
+class NumberArray(Sequence[float]):
+    """The numbers of a GGUF array, read on demand."""
+
+    __slots__ = ("_buffer", "_count", "_format", "_start")
+
+    def __init__(self, buffer: bytearray, start: int, count: int, code: str) -> None:
+        self._buffer = buffer
+        self._start = start
+        self._count = count
+        self._format = struct.Struct("<" + code)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[float]: ...
+    def __getitem__(self, index: int | slice) -> float | list[float]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(index)
+        place = self._start + (index % self._count) * self._format.size
+        value: float = self._format.unpack_from(self._buffer, place)[0]
+        return value
 
 
 # What a file that is no GGUF seems to be, by its first bytes.

@@ -38,7 +38,7 @@ class PanelState:
     stored: Mapping[str, Any] = field(default_factory=dict)
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
     acceptances: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
-    rounds: deque[drawing.Outcome] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
+    rounds: deque[drawing.RoundTokens] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
 
     def take(self, figures: Figures) -> None:
         """Accept fresh figures; the speed is remembered while an answer runs."""
@@ -80,10 +80,10 @@ class PanelState:
         )
 
 
-def outcome(done: Round) -> drawing.Outcome:
+def outcome(done: Round) -> drawing.RoundTokens:
     """A round as the strips draw it."""
     own = done.emitted - done.from_draft
-    return drawing.Outcome(
+    return drawing.RoundTokens(
         accepted=done.from_draft,
         rejected=done.drafted - done.accepted,
         recovered=done.recovered,
