@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localspec.engine.stats import GammaNote, GammaReason
+from localspec.engine.stats import GammaNote, GammaReason, Speedup
 
 _GAMMA = {
     GammaReason.OFF: "off",
@@ -43,3 +43,8 @@ def gamma_words(note: GammaNote | None, *, times: str = "x") -> str:
     )
     lossy = note.lenience is not None and note.reason is not GammaReason.OFF
     return f"{said}, {lossy_words(note.lenience)}" if lossy else said
+
+
+def speedup_words(found: Speedup, *, times: str = "x") -> str:
+    """What drafting brought, with its doubt, for a person."""
+    return f"{found.estimate:.1f}{times}, {found.low:.1f} to {found.high:.1f}"

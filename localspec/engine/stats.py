@@ -57,6 +57,15 @@ class GammaNote:
 
 
 @dataclass(frozen=True, slots=True)
+class Speedup:
+    """How many times as fast as plain decoding, measured: 95 % of such intervals hold the truth."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One round: gamma tokens proposed, one target pass, some tokens emitted.
 

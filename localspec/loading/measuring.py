@@ -68,12 +68,11 @@ class Measured:
             now = self.store.load(known.identity)
             # It may have been too noisy to keep, or measured anew by another process.
             if now is not None and now.measured == known.measured:
-                taught = {
-                    at: points
+                taught = {  # of other sizes another process may know better
+                    at: {**now.learned.get(at, {}), **points}
                     for at, points in model.learned().items()
-                    if points != known.learned.get(at)  # else another process may know better
                 }
-                self.store.learn(now, {**now.learned, **taught})
+                self.store.learn(now, taught or now.learned)
 
 
 def chosen_threads(
@@ -139,7 +138,12 @@ def measured(
 def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
     """The costs of a model from its profile."""
     on_device = bool(devices()) and n_gpu_layers != 0
-    return ModelCosts(found.measured, found.learned, estimate=growth(context, on_device=on_device))
+    return ModelCosts(
+        found.measured,
+        found.learned,
+        estimate=growth(context, on_device=on_device),
+        copies=context.takes_back is not None,
+    )
 
 
 def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
