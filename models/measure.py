@@ -24,8 +24,9 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.llama import MAX_BATCH_OUTPUTS, Context, ContextOptions, Model
+from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.params import Accept, SamplingParams
+from localspec.limits import MAX_BATCH_OUTPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from localspec.chat.answer import AnswerText, TextKind
 from localspec.chat.conversation import Message, Role, with_system
-from localspec.chat.drafting import Drafting
+from localspec.chat.drafting import Drafting, Switch
 from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
 from localspec.chat.meter import Meter
@@ -18,7 +18,6 @@ from localspec.chat.pair import LoadedPair
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
-from localspec.chat.switch import Switch
 from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
