@@ -185,7 +185,7 @@ def test_a_refusal_brings_no_escape_sequence() -> None:
 @pytest.mark.parametrize("template", [ENDLESS, loops(random.Random(1)), "{{ 'x' * 10 ** 8 }}" * 99])
 def test_a_wish_to_stop_ends_a_running_template(template: str) -> None:
     ours, cancel = renderer(), Cancel()
-    ours.check(TemplateSource(CHATML, "", ""))  # the process is there
+    ours.render(TemplateSource(CHATML, "", ""), TALK, Budget())  # the process is there
     set_at: list[float] = []
 
     def stop() -> None:
@@ -237,7 +237,7 @@ def test_the_child_ignores_the_terminals_interrupt_and_ends_with_its_parent() ->
         "import os, psutil, time\n"
         "from localspec.chat.renderer import *\n"
         "ours = Renderer()\n"
-        "ours.check(TemplateSource('x', '', ''))\n"
+        "ours.render(TemplateSource('x', '', ''), [], Budget())\n"
         "print(psutil.Process().children()[0].pid, flush=True)\n"
         "time.sleep(60)\n"
     )

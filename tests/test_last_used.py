@@ -8,7 +8,7 @@ import pytest
 
 from localspec.engine.cancel import Cancel
 from localspec.errors import ModelFileError, UsageError
-from localspec.loading.opening import open_session
+from localspec.loading.load import open_session
 from localspec.loading.request import LoadRequest
 from localspec.pairs import last_used, remove
 from localspec.pairs.hub.patience import Patience

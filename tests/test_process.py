@@ -29,10 +29,8 @@ from localspec.errors import EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
 from localspec.process.client import EngineClient
-from localspec.process.contract import Loader
-from localspec.process.server import Server
+from localspec.process.server import Loader, Server
 from localspec.process.transport import Child
-from localspec.process.wire import Line
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from tests.fakes import rounds_of
@@ -106,7 +104,7 @@ def test_everything_that_is_said_arrives_as_it_was() -> None:
         *(m.Regenerate(), m.Compact(), m.Reset(), m.Close()),
         m.Open(said, settings),
         m.Compare("text", ()),
-        m.Change(ChatSettings()),
+        m.Configure(ChatSettings()),
         m.Speculate(on=True),
         m.Stop(4),
     ]
@@ -164,8 +162,8 @@ def pipes() -> Iterator[tuple[Pipe, Pipe]]:
 
 def test_letters_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -> None:
     there, back = pipes
-    near = Line(back.source, there.sink, m.Letter[m.Event])
-    letters = Line(there.source, back.sink, m.Letter[m.Request]).letters()
+    near = m.Wire(back.source, there.sink, m.Letter[m.Event])
+    letters = m.Wire(there.source, back.sink, m.Letter[m.Request]).letters()
     texts = ["a" * 200_000, "b", "", "c" * 70_000]  # a pipe holds less
 
     def send() -> None:
@@ -193,7 +191,7 @@ def test_another_version_and_nonsense_are_refused(
     there.sink.write(len(data).to_bytes(4, "little") + data)
     there.sink.flush()
     with pytest.raises(EngineError, match=said):
-        next(Line(there.source, back.sink, m.Letter[m.Event]).letters())
+        next(m.Wire(there.source, back.sink, m.Letter[m.Event]).letters())
 
 
 # --- the server, over scripted sessions -----------------------------------------------------
@@ -204,11 +202,11 @@ class Served:
 
     def __init__(self, load: Callable[..., Any]) -> None:
         self.said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
-        self.server = Server(Loader(load), self.said.put)
-        self.server.start()
+        self.server = Server(Loader(load))
+        self.server.listen(self.said.put)
 
     def ask(self, number: int, body: m.Request) -> None:
-        self.server.take(m.Letter(number, 1, body))
+        self.server.send(m.Letter(number, 1, body))
 
     def until(self, kind: type, number: int) -> Any:
         while True:

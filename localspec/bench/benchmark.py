@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localspec.bench.environment import environment
+from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
 from localspec.bench.request import BenchPrompt, BenchRequest
 from localspec.bench.result import OFF, Agreement, ArmReport, Prediction, Report, Run, SweepPoint
@@ -18,12 +20,15 @@ from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
+from localspec.engine.llama import Context, build, machine
 from localspec.engine.stats import Round
 from localspec.errors import Cancelled
 from localspec.loading.load import Progress, load_beside, load_session
 from localspec.loading.request import LoadRequest
 from localspec.safe_text import one_line
 
+# A larger file is known by its size and its first mebibyte: hashing takes minutes.
+_WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
 ON = "on"
 
@@ -88,7 +93,7 @@ def bench(
         Cancelled: it was stopped before there was anything to report.
     """
     arms = arms_of(sessions, request)
-    where = environment(list(sessions))
+    where = _environment(sessions)
     common = request.settings(sessions[0].pair.target.model.end_tokens)
     runner = Runner(arms, common, cancel, deadline=request.deadline, progress=progress)
     say("Warming up")
@@ -203,6 +208,40 @@ def _report(
     )
 
 
+def _environment(sessions: Sequence[Session]) -> dict[str, Any]:
+    """Machine, backend, versions and models. No paths, no user and no host name."""
+    first = sessions[0].pair
+    drafts = [session.pair.draft for session in sessions if session.pair.draft is not None]
+    return {
+        "machine": machine(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "localspec": __version__,
+        "python": platform.python_version(),
+        "llama_cpp_python": build(),
+        "pair": one_line(first.name, 80),
+        "target": _model(first.target),
+        "drafts": [_model(draft) for draft in drafts],
+        "loaded_with": first.loaded.document(),
+    }
+
+
+def _model(context: Context) -> dict[str, Any]:
+    """A model's name and what tells its file from others."""
+    path = context.model.path
+    size = path.stat().st_size
+    whole = size <= _WHOLE
+    with path.open("rb") as file:
+        if whole:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            digest = hashlib.sha256(file.read(_FIRST)).hexdigest()
+    return {
+        "name": one_line(context.model.name, 80),
+        "file_bytes": size,
+        "sha256" if whole else "sha256_of_first_mebibyte": digest,
+    }
+
+
 def _arm(arm: Arm, runs: Sequence[Run], *, show: bool) -> ArmReport:
     kinds, overall = rows(runs, arm.name)
     name = arm.session.draft_name if arm.gamma != 0 else None
@@ -243,7 +282,7 @@ def _sweep(
 
 def _rounds(runs: Sequence[Run], names: set[str]) -> list[Round]:
     """All rounds of these settings but the first of each answer, which never drafts."""
-    return [done for run in runs if run.arm in names for done in run.rounds[1:]]
+    return [done for run in runs if run.arm in names for done in run.stats.rounds[1:]]
 
 
 def _costs(points: _Points, plain: Sequence[Round], drafting: Sequence[Round]) -> RoundCosts:

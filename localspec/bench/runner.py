@@ -214,16 +214,12 @@ class Runner:
                 raise AssertionError("the turn ended without an end")
         if event.reason is FinishReason.CANCELLED:
             raise Cancelled
-        stats = event.stats
         return Run(
             prompt=prompt.name,
             kind=prompt.kind,
             arm=arm.name,
             repeat=repeat,
-            prompt_tokens=stats.prompt_tokens,
-            rounds=tuple(stats.rounds),
-            time_to_first_token_s=stats.time_to_first_token_s,
-            tokens_per_second=stats.tokens_per_second,
+            stats=event.stats,
             prompt_s=read - started,
             around_s=(before or 0.0) + after,
             wall_s=latest + after - started,
@@ -250,7 +246,7 @@ def part(plain: Run, other: Run, target: Context, *, greedy: bool) -> Parting:
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     margin = None
     if greedy:
-        prompt = target.tokens[: plain.prompt_tokens]
+        prompt = target.tokens[: plain.stats.prompt_tokens]
         margin = _margin(target, [*prompt, *plain.tokens[:common]])
     return Parting(plain.prompt, other.arm, common, margin)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
-    """Print text, figures or a document of an `Answer`; whether the user stopped it.
+    """Print text, figures or a document of an `AnswerJob`; whether the user stopped it.
 
     Args:
         worker: at work on it.

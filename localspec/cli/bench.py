@@ -147,7 +147,7 @@ def command(
     from localspec.cli.benching import print_bench  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
     from localspec.process.client import Worker  # noqa: PLC0415
-    from localspec.process.jobs import Bench  # noqa: PLC0415
+    from localspec.process.jobs import BenchJob  # noqa: PLC0415
 
     check(outputs)
     pair = target if pair is None else pair
@@ -162,7 +162,7 @@ def command(
         temp=request.temperature,
     )
     with closing(Worker()) as worker:
-        worker.begin(Bench(options, request))
+        worker.begin(BenchJob(options, request))
         printed = partial(print_bench, worker, as_json=as_json, outputs=outputs)
         if interruptible(printed, worker.stop):
             raise Cancelled

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def print_bench(worker: Worker, *, as_json: bool, outputs: Sequence[Path]) -> bool:
-    """Print and write what comes of a `Bench`, with progress; whether the user stopped it.
+    """Print and write what comes of a `BenchJob`, with progress; whether the user stopped it.
 
     Args:
         worker: at work on it.

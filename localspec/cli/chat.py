@@ -17,7 +17,7 @@ from localspec.loading.request import LoadRequest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from localspec.chat.history.records import Header
+    from localspec.chat.history.tree import Header
     from localspec.ui.app import Looks
 
 

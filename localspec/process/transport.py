@@ -1,4 +1,4 @@
-"""How an engine is reached: a process of its own, or a thread of this one."""
+"""How an engine is reached: mostly in a process of its own, which is started here."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from localspec.chat.events import RoundText
 from localspec.errors import EngineDied, LocalspecError
-from localspec.process.messages import Died, Event, Fault, Letter, Request, Status, Turn
-from localspec.process.wire import Line
+from localspec.process.messages import Died, Event, Fault, Letter, Request, Status, Turn, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
-
-    from localspec.process.contract import Loader
 
 Hear: TypeAlias = "Callable[[Letter[Event]], object]"
 
@@ -56,44 +53,6 @@ class Transport(Protocol):
         """Peak resident size of this process, where the engine has one of its own."""
 
 
-class Inline:
-    """An engine in a thread of this process, for tests and debuggers.
-
-    Args:
-        loader: makes its sessions.
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        from localspec.process.server import Server  # noqa: PLC0415 - it needs numpy
-
-        self._hear: Hear = lambda _letter: None
-        self._server = Server(loader, self._tell)
-
-    def listen(self, hear: Hear) -> None:
-        """Begin to work."""
-        self._hear = hear
-        self._server.start()
-
-    def _tell(self, letter: Letter[Event]) -> None:
-        self._hear(letter)
-
-    def send(self, letter: Letter[Request]) -> None:
-        """Hand the request over as it is."""
-        self._server.take(letter)
-
-    def shut_down(self) -> None:
-        """Have the thread end."""
-        self._server.shut_down()
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread."""
-        return self._server.join(timeout)
-
-    def peak_beside(self) -> int:
-        """Nothing: the engine's own figures have it."""
-        return 0
-
-
 class Child:
     """An engine in a process of its own, which begins to import while its user still does.
 
@@ -113,7 +72,7 @@ class Child:
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
         self._streams = _open(self._process.stdout), _open(self._process.stdin)
-        self._line: Line[Event] = Line(*self._streams, incoming=Letter[Event])
+        self._wire: Wire[Event] = Wire(*self._streams, incoming=Letter[Event])
         self._closing = False
         self._reader: threading.Thread | None = None
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -132,7 +91,7 @@ class Child:
 
     def send(self, letter: Letter[Request]) -> None:
         """Have it written, as it is now."""
-        self._requests.put(self._line.encoded(letter))
+        self._requests.put(self._wire.encoded(letter))
 
     def shut_down(self) -> None:
         """Have the pipe closed: the process stops whatever it does, and ends."""
@@ -162,12 +121,12 @@ class Child:
 
     def _write(self) -> None:
         while (data := self._requests.get()) is not None:
-            self._line.write(data)
-        self._line.close()
+            self._wire.write(data)
+        self._wire.close()
 
     def _read(self, hear: Hear) -> None:
         try:
-            for letters in self._line.letters():
+            for letters in self._wire.letters():
                 for letter in letters:
                     hear(_with_ours(letter))
                 if any(_is_text(letter) for letter in letters):

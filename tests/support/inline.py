@@ -7,8 +7,7 @@ from typing import Any
 
 from localspec.loading.request import LoadRequest
 from localspec.process.client import EngineClient
-from localspec.process.contract import Loader
-from localspec.process.transport import Inline
+from localspec.process.server import Loader, Server
 
 
 def inline(
@@ -28,4 +27,4 @@ def inline(
             lambda request, progress, cancel: load(request.pair, progress, cancel),
             lambda request: check(request.pair),
         )
-    return EngineClient(LoadRequest(pair=first), lambda: Inline(loader))
+    return EngineClient(LoadRequest(pair=first), lambda: Server(loader))

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.chat.history import exchange, parameters
-from localspec.chat.history.records import PairReference, Stored
+from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError, in_words
 
 if TYPE_CHECKING:

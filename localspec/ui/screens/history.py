@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from localspec.chat.history.records import Listed
     from localspec.chat.history.store import Store
+    from localspec.chat.history.tree import Listed
     from localspec.ui.conversation.shelf import Shelf
 
 _DAY_S = 24 * 3600
