@@ -26,7 +26,7 @@ _GRACE_S = 5.0
 
 def main() -> None:
     """Serve until the pipe ends, however it does."""
-    # What ends a whole group ends this process's user, which stops it first and keeps what there is.
+    # What ends a whole group ends this process's user, which stops it and keeps what there is.
     for number in ENDING:
         signal.signal(number, lambda *_: None)  # not ignored, or a child of this one would, too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
