@@ -40,9 +40,9 @@ from localspec.chat.events import RoundText
 from localspec.engine.llama import Model
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver
-from localspec.process.client import Engine
+from localspec.process.client import EngineClient
 from localspec.ui.app import ChatApp
-from localspec.ui.messages import Inbox, TurnNews
+from localspec.ui.conversation.stream import Inbox, TurnNews
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,13 +172,13 @@ class Driven(ChatApp):
 
     probes = 3
 
-    def __init__(self, engine: Engine, answers: int, found: Path) -> None:
+    def __init__(self, engine: EngineClient, answers: int, found: Path) -> None:
         super().__init__(engine)
         self._answers = answers
         self._path = found
         self._over = asyncio.Event()
-        self._inbox = self.turns.inbox = Alternating(
-            lambda: self.post_message(TurnNews()), lambda: self.turns.pace.interval
+        self._inbox = self.turns.stream.inbox = Alternating(
+            lambda: self.post_message(TurnNews()), lambda: self.turns.stream.pace.interval
         )
         self._found: dict[str, list[float]] = {
             name: [] for name in ("ratio", "still", "pauses", "cpu")
@@ -193,21 +193,21 @@ class Driven(ChatApp):
             await asyncio.sleep(0.05)
         for number in range(self._answers + 1):
             await self._measure(number > 0)  # the first warms up
-        self.turns.inbox = Inbox(lambda: self.post_message(TurnNews()))
+        self.turns.stream.inbox = Inbox(lambda: self.post_message(TurnNews()))
         for _ in range(self.probes):
             await self._probe()
         self._path.write_text(json.dumps(self._found), encoding="utf-8")
         self.leave()
 
-    def turn_ended(self) -> None:
-        """Tell the coroutine."""
-        super().turn_ended()
-        self._over.set()
+    def _phase_changed(self) -> None:
+        super()._phase_changed()
+        if not self.turns.busy:
+            self._over.set()
 
     async def _measure(self, counts: bool) -> None:
-        self._over.clear()
         self._inbox.stretches.clear()
         await self._begin()
+        self._over.clear()
         # Frames are twice as far apart as in use: the panel would think that no text comes, and
         # draw its figures while the screen has to be still.
         self.dashboard.run(False)
@@ -246,7 +246,7 @@ def run_child(arguments: argparse.Namespace) -> None:
         # Every answer has its full length: what begins and ends it is a small part then.
         logit_bias=tuple((token, -math.inf) for token in arguments.ends),
     )
-    drive(Driven(Engine(options), arguments.answers, arguments.child))
+    drive(Driven(EngineClient(options), arguments.answers, arguments.child))
 
 
 def end_tokens(arguments: argparse.Namespace) -> list[int]:

@@ -156,6 +156,18 @@ class Ended(KeyboardInterrupt):
         self.number = number
 
 
+def in_words(error: Exception) -> tuple[str, str]:
+    """What went wrong and what to do about it, also for errors that nobody foresaw."""
+    if isinstance(error, LocalspecError):
+        return error.message, error.remedy
+    if isinstance(error, MemoryError):
+        return "there is not enough memory", "Close other programs, or choose a smaller pair."
+    return (
+        f"something unforeseen happened ({type(error).__name__}: {error})",
+        "This is a fault of localspec; the conversation so far is kept.",
+    )
+
+
 def exit_code(error: BaseException) -> int:
     """The process's exit code for `error`."""
     if isinstance(error, Ended):

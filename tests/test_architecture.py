@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,38 @@ def test_what_decides_imports_nothing_of_the_engine_that_runs() -> None:
         and not inside(PACKAGE.parent.joinpath(*name.partition(":")[0].split(".")), *PURE)
     ]
     assert wrong == []
+
+
+def knows_the_app(path: Path, source: str | None = None) -> bool:
+    """Whether a part of the screen imports the app, which is made of it, also for its types."""
+    parts = inside(path, "ui/conversation", "ui/panel", "ui/screens")
+    found = {name.partition(":")[0] for name in imports(path, source)}
+    return parts and not found.isdisjoint({"localspec.ui.app", "localspec.ui.launch"})
+
+
+def test_no_part_of_the_screen_knows_the_app() -> None:
+    assert [path for path in files() if knows_the_app(path)] == []
+
+
+@pytest.mark.parametrize("file", ["ui/conversation/turns.py", "ui/panel/a.py", "ui/screens/b.py"])
+@pytest.mark.parametrize(
+    "line", ["from localspec.ui.app import ChatApp", "from localspec.ui import app"]
+)
+def test_control_a_part_that_knows_the_app_is_seen(file: str, line: str) -> None:
+    assert knows_the_app(PACKAGE / file, f"if TYPE_CHECKING:\n    {line}")
+    assert not knows_the_app(PACKAGE / "ui/launch.py", line)
+
+
+def classes(path: Path, source: str | None = None) -> list[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8") if source is None else source)
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    found = Counter(name for path in files() for name in classes(path))
+    assert found
+    assert [name for name, times in found.items() if times > 1] == []
+    assert classes(PACKAGE / "a.py", "class A:\n    class B: ...\nclass A: ...") == ["A", "A", "B"]
 
 
 def uses_the_command_line(path: Path, source: str | None = None) -> bool:

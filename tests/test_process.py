@@ -28,13 +28,11 @@ from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.errors import EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
-from localspec.process.client import Engine
-from localspec.process.contract import Loader
-from localspec.process.server import Server
+from localspec.process.client import EngineClient
+from localspec.process.server import Loader, Server
 from localspec.process.transport import Child
-from localspec.process.wire import Line
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.turns import Phase
+from localspec.ui.conversation.gate import Phase
 from tests.fakes import rounds_of
 from tests.support.chat_pilot import Chat
 from tests.support.scripted_session import Gate, ScriptedSession
@@ -54,7 +52,7 @@ class Heard:
 
     def __init__(self, request: LoadRequest = DEMO) -> None:
         self.children: list[Child] = []
-        self.engine = Engine(request, self._start)
+        self.engine = EngineClient(request, self._start)
         self._said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
         self.engine.listen(self._said.put)
 
@@ -106,7 +104,7 @@ def test_everything_that_is_said_arrives_as_it_was() -> None:
         *(m.Regenerate(), m.Compact(), m.Reset(), m.Close()),
         m.Open(said, settings),
         m.Compare("text", ()),
-        m.Change(ChatSettings()),
+        m.Configure(ChatSettings()),
         m.Speculate(on=True),
         m.Stop(4),
     ]
@@ -164,8 +162,8 @@ def pipes() -> Iterator[tuple[Pipe, Pipe]]:
 
 def test_letters_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -> None:
     there, back = pipes
-    near = Line(back.source, there.sink, m.Letter[m.Event])
-    letters = Line(there.source, back.sink, m.Letter[m.Request]).letters()
+    near = m.Wire(back.source, there.sink, m.Letter[m.Event])
+    letters = m.Wire(there.source, back.sink, m.Letter[m.Request]).letters()
     texts = ["a" * 200_000, "b", "", "c" * 70_000]  # a pipe holds less
 
     def send() -> None:
@@ -193,7 +191,7 @@ def test_another_version_and_nonsense_are_refused(
     there.sink.write(len(data).to_bytes(4, "little") + data)
     there.sink.flush()
     with pytest.raises(EngineError, match=said):
-        next(Line(there.source, back.sink, m.Letter[m.Event]).letters())
+        next(m.Wire(there.source, back.sink, m.Letter[m.Event]).letters())
 
 
 # --- the server, over scripted sessions -----------------------------------------------------
@@ -204,11 +202,11 @@ class Served:
 
     def __init__(self, load: Callable[..., Any]) -> None:
         self.said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
-        self.server = Server(Loader(load), self.said.put)
-        self.server.start()
+        self.server = Server(Loader(load))
+        self.server.listen(self.said.put)
 
     def ask(self, number: int, body: m.Request) -> None:
-        self.server.take(m.Letter(number, 1, body))
+        self.server.send(m.Letter(number, 1, body))
 
     def until(self, kind: type, number: int) -> Any:
         while True:
@@ -350,9 +348,9 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
     program = (
         "import os, time\n"
         "from localspec.loading.request import LoadRequest\n"
-        "from localspec.process.client import Engine\n"
+        "from localspec.process.client import EngineClient\n"
         "from localspec.process.messages import Loaded\n"
-        "engine = Engine(LoadRequest(pair='demo', threads=1, ctx_size=512))\n"
+        "engine = EngineClient(LoadRequest(pair='demo', threads=1, ctx_size=512))\n"
         "engine.listen(lambda letter: print(engine._transport.pid, flush=True)"
         " if isinstance(letter.body, Loaded) else None)\n"
         "time.sleep(600)\n"
@@ -367,6 +365,44 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
         time.sleep(0.02)
 
 
+@signals
+def test_a_stopped_process_holds_nobody_up_and_gets_everything_in_order(demo: Heard) -> None:
+    demo.until(m.Loaded)
+    long = (Message(Role.USER, "a" * 1_000_000), Message(Role.ASSISTANT, "b"))
+    settings = ChatSettings(n_predict=4)
+
+    def send() -> None:
+        demo.engine.change(m.Open(long, settings))
+        settings.n_predict = 400  # too late: what is sent is what it was
+        demo.engine.change(m.Reset())
+        demo.ask("Hello!")
+
+    thread = threading.Thread(target=send, daemon=True)
+    os.kill(demo.children[0].pid, signal.SIGSTOP)
+    try:
+        thread.start()
+        thread.join(2)
+        assert not thread.is_alive()
+    finally:
+        os.kill(demo.children[0].pid, signal.SIGCONT)
+    assert demo.until(m.ChangeDone).error is None
+    assert demo.until(m.ChangeDone).error is None
+    asked, _ = demo.until(m.TurnOver).said
+    assert asked.content == "Hello!"
+    assert demo.engine.info is not None
+    assert demo.engine.info.settings.n_predict == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's memory killer")
+def test_the_memory_killer_takes_the_engine_before_the_screen(demo: Heard) -> None:
+    demo.until(m.Loaded)
+    ours, its = (
+        int(Path(f"/proc/{one}/oom_score_adj").read_text())
+        for one in ("self", demo.children[0].pid)
+    )
+    assert its == min(1000, ours + 300)
+
+
 # --- on the screen --------------------------------------------------------------------------
 
 
@@ -375,7 +411,7 @@ class Spoken(Heard):
 
     def __init__(self, request: LoadRequest) -> None:
         self.children = []
-        self.engine = Engine(request, self._start)
+        self.engine = EngineClient(request, self._start)
 
 
 @asynccontextmanager
@@ -406,7 +442,7 @@ def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
             await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
             await chat.send("/set n-predict 400")
             await chat.send(QUESTION)
-            await chat.until(lambda: chat.app.turns._heard, "some text")
+            await chat.until(lambda: chat.app.turns.stream.heard, "some text")
             kill()
             await chat.until(lambda: chat.app.turns.phase is Phase.DEAD, "the death")
             assert "was killed, perhaps for want of memory" in " ".join(chat.transcript().split())
@@ -478,5 +514,24 @@ def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(tmp_path:
             assert app.in_use.load_error is None
         spoken.engine.shut_down()
         assert await asyncio.to_thread(spoken.engine.join, 20)
+
+    asyncio.run(body())
+
+
+@signals
+def test_a_stopped_engine_keeps_nobody_from_leaving() -> None:
+    async def body() -> None:
+        spoken = Spoken(DEMO)
+        app = ChatApp(spoken.engine)
+        async with app.run_test(size=(100, 40)) as pilot:
+            chat = Chat(app, pilot, ScriptedSession())
+            await chat.until(chat.ready, "loading")
+            os.kill(spoken.children[0].pid, signal.SIGSTOP)
+            chat.app.engine.change(m.Open((Message(Role.USER, "a" * 1_000_000),)))
+            await chat.press("ctrl+q")
+            await chat.until(lambda: not app.is_running, "the end")
+        spoken.engine.shut_down()
+        assert await asyncio.to_thread(spoken.engine.join, 0.2)
+        assert not psutil.pid_exists(spoken.children[0].pid)
 
     asyncio.run(body())

@@ -18,8 +18,7 @@ from localspec.cli.options import shared_options
 from localspec.cli.settings_file import read, settings_of
 from localspec.loading.request import LoadRequest
 from localspec.ui import commands
-from localspec.ui.app import ChatApp
-from localspec.ui.looks import Looks, themes
+from localspec.ui.app import ChatApp, Looks, themes
 from tests.support.chat_pilot import Chat
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession

@@ -173,7 +173,7 @@ def test_a_conversation_survives_a_kill_and_is_resumed_edited_and_exported(
     chat.until(lambda: "ready" in chat.text(), "the answer to the edited question")
     target = tmp_path / "out.md"
     chat.child.send(f"/export {target}\r")
-    chat.until(target.exists, "the export")
+    chat.until(lambda: target.exists() and target.read_text().endswith("-->\n"), "the export")
     text = target.read_text()
     assert "## You\n\nTell me a long story about a dog. Or a cat." in text
     chat.child.send("\x11")

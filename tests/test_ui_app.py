@@ -17,12 +17,11 @@ from localspec.engine.stats import DeviceMemory, FinishReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
+from localspec.ui.conversation.gate import Phase
 from localspec.ui.conversation.prompt import LONGEST_PASTE
 from localspec.ui.conversation.transcript import Transcript
-from localspec.ui.conversation.turns import Phase
 from localspec.ui.panel import layout as panel_layout
-from localspec.ui.panel.dashboard import Dashboard
-from localspec.ui.panel.panel import PanelForm, natural_form, next_form
+from localspec.ui.panel.dashboard import Dashboard, PanelForm, natural_form, next_form
 from localspec.ui.screens.help import HelpScreen, help_lines
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
@@ -139,6 +138,23 @@ def test_a_growing_answer_scrolls_by_several_lines_and_draws_what_changed(
             assert all(end - line <= 5 for end, line in zip(ends, firsts, strict=True))
             transcript.ask("And now?")
             assert transcript.virtual_size.height == transcript._starts[-1] + 1
+
+    run(body)
+
+
+def test_a_frame_between_a_new_size_and_its_news_shows_what_was_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body() -> None:
+        async with chatting(size=(100, 40)) as chat:
+            answer = chat.app.transcript.ask("Go on.")
+            chat.app.transcript.write(answer, [Span("Some words.", Origin.TARGET)])
+            await chat.press("f4")
+            assert "Some words." in chat.screen()
+            monkeypatch.setattr(Transcript, "on_resize", lambda _self, _event: None)
+            await chat.pilot.resize_terminal(60, 24)
+            assert chat.app.transcript.size.width == 60
+            assert "Some words." in chat.screen()
 
     run(body)
 
@@ -555,9 +571,9 @@ def test_the_panel_shows_the_figures_with_their_units() -> None:
             screen = chat.screen()
             for text in ("tokens/s", "average", "first", "Speculation", "gamma", "per round",
                          "drafted", "accepted", "recovered", "bonus", "Last rounds", "Context",
-                         "of 4,096", "Time", "Memory", "target weights", "27.0 MiB", "caches",
-                         "buffers", "machine", "7.0 GiB of 16.0 GiB", "NVIDIA H200",
-                         "40.0 GiB of 140 GiB", "drafting 3: scripted, 75 %"):  # fmt: skip
+                         "of 4,096", "Time", "Memory", "target weights", "28.3 MB", "caches",
+                         "buffers", "machine", "7.52 GB of 17.2 GB", "NVIDIA H200",
+                         "42.9 GB of 150 GB", "drafting 3: scripted, 75 %"):  # fmt: skip
                 assert text in screen, text
 
     run(body)

@@ -16,10 +16,10 @@ from localspec.errors import SamplingError, UsageError
 from localspec.ui import parameters
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
-from localspec.ui.conversation import attach
-from localspec.ui.conversation.completion import candidates
-from localspec.ui.conversation.copying import code_blocks
-from localspec.ui.conversation.turns import Phase
+from localspec.ui.conversation import extracts
+from localspec.ui.conversation.extracts import code_blocks
+from localspec.ui.conversation.gate import Phase
+from localspec.ui.conversation.prompt import candidates
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
@@ -104,15 +104,15 @@ def test_files_join_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_files_that_no_prompt_can_hold_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "long.txt"
-    for size, kind in ((attach.LONGEST + 1, "characters"), (5 * attach.LONGEST, "bytes")):
+    for size, kind in ((extracts.LONGEST + 1, "characters"), (5 * extracts.LONGEST, "bytes")):
         file.write_text("x" * size)
         with pytest.raises(UsageError, match=kind):
-            attach.attached(file)
+            extracts.attached(file)
     file.write_bytes(b"a\0b")
     with pytest.raises(UsageError, match="no text"):
-        attach.attached(file)
+        extracts.attached(file)
     with pytest.raises(UsageError, match="cannot read"):
-        attach.attached(tmp_path)
+        extracts.attached(tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
@@ -120,7 +120,7 @@ def test_what_may_never_end_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(UsageError, match="it is no file"):
-            attach.attached(path)
+            extracts.attached(path)
 
 
 def test_a_file_that_is_in_a_message_is_not_put_in_twice(
@@ -129,9 +129,9 @@ def test_a_file_that_is_in_a_message_is_not_put_in_twice(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("first")
     (tmp_path / "b.txt").write_text("second")
-    once = attach.expand("What is @a.txt?")
-    assert attach.expand(once) == once
-    assert attach.expand(f"@b.txt {once}") == f"@b.txt {once}\n\nb.txt:\n```txt\nsecond\n```"
+    once = extracts.expand("What is @a.txt?")
+    assert extracts.expand(once) == once
+    assert extracts.expand(f"@b.txt {once}") == f"@b.txt {once}\n\nb.txt:\n```txt\nsecond\n```"
 
 
 def test_nothing_that_a_file_holds_reaches_the_terminal(

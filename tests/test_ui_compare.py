@@ -15,7 +15,7 @@ from localspec.engine.stats import GenerationStats
 from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
-from localspec.ui.conversation.turns import Phase
+from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.compare import (
     CompareScreen,
     Side,

@@ -9,7 +9,7 @@ from textual import events
 
 from localspec.ui import launch
 from localspec.ui.app import ChatApp
-from localspec.ui.keyboard import TerminalText, reading_anything
+from localspec.ui.launch import TerminalText, reading_anything
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 

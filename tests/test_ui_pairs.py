@@ -22,7 +22,7 @@ from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.turns import Phase
+from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
 from localspec.ui.screens.pairs import PairsScreen
 from localspec.ui.screens.pairs_lines import Work

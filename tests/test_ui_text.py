@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
+from localspec import formats
 from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
-from localspec.ui import commands, launch, numbers
+from localspec.ui import commands, launch
 from localspec.ui.conversation.blocks import Block, lay_out
 from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins, cut
 from localspec.ui.conversation.items import Answer, Question
 from localspec.ui.conversation.prompt import History
 from localspec.ui.panel import drawing
-from localspec.ui.panel.drawing import Outcome
+from localspec.ui.panel.drawing import RoundTokens
 
 UI = Path(launch.__file__).parent
 
@@ -80,19 +81,18 @@ def test_control_characters_become_pictures() -> None:
     [(None, "–"), (3.14159, "3.1"), (99.96, "100.0"), (1234.5, "1,234")],
 )
 def test_speed(value: float | None, text: str) -> None:
-    assert numbers.speed(value) == text
+    assert formats.speed(value) == text
 
 
 def test_other_figures() -> None:
-    assert numbers.size(512) == "512 B"
-    assert numbers.size(17 << 20) == "17.0 MiB"
-    assert numbers.size(260 << 20) == "260 MiB"
-    assert numbers.size(3 << 40) == "3.00 TiB"
-    assert numbers.percent(0.714) == "71 %"
-    assert numbers.percent(None) == "–"
-    assert numbers.seconds(0.0212) == "21 ms"
-    assert numbers.seconds(3.21) == "3.2 s"
-    assert numbers.seconds(125) == "2 min 05 s"
+    assert formats.size(512) == "512 bytes"
+    assert formats.size(17 << 20) == "17.8 MB"
+    assert formats.size(3 << 40) == "3.3 TB"
+    assert formats.percent(0.714) == "71 %"
+    assert formats.percent(None) == "–"
+    assert formats.seconds(0.0212) == "21 ms"
+    assert formats.seconds(3.21) == "3.2 s"
+    assert formats.seconds(125) == "2 min 05 s"
 
 
 def test_bars_fill_their_width() -> None:
@@ -107,7 +107,7 @@ def test_bars_fill_their_width() -> None:
 
 
 def test_rounds_are_drawn_newest_on_the_right_and_readable_without_colour() -> None:
-    rounds = [Outcome(3, 0, 0, 1, 0), Outcome(1, 2, 1, 0, 0), Outcome(0, 0, 0, 0, 1)]
+    rounds = [RoundTokens(3, 0, 0, 1, 0), RoundTokens(1, 2, 1, 0, 0), RoundTokens(0, 0, 0, 0, 1)]
     lines = [line.plain for line in drawing.round_columns(rounds, 6, 4)]
     assert lines == ["◆ ·   ", "■ ·   ", "■ ▲   ", "■ ■ □ "]
     assert [line.plain for line in drawing.round_columns(rounds, 6, 2)] == ["◆ ▲   ", "■ ■ □ "]
@@ -297,3 +297,25 @@ def test_muted_text_can_be_read(theme: str) -> None:
                 both = luminance(behind), luminance(behind.blend(front, share / 100))
                 contrast = (max(both) + 0.05) / (min(both) + 0.05)
                 assert share < 50 or contrast > (3 if share < 60 else 4.4), (name, share)
+
+
+def test_a_long_answer_does_not_vanish_when_it_ends() -> None:
+    answer = Answer()
+    answer.lines(80)
+    for number in range(200):
+        answer.write([Span(f"Paragraph {number}.\n\n", Origin.TARGET)])
+    before = len(answer.shown)
+    assert before > 300
+    answer.finish({}, None)
+    assert len(answer.lines_so_far(80)) == before
+    assert "broken off" in answer.lines(80)[-2].plain
+
+
+def test_a_long_question_is_laid_out_in_steps_and_whole() -> None:
+    text = "\n".join(f"Line {number} of what was asked." for number in range(600))
+    item = Question(text)
+    steps = 0
+    while item.advance(80):
+        steps += 1
+    assert steps > 5
+    assert [line.plain[2:].rstrip() for line in item.lines(80)[:-1]] == text.split("\n")

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
-from localspec.ui.app import ChatApp
-from localspec.ui.looks import Looks
+from localspec.ui.app import ChatApp, Looks
 
 HERE = Path(__file__).parent
 QUESTION = "Write a Python function that adds two numbers."

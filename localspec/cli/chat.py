@@ -17,8 +17,8 @@ from localspec.loading.request import LoadRequest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from localspec.chat.history.records import Header
-    from localspec.ui.looks import Looks
+    from localspec.chat.history.tree import Header
+    from localspec.ui.app import Looks
 
 
 @click.command(name="chat")
@@ -53,9 +53,11 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
         draft = found.pair.draft if options.draft is None else options.draft
         options = replace(options, pair=found.pair.target, draft=draft)
     # Late, like everything heavy: `chat --help` needs neither Textual nor an engine.
-    from localspec.process.client import Engine  # noqa: PLC0415
+    from localspec.process.client import EngineClient  # noqa: PLC0415
 
-    engine = Engine(options)  # it imports and loads in its process, while this one imports Textual
+    engine = EngineClient(
+        options
+    )  # it imports and loads in its process, while this one imports Textual
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
     looks = _looks(click.get_current_context().obj)
@@ -69,8 +71,8 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
 
 def _looks(settings: SettingsFile | None) -> Looks:
     """What the settings file says about the screen, and everything that is wrong in it."""
+    from localspec.ui.app import Looks, themes  # noqa: PLC0415
     from localspec.ui.commands import COMMANDS  # noqa: PLC0415
-    from localspec.ui.looks import Looks, themes  # noqa: PLC0415
 
     if settings is None:
         return Looks()

@@ -10,7 +10,7 @@ import click
 
 from localspec import formats
 from localspec.pairs import describe, installed, listing
-from localspec.pairs.listing import Row
+from localspec.pairs.listing import PairRow
 from localspec.pairs.remove import used_bytes
 from localspec.safe_text import one_line
 
@@ -40,7 +40,7 @@ def command(as_json: bool) -> None:
         )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: PairRow) -> tuple[str, ...]:
     cells = (
         row.name,
         row.kind,
@@ -61,7 +61,7 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _data(row: Row) -> dict[str, Any]:
+def _data(row: PairRow) -> dict[str, Any]:
     data = asdict(row)
     data["bytes"] = data.pop("n_bytes")
     data["memory"] = describe.fit_data(row.fit)

@@ -29,7 +29,7 @@ class LastUsed:
     draft: str | None = None
 
 
-class _Record(msgspec.Struct):
+class _LastUsed(msgspec.Struct):
     format: int
     pair: str
     draft: str | None
@@ -38,7 +38,7 @@ class _Record(msgspec.Struct):
 def recall() -> LastUsed | None:
     """Read what was used last; None where nothing was, or where it cannot be read."""
     try:
-        found = msgspec.json.decode(_path().read_bytes(), type=_Record)
+        found = msgspec.json.decode(_path().read_bytes(), type=_LastUsed)
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
     known = found.format == FORMAT and found.pair.strip()

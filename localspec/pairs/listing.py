@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PairRow:
     """One pair.
 
     Attributes:
@@ -43,7 +43,7 @@ class Row:
     verified: bool
 
 
-def rows() -> list[Row]:
+def rows() -> list[PairRow]:
     """List the demo, the installed pairs and the rest of the catalogue, in this order.
 
     Raises:
@@ -59,7 +59,7 @@ def rows() -> list[Row]:
     ]
 
 
-def _demo() -> Row:
+def _demo() -> PairRow:
     pair = demo.pair()
     target, draft = (model.path.name for model in pair.models)
     return replace(
@@ -72,9 +72,9 @@ def _demo() -> Row:
     )
 
 
-def _installed(pair: InstalledPair, entry: CuratedPair | None) -> Row:
+def _installed(pair: InstalledPair, entry: CuratedPair | None) -> PairRow:
     n_bytes = sum(model.n_bytes for model in pair.models)
-    return Row(
+    return PairRow(
         name=pair.name,
         kind=entry.kind if entry else "own",
         memory_gb=entry.memory_gb if entry else 0,
@@ -98,11 +98,11 @@ def _fit(pair: InstalledPair, n_bytes: int) -> Fit:
     return outlook.counted(target, drafts[0] if drafts else None)
 
 
-def examined(report: PairReport) -> Row:
+def examined(report: PairReport) -> PairRow:
     """A pair that was looked at and is not installed yet, as it would be listed."""
     target, draft = report.target, report.draft
     files = [file for model in (target, draft) if model is not None for file in model.files]
-    return Row(
+    return PairRow(
         name=report.name,
         kind="own",
         memory_gb=0,
@@ -117,8 +117,8 @@ def examined(report: PairReport) -> Row:
     )
 
 
-def _available(entry: CuratedPair) -> Row:
-    return Row(
+def _available(entry: CuratedPair) -> PairRow:
+    return PairRow(
         name=entry.name,
         kind=entry.kind,
         memory_gb=entry.memory_gb,

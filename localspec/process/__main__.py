@@ -6,22 +6,24 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from localspec.process.contract import Loader
-from localspec.process.messages import Letter, Request
-from localspec.process.server import Server
-from localspec.process.wire import Line
+from localspec.process.messages import Letter, Request, Wire
+from localspec.process.server import Loader, Server
 from localspec.signals import ENDING
 
 if TYPE_CHECKING:
     from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
     from localspec.loading.request import LoadRequest
-    from localspec.process.contract import Progress, Tell
+    from localspec.process.server import Progress, Tell
 
 # A decode or a load that does not notice that it is to end does not keep the process alive.
 _GRACE_S = 5.0
+_OOM_SCORE = Path("/proc/self/oom_score_adj")  # Linux has it: from -1000, never taken, to 1000
+_MORE_DISPENSABLE = 300
 
 
 def main() -> None:
@@ -30,18 +32,26 @@ def main() -> None:
     for number in ENDING:
         signal.signal(number, lambda *_: None)  # not ignored, or a child of this one would, too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _offer_to_the_memory_killer()
     logging.basicConfig(level=logging.INFO)
     source, sink = _private()
-    line = Line(source, sink, Letter[Request])
-    server = Server(Loader(_load, _check, _perform), line.send)
-    server.start()
-    for letters in line.letters():
+    wire = Wire(source, sink, Letter[Request])
+    server = Server(Loader(_load, _check, _perform))
+    server.listen(wire.send)
+    for letters in wire.letters():
         for letter in letters:
-            server.take(letter)
+            server.send(letter)
     server.shut_down()
     server.join(_GRACE_S)
     sys.stderr.flush()
     os._exit(0)
+
+
+def _offer_to_the_memory_killer() -> None:
+    """Where memory runs out, the kernel takes this process, not the one with the screen."""
+    with suppress(OSError, ValueError):
+        score = int(_OOM_SCORE.read_text("ascii"))
+        _OOM_SCORE.write_text(str(min(1000, score + _MORE_DISPENSABLE)), "ascii")
 
 
 def _private() -> tuple[BinaryIO, BinaryIO]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from localspec.bench.result import Report
     from localspec.engine.cancel import Cancel
     from localspec.loading.results import Answered, TunedPair
-    from localspec.process.contract import Tell
+    from localspec.process.server import Tell
 
 
 class AnswerJob(Struct, frozen=True, tag=True):

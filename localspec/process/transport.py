@@ -1,8 +1,9 @@
-"""How an engine is reached: a process of its own, or a thread of this one."""
+"""How an engine is reached: mostly in a process of its own, which is started here."""
 
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -17,14 +18,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from localspec.chat.events import RoundText
 from localspec.errors import EngineDied, LocalspecError
-from localspec.process.messages import Died, Event, Fault, Letter, Request, Status, Turn
-from localspec.process.wire import Line
+from localspec.process.messages import Died, Event, Fault, Letter, Request, Status, Turn, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
-
-    from localspec.process.contract import Loader
 
 Hear: TypeAlias = "Callable[[Letter[Event]], object]"
 
@@ -55,49 +53,12 @@ class Transport(Protocol):
         """Peak resident size of this process, where the engine has one of its own."""
 
 
-class Inline:
-    """An engine in a thread of this process, for tests and debuggers.
-
-    Args:
-        loader: makes its sessions.
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        from localspec.process.server import Server  # noqa: PLC0415 - it needs numpy
-
-        self._hear: Hear = lambda _letter: None
-        self._server = Server(loader, self._tell)
-
-    def listen(self, hear: Hear) -> None:
-        """Begin to work."""
-        self._hear = hear
-        self._server.start()
-
-    def _tell(self, letter: Letter[Event]) -> None:
-        self._hear(letter)
-
-    def send(self, letter: Letter[Request]) -> None:
-        """Hand the request over as it is."""
-        self._server.take(letter)
-
-    def shut_down(self) -> None:
-        """Have the thread end."""
-        self._server.shut_down()
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread."""
-        return self._server.join(timeout)
-
-    def peak_beside(self) -> int:
-        """Nothing: the engine's own figures have it."""
-        return 0
-
-
 class Child:
     """An engine in a process of its own, which begins to import while its user still does.
 
     It ends when its pipe does, however this process ends. What it and llama.cpp write to standard
-    output and error goes to a file without a name.
+    output and error goes to a file without a name. Requests are written in a thread of their own:
+    a pipe holds little, and a process that is stopped or swapped out reads nothing.
     """
 
     def __init__(self, command: tuple[str, ...] = ("-m", "localspec.process")) -> None:
@@ -111,9 +72,12 @@ class Child:
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
         self._streams = _open(self._process.stdout), _open(self._process.stdin)
-        self._line: Line[Event] = Line(*self._streams, incoming=Letter[Event])
+        self._wire: Wire[Event] = Wire(*self._streams, incoming=Letter[Event])
         self._closing = False
         self._reader: threading.Thread | None = None
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="requests", daemon=True)
+        self._writer.start()
 
     @property
     def pid(self) -> int:
@@ -126,13 +90,13 @@ class Child:
         self._reader.start()
 
     def send(self, letter: Letter[Request]) -> None:
-        """Write to the pipe."""
-        self._line.send(letter)
+        """Have it written, as it is now."""
+        self._requests.put(self._wire.encoded(letter))
 
     def shut_down(self) -> None:
-        """Close the pipe: the process stops whatever it does, and ends."""
+        """Have the pipe closed: the process stops whatever it does, and ends."""
         self._closing = True
-        self._line.close()
+        self._requests.put(None)
 
     def join(self, timeout: float) -> bool:
         """Wait for the process; one that does not end by itself is killed."""
@@ -141,10 +105,11 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(_KILL_WITHIN_S)
+        self._requests.put(None)
+        self._writer.join(_KILL_WITHIN_S)
         if self._reader is not None:
             self._reader.join(_KILL_WITHIN_S)
         self._streams[0].close()
-        self._line.close()
         self._log.close()
         return True
 
@@ -154,9 +119,14 @@ class Child:
 
         return machine.peak_resident()
 
+    def _write(self) -> None:
+        while (data := self._requests.get()) is not None:
+            self._wire.write(data)
+        self._wire.close()
+
     def _read(self, hear: Hear) -> None:
         try:
-            for letters in self._line.letters():
+            for letters in self._wire.letters():
                 for letter in letters:
                     hear(_with_ours(letter))
                 if any(_is_text(letter) for letter in letters):
@@ -166,7 +136,7 @@ class Child:
             error = raised
             self._process.kill()
         if not self._closing:
-            self._line.close()
+            self._requests.put(None)
             hear(Letter(0, 0, Died(Fault.of(error))))
 
     def _reason(self) -> EngineDied:

@@ -1,8 +1,10 @@
-"""The chat app: places the widgets and passes on keys and messages. The work is done elsewhere."""
+"""The chat app: makes its parts, places the widgets, and passes on keys and messages."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -11,12 +13,19 @@ from textual import on
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.screen import ModalScreen
+from textual.theme import BUILTIN_THEMES
 
-from localspec.errors import LocalspecError, UsageError
+from localspec import formats
+from localspec.chat.history.keeper import Keeper
+from localspec.chat.history.record import Record
+from localspec.errors import LocalspecError, UsageError, in_words
 from localspec.process.messages import (
     ChangeDone,
     Died,
+    Event,
+    Letter,
     Loaded,
     LoadFailed,
     Loading,
@@ -24,37 +33,70 @@ from localspec.process.messages import (
     Turn,
     TurnOver,
 )
-from localspec.ui import commands, numbers
-from localspec.ui.conversation import attach
-from localspec.ui.conversation.completion import Completion
+from localspec.ui import commands
+from localspec.ui.conversation import extracts
+from localspec.ui.conversation.gate import Gate, Phase
 from localspec.ui.conversation.growing import legend
-from localspec.ui.conversation.prompt import LONGEST_PASTE, Prompt
-from localspec.ui.conversation.shelf import Shelf, StoreTrouble
+from localspec.ui.conversation.prompt import LONGEST_PASTE, Completion, PromptArea
+from localspec.ui.conversation.shelf import Shelf
+from localspec.ui.conversation.stream import Stream, TurnNews
 from localspec.ui.conversation.transcript import Transcript
-from localspec.ui.conversation.turns import REASONS, Phase, Turns
+from localspec.ui.conversation.turns import Turns
 from localspec.ui.in_use import InUse
 from localspec.ui.lines import KeyLine, StatusLine, TitleLine
-from localspec.ui.looks import Looks
-from localspec.ui.messages import FromEngine, TurnNews
 from localspec.ui.pair_work import PairNews, Pairs
 from localspec.ui.panel.dashboard import Dashboard
-from localspec.ui.screens.compare import CompareScreen, question
+from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
-    from textual.message import Message
     from textual.screen import Screen
 
     from localspec.chat.events import PromptProgress
-    from localspec.process.client import Engine
-    from localspec.process.messages import Event, Fault, Letter, SessionInfo
+    from localspec.process.client import EngineClient
+    from localspec.process.messages import Fault, SessionInfo
 
 _QUIT_WITHIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Choices that the app begins with.
+
+    Attributes:
+        keys: key names with commas, by command; they replace the command's own.
+        theme: one of `themes`; None for Textual's default.
+        panel: a form of the panel; None for what suits the terminal's size.
+        problems: what is wrong with the choices that were left out, to be shown.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    theme: str | None = None
+    panel: str | None = None
+    problems: tuple[str, ...] = ()
+
+
+def themes() -> list[str]:
+    """The themes by name."""
+    return sorted(BUILTIN_THEMES)
+
+
+@dataclass
+class FromEngine(Message):
+    """An event of the engine, other than those of a running turn."""
+
+    letter: Letter[Event]
+
+
+@dataclass
+class StoreTrouble(Message):
+    """Conversations cannot be kept, or not now."""
+
+    error: LocalspecError
 
 
 def _bindings() -> list[BindingType]:
@@ -107,7 +149,7 @@ class ChatApp(App[None]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineClient,
         *,
         archive: Path | None = None,
         resume: str | None = None,
@@ -117,18 +159,49 @@ class ChatApp(App[None]):
         self._looks = looks or Looks()
         self.commands = commands.with_keys(self._looks.keys)
         self.engine = engine
-        self.in_use = InUse(self, map(UsageError, self._looks.problems))
-        self.pairs = Pairs(self, self.post_from_thread)
-        self.shelf = Shelf(self, archive, resume)
-        self.turns = Turns(self, lambda: self.post_from_thread(TurnNews()))
-        self.dashboard = Dashboard(self, self._looks.panel)
+        self._interrupted_at = float("-inf")
+        self._place_widgets()
+        self._connect(archive, resume)
+
+    def _place_widgets(self) -> None:
+        self.dashboard = Dashboard(self._looks.panel)
         self.transcript = Transcript(id="transcript")
         self._completion = Completion(self.commands, id="completion")
-        self.prompt = Prompt(self._accepts, self._completion.next, id="prompt")
+        self.prompt = PromptArea(self._accepts, self._completion.next, id="prompt")
         self._status = StatusLine(id="status")
         self.title_line = TitleLine(id="title")
-        self._question = ""
-        self._interrupted_at = float("-inf")
+
+    def _connect(self, archive: Path | None, resume: str | None) -> None:
+        """Make what works behind the widgets, each with what it needs."""
+        engine, transcript, prompt = self.engine, self.transcript, self.prompt
+        keeper = None if archive is None else Keeper(archive, self._tell_trouble)
+        record = Record(keeper)
+        self._gate = gate = Gate(self._status.flash, self._phase_changed)
+        stream = Stream(
+            transcript, self.dashboard, self._prompt_read, lambda: self.post_from_thread(TurnNews())
+        )
+        self.turns = turns = Turns(
+            gate=gate, engine=engine, record=record, stream=stream, transcript=transcript,
+            prompt=prompt, dashboard=self.dashboard,
+        )  # fmt: skip
+        self.shelf = Shelf(
+            keeper=keeper, record=record, resume=resume, gate=gate, engine=engine, turns=turns,
+            transcript=transcript, prompt=prompt,
+        )  # fmt: skip
+        self.in_use = InUse(
+            gate=gate, engine=engine, turns=turns, transcript=transcript, seat=self._seat,
+            troubles=map(UsageError, self._looks.problems),
+        )  # fmt: skip
+        self.pairs = Pairs(
+            gate=gate, engine=engine, use=self.in_use.switch, tell=transcript.say,
+            hints=commands.hints(self.commands), post=self.post_from_thread,
+        )  # fmt: skip
+        self._parts = commands.Parts(
+            engine=engine, turns=turns, shelf=self.shelf, in_use=self.in_use, pairs=self.pairs,
+            dashboard=self.dashboard, transcript=transcript, prompt=prompt, say=gate.say,
+            copy=self._copy, open=self.push_screen, show_phase=self.show_phase,
+            show_help=self._show_help, leave=self.leave,
+        )  # fmt: skip
 
     def compose(self) -> ComposeResult:
         """Title, conversation and panel side by side, then status, input and keys."""
@@ -190,10 +263,13 @@ class ChatApp(App[None]):
     def _hear(self, letter: Letter[Event]) -> None:
         """Take what the engine says, in the thread that hears it."""
         if isinstance(letter.body, Turn) and letter.body.speculation is None:
-            self.shelf.hear(letter.body.event)
-            self.turns.inbox.put(letter.body.event)
+            self.shelf.record.hear(letter.body.event)
+            self.turns.stream.inbox.put(letter.body.event)
         else:
             self.post_from_thread(FromEngine(letter))
+
+    def _tell_trouble(self, error: LocalspecError) -> None:
+        self.post_from_thread(StoreTrouble(error))
 
     def post_from_thread(self, message: Message) -> None:
         """Take a message from any thread."""
@@ -209,8 +285,8 @@ class ChatApp(App[None]):
         match message.letter.body:
             case Loading(step, share) if self.turns.phase is Phase.LOADING:
                 self._status.lasting(step, share, hint="Esc cancels")
-            case Loaded():
-                self.in_use.loaded()
+            case Loaded(info):
+                self.in_use.loaded(info)
             case LoadFailed() as failed:
                 self.in_use.failed(failed)
             case Turn(event, speculation) if isinstance(self.screen, CompareScreen):
@@ -218,11 +294,14 @@ class ChatApp(App[None]):
             case TurnOver(error, said):
                 self.turns.over(_raised(error), said)
             case ChangeDone(error):
-                self._change_done(_raised(error))
+                if error is not None:
+                    self._leave_comparison()
+                self.turns.changed(_raised(error))
             case Status() as status:
                 self.dashboard.hear(status)
             case Died(error):
-                self._died(error.exception())
+                self._leave_comparison()
+                self.in_use.died(error.exception())
 
     @on(PairNews)
     def _pair_news(self, message: PairNews) -> None:
@@ -234,93 +313,63 @@ class ChatApp(App[None]):
 
     @on(TurnNews)
     def _turn_news(self) -> None:
-        self.turns.news()
-
-    def _change_done(self, error: Exception | None) -> None:
-        self.turns.changed(done=error is None)
-        if error is not None:
-            self._leave_comparison()
-            self.transcript.say(*in_words(error), error=True)
-        self.turns.notice = ""
-        self.show_phase()
-        self.dashboard.refresh()
-
-    def _died(self, error: Exception) -> None:
-        """The engine is gone; the conversation is not."""
-        self._leave_comparison()
-        self.in_use.died(error)
-        self.pairs.redraw()
+        self.turns.stream.news()
 
     def _leave_comparison(self) -> None:
         """It would wait for ever, and hides what is said."""
         if isinstance(self.screen, CompareScreen):
             self.pop_screen()
 
-    def show_conversation(self) -> None:
-        """Show the path in force, as the record has it."""
-        if self.engine.latest is None:
-            return
-        shown = self.shelf.shown()
-        self.dashboard.state.begin(shown[-1][2] if shown else {})
-        self.transcript.open(self.engine.latest, shown)
-        if self.turns.notice:
-            self.transcript.say(self.turns.notice)
-            self.turns.notice = ""
-        self.dashboard.refresh()
-
-    def cleared(self) -> None:
-        """The engine has forgotten the conversation: begin another."""
-        self.shelf.record.fresh()
-        self.show_conversation()
+    def _seat(self, info: SessionInfo) -> None:
+        """Another pair answers: whoever shows its name or keeps it is told."""
+        self.dashboard.seat(info)
+        self.title_line.show(info)
+        self.shelf.loaded()
 
     # From the keyboard
 
     def _accepts(self, text: str) -> bool:
-        """Whether `text` may be sent now; a turn is reserved for it, the gate closes at once."""
+        """Whether `text` may be sent now; Enter without any loads again what died."""
         if (slash := commands.parse(text)) is not None:
-            return self._may_run(*slash)
-        if self.turns.phase is Phase.DEAD:
-            self.in_use.reload(self.prompt.submit)
-            return False
-        if not text:
-            return False
-        try:
-            question = attach.expand(commands.message_text(text))
-        except LocalspecError as error:
-            self.transcript.say(*in_words(error), error=True)
-            return False
-        if self.turns.reserve():
-            self._question = question  # a file that is read twice may be another, or gone
-            return True
-        self.say_briefly(REASONS[self.turns.phase])
-        return False
+            return commands.may_run(*slash, self.turns.phase)
+        return self.turns.phase is Phase.DEAD or (bool(text) and self.turns.phase is Phase.READY)
 
-    def _may_run(self, name: str, argument: str) -> bool:
-        """Whether the engine lets a command run now; one that does not exist says so when run."""
-        try:
-            allowed = commands.find(name).can_run(argument, self.turns.phase)
-        except UsageError:
-            return True
-        if not allowed:
-            self.say_briefly(REASONS[self.turns.phase])
-        return allowed
+    @on(PromptArea.NotAccepted)
+    def _refused(self) -> None:
+        if self.prompt.text.strip():
+            self._gate.refuse()
 
-    @on(Prompt.Sent)
-    def _sent(self, message: Prompt.Sent) -> None:
+    @on(PromptArea.Sent)
+    def _sent(self, message: PromptArea.Sent) -> None:
         if (slash := commands.parse(message.text)) is not None:
             self._run_command(*slash)
+        elif self.turns.phase is Phase.DEAD:
+            self.prompt.put_back(message.text)
+            self.in_use.reload(self.prompt.submit)
         else:
-            self.turns.ask(self._question)
+            self._ask(message.text)
 
-    @on(Prompt.Changed)
+    def _ask(self, text: str) -> None:
+        """Send a message; what cannot be sent stands in the input again."""
+        try:
+            question = extracts.expand(commands.message_text(text))
+        except LocalspecError as error:
+            self.transcript.say(*in_words(error), error=True)
+        else:
+            if self.turns.reserve():
+                self.turns.ask(question)
+                return
+        self.prompt.put_back(text)
+
+    @on(PromptArea.Changed)
     def _typed(self) -> None:
         text = self.prompt.text
         at_end = self.prompt.cursor_location == self.prompt.document.end
         self._completion.look(text if at_end else "")
         self.shelf.draft(text)
 
-    @on(Prompt.PasteRefused)
-    def _paste_refused(self, message: Prompt.PasteRefused) -> None:
+    @on(PromptArea.PasteRefused)
+    def _paste_refused(self, message: PromptArea.PasteRefused) -> None:
         self.transcript.say(
             f"the pasted text is too long: {message.length:,} characters, not more than"
             f" {LONGEST_PASTE:,} are taken",
@@ -328,8 +377,8 @@ class ChatApp(App[None]):
             error=True,
         )
 
-    @on(Prompt.ScrollWanted)
-    def _scroll(self, message: Prompt.ScrollWanted) -> None:
+    @on(PromptArea.ScrollWanted)
+    def _scroll(self, message: PromptArea.ScrollWanted) -> None:
         self.transcript.page(message.pages)
 
     def action_stop(self) -> None:
@@ -337,9 +386,7 @@ class ChatApp(App[None]):
         if self.turns.phase is Phase.LOADING:
             self.engine.stop_loading()
         self.turns.stop()
-        if self.turns.editing is not None:
-            self.turns.edit(None)
-            self.prompt.show(self.turns.unsent)
+        self.turns.leave_edit()
 
     def action_version(self, node: str, way: str) -> None:
         """Show the earlier or the later version of a message (its arrows were clicked)."""
@@ -349,7 +396,7 @@ class ChatApp(App[None]):
         """Ctrl+C: copy a selection, else stop the answer; pressed twice, quit."""
         selected = self.screen.get_selected_text() or self.prompt.selected_text
         if selected:
-            self.copy_text(selected, "the selection")
+            self._copy(selected, "the selection")
             self.screen.clear_selection()
             return
         now = time.monotonic()
@@ -359,7 +406,7 @@ class ChatApp(App[None]):
         self._interrupted_at = now
         self.turns.stop()
         said = "press Ctrl+C again to quit"
-        self.say_briefly(said)
+        self._status.flash(said)
         if isinstance(self.screen, ModalScreen):  # which covers the status line
             self.notify(said, timeout=_QUIT_WITHIN_S)
 
@@ -371,72 +418,44 @@ class ChatApp(App[None]):
 
     def action_command(self, name: str) -> None:
         """Run a command from a key or the palette."""
-        if self._may_run(name, ""):
+        if commands.may_run(name, "", self.turns.phase):
             self._run_command(name, "")
+        else:
+            self._gate.refuse()
 
     def _run_command(self, name: str, argument: str) -> None:
         try:
-            commands.find(name).run(self, argument)
+            commands.find(name).run(self._parts, argument)
         except LocalspecError as error:
             self.transcript.say(*in_words(error), error=True)
 
     # What commands and turns ask for
 
-    def say_briefly(self, text: str) -> None:
-        """A short answer in the status line."""
-        self._status.flash(text)
-
-    def show_help(self) -> None:
-        """Open the help, or close it."""
+    def _show_help(self) -> None:
         if isinstance(self.screen, HelpScreen):
             self.pop_screen()
         else:
             self.push_screen(HelpScreen(self.commands))
-
-    def compare(self) -> None:
-        """Answer the current prompt twice, without and with speculation, side by side."""
-        if self.session is None or not self.turns.free():
-            return
-        if self.session.speculation_note:
-            raise UsageError(f"there is nothing to compare: {self.session.speculation_note}")
-        typed = attach.expand(commands.message_text(self.prompt.text))
-        text, before = question(self.shelf.record.messages(), typed)
-        self.turns.compare(text, before)
-        self.push_screen(CompareScreen(text, self.engine.stop))
 
     def leave(self) -> None:
         """Quit; a running answer is stopped, the engine ends by itself."""
         self.engine.shut_down()
         self.exit()
 
-    def give_back(self, text: str) -> None:
-        """Return a text to the input unless something else was typed meanwhile."""
-        if text and not self.prompt.text:
-            self.prompt.show(text)
-
-    def turn_began(self) -> None:
-        """An answer is on its way: figures move from now on."""
-        self.dashboard.run(True)
+    def _phase_changed(self) -> None:
         self.show_phase()
-        self.pairs.redraw()
-
-    def turn_ended(self) -> None:
-        """The answer is there: settle the figures."""
-        self.dashboard.run(False)
-        self.show_phase()
-        self.dashboard.refresh()
         self.pairs.redraw()
 
     def show_phase(self) -> None:
         """The status line for what is going on."""
-        text, hint = self.turns.shown()
+        text, hint = self._gate.shown()
         self._status.settle()
         self._status.lasting(text, hint=hint, tail=legend() if self.transcript.by_origin else None)
 
-    def show_prompt_progress(self, progress: PromptProgress) -> None:
+    def _prompt_read(self, progress: PromptProgress) -> None:
         """The prompt is being read."""
         if self.turns.phase is Phase.ANSWERING:
-            text = f"reading {numbers.count(progress.total)} tokens"
+            text = f"reading {formats.count(progress.total)} tokens"
             share = progress.done / progress.total if progress.total else 1.0
             self._status.lasting(text, share, hint="Esc stops")
             if progress.done >= progress.total:
@@ -446,9 +465,8 @@ class ChatApp(App[None]):
 
     def on_resize(self) -> None:
         """Let the panel follow the terminal's size."""
-        self.call_after_refresh(self.dashboard.place)
+        self.call_after_refresh(lambda: self.dashboard.place(self.size))
 
-    def copy_text(self, text: str, what: str) -> None:
-        """Put a text into the clipboard."""
+    def _copy(self, text: str, what: str) -> None:
         self.copy_to_clipboard(text)
-        self.say_briefly(f"copied {what}: {len(text):,} characters")
+        self._status.flash(f"copied {what}: {len(text):,} characters")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from textual.selection import Selection
 
 MARK = "▸"
+MUTED, HEAD, KEY = "$foreground 65%", "bold $text-primary", "bold $text-accent"
 
 
 class Plain(Widget):

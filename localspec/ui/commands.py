@@ -3,27 +3,68 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.history import exchange
-from localspec.chat.settings import Gamma
 from localspec.errors import UsageError
-from localspec.limits import MAX_GAMMA
 from localspec.pairs.folders import user_path
 from localspec.safe_text import one_line, safe
 from localspec.ui import parameters
-from localspec.ui.conversation import attach, copying
-from localspec.ui.conversation.turns import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
-from localspec.ui.panel.panel import PanelForm
+from localspec.ui.conversation import extracts
+from localspec.ui.conversation.gate import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
+from localspec.ui.panel.dashboard import PanelForm
+from localspec.ui.screens import compare
 from localspec.ui.screens.history import HistoryScreen
 
 if TYPE_CHECKING:
+    from localspec.process.client import EngineClient
     from localspec.process.messages import SessionInfo
-    from localspec.ui.app import ChatApp
+    from localspec.ui.conversation.prompt import PromptArea
+    from localspec.ui.conversation.shelf import Shelf
+    from localspec.ui.conversation.transcript import Transcript
+    from localspec.ui.conversation.turns import Turns
+    from localspec.ui.in_use import InUse
+    from localspec.ui.pair_work import Pairs
+    from localspec.ui.panel.dashboard import Dashboard
 
-Action: TypeAlias = "Callable[[ChatApp, str], None]"
+Action: TypeAlias = "Callable[[Parts, str], None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What commands work on; the app makes each of them once.
+
+    Attributes:
+        say: says something briefly.
+        copy: puts a text into the clipboard; its second argument says what it is.
+        open: shows a screen, and calls what follows with its result.
+        show_phase: says anew what is going on.
+        show_help: opens the help, or closes it.
+        leave: quits.
+    """
+
+    engine: EngineClient
+    turns: Turns
+    shelf: Shelf
+    in_use: InUse
+    pairs: Pairs
+    dashboard: Dashboard
+    transcript: Transcript
+    prompt: PromptArea
+    say: Callable[[str], None]
+    copy: Callable[[str, str], None]
+    open: Callable[..., object]
+    show_phase: Callable[[], None]
+    show_help: Callable[[], None]
+    leave: Callable[[], None]
+
+    def session(self) -> SessionInfo:
+        """What is loaded, which commands about it wait for."""
+        if self.engine.info is None:
+            raise UsageError("the models are not loaded yet", "Wait until loading has ended.")
+        return self.engine.info
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +75,7 @@ class Command:
         name: what follows the slash; also names the key binding.
         argument: what may follow the name, as the help shows it; empty where nothing may.
         meaning: one line for the help and the palette.
-        run: does it; gets the app and the text after the name.
+        run: does it; gets the app's parts and the text after the name.
         keys: key names as Textual spells them, separated by commas; empty for none.
         shown: the keys as people spell them.
         footer: label in the footer; empty where there is no room for it.
@@ -92,196 +133,149 @@ def find(name: str) -> Command:
     )
 
 
-def _session(app: ChatApp) -> SessionInfo:
-    if app.session is None:
-        raise UsageError("the models are not loaded yet", "Wait until loading has ended.")
-    return app.session
+def may_run(name: str, argument: str, phase: Phase) -> bool:
+    """Whether the engine lets a command run now; one that does not exist says so when run."""
+    try:
+        return find(name).can_run(argument, phase)
+    except UsageError:
+        return True
 
 
-def _help(app: ChatApp, argument: str) -> None:  # noqa: ARG001 - one signature for all
-    app.show_help()
-
-
-def _speculation(app: ChatApp, argument: str) -> None:
-    session = _session(app)
+def _speculation(app: Parts, argument: str) -> None:
+    session = app.session()
     wanted = {"": not session.speculation, "on": True, "off": False}.get(argument.lower())
     if wanted is None:
         raise UsageError(f"speculation cannot be “{argument}”", "Say /speculation on or off.")
     if wanted and session.speculation_note:
         raise UsageError(f"speculation is not available: {session.speculation_note}")
     app.engine.speculate(wanted)
-    app.say_briefly(f"speculation {'on' if wanted else 'off'} from the next round on")
+    app.say(f"speculation {'on' if wanted else 'off'} from the next round on")
 
 
-def _origin(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+def _origin(app: Parts, _argument: str) -> None:
     app.transcript.show_origins(not app.transcript.by_origin)
     app.show_phase()
 
 
-def _panel(app: ChatApp, argument: str) -> None:
+def _panel(app: Parts, argument: str) -> None:
     if argument and argument.lower() not in list(PanelForm):
         raise UsageError(f"the panel cannot be “{argument}”", "Say /panel full, compact or off.")
     app.dashboard.cycle(argument.lower())
 
 
-def _regenerate(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    if not app.engine.alive:
+def _regenerate(app: Parts, _argument: str) -> None:
+    if app.engine.alive:
+        app.turns.regenerate()
+    else:
         # What came to nothing with the engine stands in the input again.
         app.in_use.reload(app.prompt.submit if app.prompt.text else app.turns.regenerate)
-        return
-    _session(app)
-    app.turns.regenerate()
 
 
-def _copy(app: ChatApp, argument: str) -> None:
+def _copy(app: Parts, argument: str) -> None:
     try:
-        text, name = copying.wanted(app.transcript.items, argument.lower())
+        app.copy(*extracts.to_copy(app.transcript.items, argument.lower()))
     except UsageError as error:
-        app.say_briefly(error.message)
-    else:
-        app.copy_text(text, name)
+        app.say(error.message)
 
 
-def _read(app: ChatApp, argument: str) -> None:
+def _read(app: Parts, argument: str) -> None:
     if not argument:
         raise UsageError("/read needs a file", "Name a text file, or write @FILE in a message.")
-    app.prompt.insert(safe(attach.attached(user_path(argument))) + "\n\n")
+    app.prompt.insert(safe(extracts.attached(user_path(argument))) + "\n\n")
 
 
-def _set(app: ChatApp, argument: str) -> None:
-    session = _session(app)
-    name, _, value = argument.partition(" ")
-    if value.strip():
-        app.engine.configure(parameters.changed(session.settings, name, value.strip()))
-    elif name:
-        raise UsageError(f"/set {name} needs a value", f"Say /set {name} NUMBER.")
-    app.transcript.say(f"for the answers to come: {parameters.shown(_session(app).settings)}")
-
-
-def _pairs(app: ChatApp, argument: str) -> None:
+def _pairs(app: Parts, argument: str) -> None:
     if argument:
         app.in_use.switch(argument)
-    else:
-        app.pairs.show()
+    elif (screen := app.pairs.screen()) is not None:
+        app.open(screen)
 
 
-def _system(app: ChatApp, argument: str) -> None:
-    session = _session(app)
+def _compare(app: Parts, _argument: str) -> None:
+    if note := app.session().speculation_note:
+        raise UsageError(f"there is nothing to compare: {note}")
+    typed = extracts.expand(message_text(app.prompt.text))
+    text, before = compare.question(app.turns.messages(), typed)
+    app.turns.compare(text, before)
+    app.open(compare.CompareScreen(text, app.engine.stop))
+
+
+def _set(app: Parts, argument: str) -> None:
+    name, _, value = argument.partition(" ")
+    if value.strip():
+        settings = app.session().settings
+        app.engine.configure(parameters.changed(settings, name, value.strip()))
+    elif name:
+        raise UsageError(f"/set {name} needs a value", f"Say /set {name} NUMBER.")
+    app.transcript.say(f"for the answers to come: {parameters.shown(app.session().settings)}")
+
+
+def _system(app: Parts, argument: str) -> None:
+    settings = app.session().settings
     if not argument:
-        current = session.settings.system_prompt
+        current = settings.system_prompt
         app.transcript.say(f"system prompt: {current}" if current else "no system prompt")
         return
     prompt = "" if argument in {"none", "off"} else argument
-    app.engine.configure(replace(session.settings, system_prompt=prompt))
-    app.transcript.say(
-        "system prompt set for the answers to come" if prompt else "system prompt removed"
-    )
+    app.engine.configure(replace(settings, system_prompt=prompt))
+    done = "set for the answers to come" if prompt else "removed"
+    app.transcript.say(f"system prompt {done}")
 
 
-def _gamma(app: ChatApp, argument: str) -> None:
-    session = _session(app)
+def _gamma(app: Parts, argument: str) -> None:
+    settings = app.session().settings
     if not argument:
-        app.transcript.say(f"gamma: {session.settings.gamma}")
+        app.transcript.say(f"gamma: {settings.gamma}")
         return
-    if argument != "auto" and not (argument.isascii() and argument.isdigit() and len(argument) < 9):
-        raise UsageError(
-            f"gamma cannot be “{argument}”",
-            f"Say /gamma auto, or how many tokens to draft: 0 to {MAX_GAMMA}.",
-        )
-    gamma: Gamma = "auto" if argument == "auto" else int(argument)
-    if isinstance(gamma, int) and gamma > MAX_GAMMA:
-        raise UsageError(
-            f"gamma cannot be {gamma}", f"At most {MAX_GAMMA} tokens are drafted at a time."
-        )
-    app.engine.configure(replace(session.settings, gamma=gamma))
+    gamma = parameters.gamma(argument)
+    app.engine.configure(replace(settings, gamma=gamma))
     app.transcript.say(f"gamma {gamma} from the next round on")
 
 
-def _temperature(app: ChatApp, argument: str) -> None:
-    session = _session(app)
-    sampling = session.settings.sampling
+def _temperature(app: Parts, argument: str) -> None:
+    settings = app.session().settings
     if not argument:
-        app.transcript.say(f"temperature: {sampling.temperature:g}")
+        app.transcript.say(f"temperature: {settings.sampling.temperature:g}")
         return
-    try:
-        temperature = float(argument)
-    except ValueError:
-        raise UsageError(
-            f"the temperature cannot be “{argument}”", "Say a number, 0 for greedy: /temp 0.7"
-        ) from None
-    sampling = replace(sampling, temperature=temperature)
-    app.engine.configure(replace(session.settings, sampling=sampling))
-    app.transcript.say(f"temperature {temperature:g} for the answers to come")
+    changed = parameters.changed(settings, "temp", argument)
+    app.engine.configure(changed)
+    app.transcript.say(f"temperature {changed.sampling.temperature:g} for the answers to come")
 
 
-def _history(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+def _history(app: Parts, _argument: str) -> None:
     screen = HistoryScreen(app.shelf, app.shelf.record.header.id)
-    app.push_screen(screen, lambda chosen: app.shelf.open(chosen) if chosen else None)
+    app.open(screen, lambda chosen: app.shelf.open(chosen) if chosen else None)
 
 
-def _edit(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    _session(app)
-    app.turns.edit_earlier()
-
-
-def _earlier(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    app.shelf.step_newest(-1)
-
-
-def _later(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    app.shelf.step_newest(1)
-
-
-def _export(app: ChatApp, argument: str) -> None:
+def _export(app: Parts, argument: str) -> None:
     form, _, rest = argument.partition(" ")
     if form not in exchange.FORMS:
         ending = argument.rpartition(".")[2].lower()
         form, rest = (ending if ending in exchange.FORMS else "md"), argument
-    path = user_path(rest.strip()) if rest.strip() else None
-    app.shelf.export(form, path)
+    app.shelf.export(form, user_path(rest.strip()) if rest.strip() else None)
 
 
-def _import(app: ChatApp, argument: str) -> None:
-    _session(app)
+def _import(app: Parts, argument: str) -> None:
     if not argument:
         raise UsageError("/import needs a file", "Name a file that /export has written.")
     app.shelf.import_file(user_path(argument))
 
 
-def _compare(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    _session(app)
-    app.compare()
-
-
-def _title(app: ChatApp, argument: str) -> None:
-    title = one_line(argument, 100)
-    if not app.shelf.record.messages():
+def _title(app: Parts, argument: str) -> None:
+    record, title = app.shelf.record, one_line(argument, 100)
+    if not record.nodes():
         raise UsageError("there is no conversation yet", "Ask something first.")
     if title:
-        app.shelf.record.rename(title)
-    app.transcript.say(f"title: {app.shelf.record.header.title}")
+        record.rename(title)
+    app.transcript.say(f"title: {record.header.title}")
 
 
-def _compact(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    _session(app)
-    app.turns.compact()
-
-
-def _thoughts(app: ChatApp, argument: str) -> None:  # noqa: ARG001
+def _thoughts(app: Parts, _argument: str) -> None:
     app.transcript.show_thoughts(not app.transcript.thoughts_shown)
 
 
-def _clear(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    _session(app)
-    app.turns.clear()
-
-
-def _quit(app: ChatApp, argument: str) -> None:  # noqa: ARG001
-    app.leave()
-
-
 COMMANDS = (
-    Command("help", "", "keys and commands", _help, "f1", "F1", "Help"),
+    Command("help", "", "keys and commands", lambda app, _: app.show_help(), "f1", "F1", "Help"),
     Command(
         "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
         _speculation, "f2,ctrl+t", "F2, Ctrl+T", "Speculation",
@@ -306,16 +300,17 @@ COMMANDS = (
     ),
     Command(
         "edit", "", "change an earlier message; again for the one before",
-        _edit, "f8", "F8", "Edit",
+        lambda app, _: app.turns.edit_earlier(), "f8", "F8", "Edit",
         when=IDLE,
     ),
     Command(
         "earlier", "", "go back to an earlier version of an answer or a message",
-        _earlier, "f9,alt+left", "F9, Alt+Left",
+        lambda app, _: app.shelf.step_newest(-1), "f9,alt+left", "F9, Alt+Left",
         when=IDLE,
     ),
     Command(
-        "later", "", "go on to a later version", _later, "f10,alt+right", "F10, Alt+Right",
+        "later", "", "go on to a later version",
+        lambda app, _: app.shelf.step_newest(1), "f10,alt+right", "F10, Alt+Right",
         when=IDLE,
     ),
     Command(
@@ -357,11 +352,12 @@ COMMANDS = (
         when=IDLE,
     ),
     Command(
-        "compact", "", "have the model sum the conversation up and go on from there", _compact,
+        "compact", "", "have the model sum the conversation up and go on from there",
+        lambda app, _: app.turns.compact(),
         when=IDLE,
     ),
-    Command("clear", "", "begin a new conversation", _clear, when=IDLE),
-    Command("quit", "", "leave", _quit, "ctrl+q", "Ctrl+Q", "Quit"),
+    Command("clear", "", "begin a new conversation", lambda app, _: app.turns.clear(), when=IDLE),
+    Command("quit", "", "leave", lambda app, _: app.leave(), "ctrl+q", "Ctrl+Q", "Quit"),
 )  # fmt: skip
 
 
@@ -382,6 +378,12 @@ def spelt(keys: str) -> str:
 
 # What also works while a dialogue is open. The rest would act on what stands behind it.
 EVERYWHERE = ("help", "quit")
+
+
+def hints(commands: Sequence[Command]) -> list[tuple[str, str]]:
+    """Keys of what works everywhere, and what they do."""
+    return [(one.shown, one.footer.lower()) for one in commands if one.name in EVERYWHERE]
+
 
 # Keys that are no commands; the help lists them first.
 OTHER_KEYS = (

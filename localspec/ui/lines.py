@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.safe_text import one_line
-from localspec.ui.bases import Uncopied
+from localspec.ui.bases import HEAD, KEY, MUTED, Uncopied
 from localspec.ui.commands import COMMANDS
 from localspec.ui.panel import drawing
 
@@ -32,14 +32,14 @@ class TitleLine(Static, Uncopied):
 
     def show(self, session: SessionInfo | None) -> None:
         """Name what has been loaded, if anything has."""
-        pieces = [("localspec", "bold $text-primary")]
+        pieces = [("localspec", HEAD)]
         if session is not None:
             models = session.target_name + (
                 f" + {session.draft_name}" if session.draft_name else ""
             )
             pieces += [
                 (f"  {one_line(session.pair_name, 40)}", "bold"),
-                (f"  {one_line(models, 100)}", "$foreground 65%"),
+                (f"  {one_line(models, 100)}", MUTED),
             ]
         self.update(Content.assemble(*pieces), layout=False)
 
@@ -56,12 +56,12 @@ class StatusLine(Static, Uncopied):
         self, text: str, share: float | None = None, *, hint: str = "", tail: Content | None = None
     ) -> None:
         """What the app is doing, with a bar where a share of 1 is known."""
-        parts = [Content.assemble((one_line(text), "$foreground 65%"))]
+        parts = [Content.assemble((one_line(text), MUTED))]
         if share is not None:
             parts.append(drawing.bar(share, _BAR, "$primary"))
             parts.append(Content(f"{100 * share:.0f} %"))
         if hint:
-            parts.append(Content.assemble((hint, "$foreground 65%")))
+            parts.append(Content.assemble((hint, MUTED)))
         if tail is not None:
             parts.append(tail)
         self._lasting = Content("  ").join(parts)
@@ -72,7 +72,7 @@ class StatusLine(Static, Uncopied):
         """A short answer that goes away by itself."""
         if self._timer is not None:
             self._timer.stop()
-        self.update(Content.assemble((one_line(text), "bold $text-accent")), layout=False)
+        self.update(Content.assemble((one_line(text), KEY)), layout=False)
         self._timer = self.set_timer(_FLASH_S, self._unflash)
 
     def settle(self) -> None:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 from localspec import formats
-from localspec.errors import Cancelled, UsageError
+from localspec.errors import Cancelled, UsageError, in_words
 from localspec.pairs import installed, listing, pull, remove, request
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.request import PullRequest
-from localspec.ui.commands import EVERYWHERE
-from localspec.ui.conversation.turns import REASONS, Phase
+from localspec.ui.conversation.gate import Gate, Phase
 from localspec.ui.screens.pairs import PairsScreen
 from localspec.ui.screens.pairs_lines import PairsState, Work
-from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
-    from localspec.pairs.listing import Row
+    from localspec.pairs.listing import PairRow
     from localspec.pairs.pull import PullPlan, PullProgress
-    from localspec.ui.app import ChatApp
+    from localspec.process.client import EngineClient
 
 _STOP_WITHIN_S = 2.0
 
@@ -43,12 +41,29 @@ class Pairs:
     """Knows what the pairs screen shows, whether it is open or not; lives in the screen's thread.
 
     Args:
-        app: the app.
+        gate: knows what the engine is doing.
+        engine: knows the pair in use.
+        use: loads another pair.
+        tell: says in the conversation what became of a pull while the screen is closed.
+        hints: keys of the app that work on the screen as well, and what they do.
         post: takes messages from any thread.
     """
 
-    def __init__(self, app: ChatApp, post: Callable[[Message], object]) -> None:
-        self._app = app
+    def __init__(
+        self,
+        *,
+        gate: Gate,
+        engine: EngineClient,
+        use: Callable[[str], None],
+        tell: Callable[..., None],
+        hints: Sequence[tuple[str, str]],
+        post: Callable[[Message], object],
+    ) -> None:
+        self._gate = gate
+        self._engine = engine
+        self._switch = use
+        self._tell_outside = tell
+        self._hints = hints
         self._post = post
         self._patience = Patience()
         self._thread: threading.Thread | None = None
@@ -58,20 +73,20 @@ class Pairs:
 
     # What the user asks for
 
-    def show(self) -> None:
-        """Open the screen; it closes itself."""
+    def screen(self) -> PairsScreen | None:
+        """The screen to be opened, which closes itself; None while it is open."""
         if self._screen is not None:
-            return
+            return None
         self._screen = PairsScreen(self)
-        self._app.push_screen(self._screen)
         self.refresh()
+        return self._screen
 
     def closed(self) -> None:
         """The screen has been closed; a pull goes on."""
         self._screen = None
         self.step_back()
 
-    def act(self, row: Row) -> None:
+    def act(self, row: PairRow) -> None:
         """Do what Enter does on `row`: use it, check it, or pull what was checked."""
         state = self.state
         state.doomed = ""
@@ -95,7 +110,7 @@ class Pairs:
             return False
         return self._check(text, wanted, typed=True)
 
-    def remove(self, row: Row) -> None:
+    def remove(self, row: PairRow) -> None:
         """Remove `row` when it is asked for the second time."""
         state = self.state
         if row.name == state.in_use:
@@ -125,7 +140,7 @@ class Pairs:
 
     def refresh(self) -> None:
         """Look at the disk and at the catalogue again."""
-        session = self._app.session
+        session = self._engine.info
         self.state.in_use = session.pair_name if session is not None else ""
         threading.Thread(target=self._list_safely, name="pairs list", daemon=True).start()
 
@@ -136,11 +151,8 @@ class Pairs:
 
     def app_hints(self) -> list[tuple[str, str]]:
         """Keys of the app that work on the screen as well, and what they do."""
-        stop = [("Ctrl+C", "stop the answer")] if self._app.turns.phase is Phase.ANSWERING else []
-        general = [
-            (one.shown, one.footer.lower()) for one in self._app.commands if one.name in EVERYWHERE
-        ]
-        return [*stop, *general, ("Ctrl+P", "palette")]
+        stop = [("Ctrl+C", "stop the answer")] if self._gate.phase is Phase.ANSWERING else []
+        return [*stop, *self._hints, ("Ctrl+P", "palette")]
 
     def shut_down(self) -> None:
         """The app ends: stop, and give the thread a moment to let go of its files."""
@@ -193,11 +205,11 @@ class Pairs:
     # Around it
 
     def _use(self, name: str) -> None:
-        self._app.in_use.switch(name)
-        if self._app.session is None and self._screen is not None:
+        self._switch(name)
+        if self._engine.info is None and self._screen is not None:
             self._screen.dismiss()
         else:
-            self._say(REASONS[self._app.turns.phase])
+            self._say(self._gate.reason)
 
     def _check(self, name: str, wanted: PullRequest, *, typed: bool = False) -> bool:
         return self._begin(Work.CHECKING, name, lambda: self._look(wanted), typed=typed)
@@ -262,7 +274,7 @@ class Pairs:
         """Say how the work ended, where the user is now."""
         state = self.state
         if self._screen is None and state.work in (Work.PULLING, Work.REMOVING):
-            self._app.transcript.say(f"{state.name}: {text}", remedy, error=failed)
+            self._tell_outside(f"{state.name}: {text}", remedy, error=failed)
         state.end((f"{'✗ ' if failed else ''}{text}", remedy))
         if state.typed:
             state.typed, state.name = False, ""

@@ -1,4 +1,4 @@
-"""`/set`: every parameter of a conversation, shown and changed."""
+"""Every parameter of a conversation, shown and changed, in the words of a user."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.engine.params import SamplingParams
 from localspec.errors import UsageError
+from localspec.limits import MAX_GAMMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from localspec.chat.settings import ChatSettings
+    from localspec.chat.settings import ChatSettings, Gamma
 
 _LEFT_OUT = ("logit_bias",)
 
@@ -59,6 +60,26 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     sampling = replace(settings.sampling, **{inner: taken})
     repeatable = settings.repeatable if plain != "seed" else taken is not None
     return replace(settings, sampling=sampling, repeatable=repeatable)
+
+
+def gamma(value: str) -> Gamma:
+    """How many tokens to draft, as a user says it.
+
+    Raises:
+        UsageError: it is neither a number that can be drafted nor ``auto``.
+    """
+    if value == "auto":
+        return "auto"
+    if not (value.isascii() and value.isdigit() and len(value) < 9):
+        raise UsageError(
+            f"gamma cannot be “{value}”",
+            f"Say /gamma auto, or how many tokens to draft: 0 to {MAX_GAMMA}.",
+        )
+    if int(value) > MAX_GAMMA:
+        raise UsageError(
+            f"gamma cannot be {int(value)}", f"At most {MAX_GAMMA} tokens are drafted at a time."
+        )
+    return int(value)
 
 
 def _value(settings: ChatSettings, name: str) -> object:

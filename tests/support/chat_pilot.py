@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.timer import Timer
 
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.turns import Phase
+from localspec.ui.conversation.gate import Phase
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
 from localspec.safe_text import one_line
-from localspec.ui.conversation.copying import code_blocks
+from localspec.ui.conversation.extracts import code_blocks
 from localspec.ui.conversation.items import Answer, Item, Notice, Question
 
 # What must never reach a terminal as it is. A tab is laid out as blanks before it does.
@@ -81,9 +82,13 @@ class Shown:
     controls: str = ""
 
     def step(self, what: str, do: Callable[[], object]) -> object:
-        began = time.thread_time()
-        done = do()
-        self.slowest = max(self.slowest, (time.thread_time() - began, what))
+        gc.disable()  # it would walk what thousands of tests before this one have left
+        try:
+            began = time.thread_time()
+            done = do()
+            self.slowest = max(self.slowest, (time.thread_time() - began, what))
+        finally:
+            gc.enable()
         return done
 
     def look(self, item: Item, width: int) -> None:

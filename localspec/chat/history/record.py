@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText
 from localspec.chat.history import parameters
-from localspec.chat.history.records import Header, PairReference, Stored, title_of
-from localspec.chat.history.tree import Node, Tree, fresh_id
+from localspec.chat.history.tree import (
+    Header,
+    Node,
+    PairReference,
+    Stored,
+    Tree,
+    fresh_id,
+    title_of,
+)
 
 if TYPE_CHECKING:
     from localspec.chat.events import TurnEvent
@@ -108,6 +115,16 @@ class Record:
         """What was said before a message of the path in force."""
         path = self.tree.path()
         return [one.message for one in path[: [one.id for one in path].index(node)]]
+
+    def question_before(self, node: str | None) -> Node | None:
+        """The question before `node` (None for the end) in the path in force."""
+        found = None
+        for one in self.tree.path():
+            if one.id == node:
+                break
+            if one.message.role is Role.USER:
+                found = one
+        return found
 
     def hear(self, event: TurnEvent) -> None:
         """Text of the running answer (another thread; costs next to nothing)."""

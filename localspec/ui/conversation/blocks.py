@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from textual.content import Content
 
-FAINT = "$foreground 65%"
 _RULE = "$foreground 45%"
 _CODE_STYLE = "on $foreground 7%"
 _NARROWEST = 8
@@ -43,7 +43,7 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Grid:
     """Cells by row; the first row is the head."""
 
     rows: tuple[tuple[Content, ...], ...]
@@ -59,7 +59,7 @@ class Gap:
     """An empty line."""
 
 
-Body: TypeAlias = Paragraph | Code | Table | Rule | Gap
+Body: TypeAlias = Paragraph | Code | Grid | Rule | Gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,15 @@ class Block:
 
     frame: Frame
     body: Body
+
+
+# As many lines as are laid out in one step; one that is longer is divided.
+_PART = re.compile(r".{1,2000}(?:\n|\Z)|.{2000}", re.DOTALL)
+
+
+def divided(text: str) -> list[str]:
+    """`text` in parts that are laid out in some milliseconds each; no text is one empty part."""
+    return [part.removesuffix("\n") for part in _PART.findall(text)] or [""]
 
 
 def lay_out(blocks: Iterable[Block], width: int) -> list[Content]:
@@ -88,7 +97,7 @@ def _body_lines(body: Body, room: int) -> Sequence[Content]:
             return text.wrap(room)
         case Code(lines):
             return _code_lines(lines, room)
-        case Table(rows):
+        case Grid(rows):
             return _table_lines(rows, room)
         case Rule():
             return [Content.styled("─" * room, _RULE)]

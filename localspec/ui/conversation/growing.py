@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from textual.content import Content
 
 from localspec.chat.events import Origin
+from localspec.ui.bases import MUTED
 from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph
 from localspec.ui.conversation.markdown_blocks import parse
 
@@ -136,6 +137,4 @@ class GrowingOrigins:
 
 def legend() -> Content:
     """What the two looks of a text by origin mean."""
-    return Content.assemble(
-        ("from the draft", DRAFT_STYLE), ("  ·  the target's own", "$foreground 65%")
-    )
+    return Content.assemble(("from the draft", DRAFT_STYLE), ("  ·  the target's own", MUTED))

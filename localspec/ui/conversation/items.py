@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from textual.content import Content
 
+from localspec import formats
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason
 from localspec.safe_text import one_line, safe
-from localspec.ui import numbers
-from localspec.ui.conversation.blocks import Block, Frame, Paragraph, lay_out
+from localspec.ui.bases import HEAD, KEY, MUTED
+from localspec.ui.conversation.blocks import Block, Frame, Paragraph, divided, lay_out
 from localspec.ui.conversation.growing import (
     LONGEST_PIECE,
     Growing,
@@ -38,8 +39,6 @@ Figures: TypeAlias = "Mapping[str, Any]"
 """How an answer was made, by name; `figures_of` says what there can be."""
 
 _SHOWN_OF_QUESTION, _SHOWN_OF_NOTICE = 20_000, 5000
-_MUTED = "$foreground 65%"
-_FAINT = "$foreground 65%"
 _INDENT = Content("  ")
 _ENDINGS = {
     FinishReason.STOP: "",
@@ -64,6 +63,11 @@ class Item(ABC):
         self.strips: dict[int, tuple[int, Strip]] = {}
         self._lines: list[Content] = []
         self._width = 0
+
+    @property
+    def shown(self) -> Sequence[Content]:
+        """The lines that are laid out, for the width they were last asked for."""
+        return self._lines
 
     def lines(self, width: int) -> list[Content]:
         """All lines, the empty one below included, however long that takes."""
@@ -100,23 +104,24 @@ class Item(ABC):
 
 
 class _Short(Item):
-    """An item that is laid out in one step."""
+    """An item that does not grow."""
 
-    _done = False
+    _parts: Iterator[list[Content]] = iter(())
 
     def _begin(self) -> None:
-        self._done = False
+        self._parts = self._lay_out(self._width)
 
     def _step(self) -> bool:
-        if self._done:
+        part = next(self._parts, None)
+        if part is None:
             return False
-        self._lines, self._done = [*self._lay_out(self._width), Content("")], True
-        self.strips.clear()  # a frame may have come in between, and drawn nothing
+        self.strips.pop(len(self._lines) - 1, None)  # a frame may have drawn the empty line
+        self._lines[-1:] = [*part, Content("")]
         return True
 
     @abstractmethod
-    def _lay_out(self, width: int) -> list[Content]:
-        """All lines but the empty one below."""
+    def _lay_out(self, width: int) -> Iterator[list[Content]]:
+        """All lines but the empty one below, a step's worth at a time."""
 
 
 def _shortened(text: str, limit: int) -> str:
@@ -135,17 +140,18 @@ class Question(_Short):
 
     def __init__(self, text: str, place: Place | None = None) -> None:
         super().__init__(place)
-        self._text = Content(_shortened(text, _SHOWN_OF_QUESTION))
+        self._text = _shortened(text, _SHOWN_OF_QUESTION)
 
-    def _lay_out(self, width: int) -> list[Content]:
+    def _lay_out(self, width: int) -> Iterator[list[Content]]:
         bar = Content.styled("▌ ", "$primary")
-        lines = _wrapped(self._text, bar, bar, width)
+        parts = [Content(part) for part in divided(self._text)]
         if versions := version_mark(self.place):
-            lines += _wrapped(versions, bar, bar, width)
-        return [
-            line.pad_right(max(0, width - line.cell_length)).stylize_before("on $foreground 6%")
-            for line in lines
-        ]
+            parts.append(versions)
+        for part in parts:
+            yield [
+                line.pad_right(max(0, width - line.cell_length)).stylize_before("on $foreground 6%")
+                for line in _wrapped(part, bar, bar, width)
+            ]
 
 
 class Notice(_Short):
@@ -153,17 +159,16 @@ class Notice(_Short):
 
     def __init__(self, text: str, remedy: str = "", *, error: bool = False) -> None:
         super().__init__()
-        self._mark = ("✗ ", "bold $text-error") if error else ("• ", _MUTED)
+        self._mark = ("✗ ", "bold $text-error") if error else ("• ", MUTED)
         self._text = Content.styled(
-            _shortened(text, _SHOWN_OF_NOTICE), "$text-error" if error else _MUTED
+            _shortened(text, _SHOWN_OF_NOTICE), "$text-error" if error else MUTED
         )
-        self._remedy = Content.styled(_shortened(remedy, _SHOWN_OF_NOTICE), _MUTED)
+        self._remedy = Content.styled(_shortened(remedy, _SHOWN_OF_NOTICE), MUTED)
 
-    def _lay_out(self, width: int) -> list[Content]:
-        lines = _wrapped(self._text, Content.styled(*self._mark), _INDENT, width)
+    def _lay_out(self, width: int) -> Iterator[list[Content]]:
+        yield _wrapped(self._text, Content.styled(*self._mark), _INDENT, width)
         if self._remedy:
-            lines += _wrapped(self._remedy, _INDENT, _INDENT, width)
-        return lines
+            yield _wrapped(self._remedy, _INDENT, _INDENT, width)
 
 
 class Welcome(_Short):
@@ -173,8 +178,8 @@ class Welcome(_Short):
         super().__init__()
         self._session = session
 
-    def _lay_out(self, width: int) -> list[Content]:
-        return [line for part in welcome(self._session) for line in part.wrap(width)]
+    def _lay_out(self, width: int) -> Iterator[list[Content]]:
+        yield [line for part in welcome(self._session) for line in part.wrap(width)]
 
 
 def welcome(session: SessionInfo) -> list[Content]:
@@ -192,15 +197,12 @@ def welcome(session: SessionInfo) -> list[Content]:
         "F1": "all keys and commands",
     }
     return [
-        Content.styled(one_line(session.pair_name, 60), "bold $text-primary"),
-        Content.assemble(("target  ", _MUTED), one_line(session.target_name, 60)),
-        Content.assemble(("draft   ", _MUTED), one_line(draft, 60) if draft else "none"),
-        Content.styled(how, f"{_MUTED} italic"),
+        Content.styled(one_line(session.pair_name, 60), HEAD),
+        Content.assemble(("target  ", MUTED), one_line(session.target_name, 60)),
+        Content.assemble(("draft   ", MUTED), one_line(draft, 60) if draft else "none"),
+        Content.styled(how, f"{MUTED} italic"),
         Content(""),
-        *(
-            Content.assemble((f"{key:<7}", "bold $text-accent"), (meaning, _MUTED))
-            for key, meaning in keys.items()
-        ),
+        *(Content.assemble((f"{key:<7}", KEY), (meaning, MUTED)) for key, meaning in keys.items()),
     ]
 
 
@@ -283,9 +285,11 @@ class Answer(Item):
             self._start()
         note = footnote(figures, reason, empty=not self._spans)
         self._footnote = Content("  ").join(
-            part for part in (version_mark(self.place), Content.styled(note, _FAINT)) if part
+            part for part in (version_mark(self.place), Content.styled(note, MUTED)) if part
         )
-        self.forget()
+        if self.thought.blocks():
+            self.forget()
+        self._end_due = True  # what is laid out stays: a long answer would vanish for a moment
 
     def show_origins(self, by_origin: bool) -> None:
         """Switch between Markdown and the text by origin; also while it grows."""
@@ -416,11 +420,11 @@ def footnote(figures: Figures, reason: FinishReason | None, *, empty: bool) -> s
     parts = []
     if "generated_tokens" in known:
         tokens = int(known["generated_tokens"])
-        parts.append(f"{numbers.count(tokens)} token{'s' if tokens != 1 else ''}")
+        parts.append(f"{formats.count(tokens)} token{'s' if tokens != 1 else ''}")
     if "tokens_per_second" in known:
-        parts.append(f"{numbers.speed(known['tokens_per_second'])} tokens/s")
+        parts.append(f"{formats.speed(known['tokens_per_second'])} tokens/s")
     if "acceptance_rate" in known:
-        parts.append(f"{numbers.percent(known['acceptance_rate'])} accepted")
+        parts.append(f"{formats.percent(known['acceptance_rate'])} accepted")
     if "lossy" in known:
         parts.append(f"lossy {known['lossy']:g}")
     ending = _ENDINGS[reason] if reason is not None else "broken off"

@@ -20,7 +20,8 @@ from textual.content import Content
 from textual.highlight import highlight
 
 from localspec.safe_text import safe
-from localspec.ui.conversation.blocks import FAINT, Block, Code, Frame, Gap, Paragraph, Rule, Table
+from localspec.ui.bases import MUTED
+from localspec.ui.conversation.blocks import Block, Code, Frame, Gap, Grid, Paragraph, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -206,7 +207,7 @@ class _Builder:
 
     def _on_table_close(self, token: Token) -> None:
         self._in_table = False
-        self._emit(Table(tuple(tuple(row) for row in self._rows)))
+        self._emit(Grid(tuple(tuple(row) for row in self._rows)))
 
 
 def code_lines(code: str, language: str) -> tuple[Content, ...]:
@@ -238,14 +239,14 @@ def inline(tokens: Sequence[Token]) -> Content:
         elif kind == "image":
             pieces += [
                 (f"🖼 {token.content}", "italic"),
-                (f" ‹{token.attrs.get('src', '')}›", FAINT),
+                (f" ‹{token.attrs.get('src', '')}›", MUTED),
             ]
         elif kind == "link_open":
             styles.append("underline $text-accent")
             hrefs.append(str(token.attrs.get("href", "")))
         elif kind == "link_close":
             styles.pop()
-            pieces.append((f" ‹{hrefs.pop()}›", FAINT))
+            pieces.append((f" ‹{hrefs.pop()}›", MUTED))
         elif kind in _INLINE:
             styles.append(_INLINE[kind])
         elif kind.endswith("_close"):

@@ -1,23 +1,34 @@
-"""The input: grows with its text, Enter sends, remembers what was sent."""
+"""The input: it grows, Enter sends, and it remembers what was sent and knows what may follow."""
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.message import Message
-from textual.widgets import TextArea
+from textual.widgets import Static, TextArea
 
-from localspec.safe_text import safe
+from localspec.pairs.folders import user_path
+from localspec.safe_text import one_line, safe
+from localspec.ui.bases import KEY, MUTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from textual import events
 
+    from localspec.ui.commands import Command
+
 LONGEST_PASTE = 200_000
 _NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter", "ctrl+enter")
+MOST = 6
+_PATH_COMMANDS = ("read", "import")
+_MENTION = re.compile(r"(?:^|.*\s)@(\S*)$", re.DOTALL)
 
 
 class History:
@@ -58,12 +69,11 @@ class History:
         return self._unsent if at_end else self._sent[self._position]
 
 
-class Prompt(TextArea):
+class PromptArea(TextArea):
     """A text area that sends on Enter and breaks the line on Shift+Enter, Ctrl+J or Alt+Enter.
 
     Args:
-        accepts: asked on Enter, before anything else can happen: may this text be sent now? There
-            may be none.
+        accepts: asked on Enter: may this text be sent now? There may be none.
         complete: asked on Tab: the whole text as it may go on, None where nothing is known.
     """
 
@@ -78,6 +88,9 @@ class Prompt(TextArea):
         """Enter was pressed and the text was accepted; the input is empty again."""
 
         text: str
+
+    class NotAccepted(Message):
+        """Enter was pressed and the text stays: it may not be sent now."""
 
     @dataclass
     class PasteRefused(Message):
@@ -128,11 +141,14 @@ class Prompt(TextArea):
     def submit(self) -> None:
         """Send what is typed, if it may be sent now."""
         text = self.text.strip()
-        if self._accepts(text) and text:
-            # Cleared here and not where the message arrives: keys typed on must survive.
+        if not self._accepts(text):
+            self.post_message(self.NotAccepted())
+            return
+        # Cleared here and not where the message arrives: keys typed on must survive.
+        if text:
             self.sent.add(text)
             self.clear()
-            self.post_message(self.Sent(text))
+        self.post_message(self.Sent(text))
 
     async def on_paste(self, event: events.Paste) -> None:
         """Insert a paste as it is, all its lines, without control characters."""
@@ -168,7 +184,127 @@ class Prompt(TextArea):
         """Let the page keys move the conversation: the input itself is small."""
         self.post_message(self.ScrollWanted(pages))
 
+    def put_back(self, text: str) -> None:
+        """Return a text that could not be sent, before what was typed meanwhile."""
+        self.show("\n".join(part for part in (text, self.text) if part))
+
+    def give_back(self, text: str) -> None:
+        """Return a text that came to nothing, unless something else was typed meanwhile."""
+        if text and not self.text:
+            self.show(text)
+
     def show(self, text: str) -> None:
         """Put `text` into the input, the cursor behind it; it may come from a file."""
         self.text = safe(text)
         self.move_cursor(self.document.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One way to go on.
+
+    Attributes:
+        text: the whole input then.
+        shown: what is completed.
+        meaning: what it does; may be empty.
+    """
+
+    text: str
+    shown: str
+    meaning: str = ""
+
+
+def candidates(text: str, commands: Sequence[Command]) -> list[Suggestion]:
+    """How `text`, with the cursor at its end, may go on."""
+    if mention := _MENTION.match(text):
+        start = text[: len(text) - len(mention[1])]
+        return [Suggestion(start + path, path) for path in paths(mention[1])]
+    if not text.startswith("/") or text.startswith("//") or "\n" in text:
+        return []
+    name, space, argument = text[1:].partition(" ")
+    if not space:
+        return [
+            Suggestion(
+                f"/{one.name} " if one.argument else f"/{one.name}",
+                f"/{one.name} {one.argument}".rstrip(),
+                one.meaning,
+            )
+            for one in commands
+            if one.name.startswith(name.lower()) and one.name != name
+        ]
+    if name in _PATH_COMMANDS:
+        return [Suggestion(f"/{name} {path}", path) for path in paths(argument)]
+    known = next((one for one in commands if one.name == name), None)
+    words = re.findall(r"[a-z][a-z-]*", known.argument) if known is not None else []
+    return [
+        Suggestion(f"/{name} {word}", word)
+        for word in words
+        if word.startswith(argument) and word != argument
+    ]
+
+
+def paths(begun: str) -> list[str]:
+    """Files and folders whose path begins with `begun`; folders end in a separator."""
+    folder, name = os.path.split(begun)
+    try:
+        with os.scandir(user_path(folder or ".")) as entries:
+            found = [
+                os.path.join(folder, one.name) + (os.sep if one.is_dir() else "")  # noqa: PTH118
+                for one in entries
+                if one.name.startswith(name) and (name.startswith(".") or one.name[0] != ".")
+            ]
+    except (OSError, ValueError):
+        return []
+    return sorted(one for one in found if one != begun)[:50]
+
+
+class Completion(Static):
+    """A short list above the input; Tab goes through it.
+
+    Args:
+        commands: the table.
+    """
+
+    def __init__(self, commands: Sequence[Command], *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__("", markup=False, id=id)
+        self._commands = commands
+        self._found: list[Suggestion] = []
+        self._at = -1
+        self.display = False
+
+    def look(self, text: str) -> None:
+        """The input has changed."""
+        if 0 <= self._at < len(self._found) and text == self._found[self._at].text:
+            return  # a completion itself
+        self._found, self._at = candidates(text, self._commands), -1
+        self._draw()
+
+    def next(self) -> str | None:
+        """The input with the next candidate; None where there is none."""
+        if not self._found:
+            return None
+        self._at = (self._at + 1) % len(self._found)
+        chosen = self._found[self._at].text
+        if len(self._found) == 1:
+            self._found, self._at = candidates(chosen, self._commands), -1
+        self._draw()
+        return chosen
+
+    def _draw(self) -> None:
+        self.display = bool(self._found)
+        first = max(0, self._at - MOST + 1)
+        listed = self._found[first : first + MOST]
+        widest = max((cell_len(one_line(one.shown, 40)) for one in listed), default=0)
+        lines = []
+        for index, one in enumerate(listed, first):
+            mark = "▸ " if index == self._at else "  "
+            style = KEY if index == self._at else "bold"
+            line = Content.assemble(
+                mark, (set_cell_size(one_line(one.shown, 40), widest), style),
+                (f"  {one.meaning}" if one.meaning else "", MUTED),
+            )  # fmt: skip
+            lines.append(line)
+        more = len(self._found) - MOST
+        if more > 0:
+            lines.append(Content.styled(f"  and {more} more; Tab goes on", MUTED))
+        self.update(Content("\n").join(lines))

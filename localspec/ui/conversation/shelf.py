@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from textual.message import Message
-
-from localspec.chat.conversation import Role
 from localspec.chat.history import exchange, parameters
-from localspec.chat.history.keeper import Keeper
-from localspec.chat.history.record import Place, Record
-from localspec.chat.history.records import PairReference, Stored
-from localspec.errors import ConversationError, LocalspecError
-from localspec.process.messages import Open
-from localspec.ui.wording import in_words
+from localspec.chat.history.tree import PairReference, Stored
+from localspec.errors import ConversationError, in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
 
     from textual.timer import Timer
 
-    from localspec.chat.conversation import Message as ChatMessage
-    from localspec.chat.events import TurnEvent
+    from localspec.chat.history.keeper import Keeper
+    from localspec.chat.history.record import Record
     from localspec.chat.history.store import Store
-    from localspec.chat.history.tree import Node
-    from localspec.ui.app import ChatApp
-    from localspec.ui.conversation.items import Figures
-    from localspec.ui.conversation.transcript import Shown
+    from localspec.process.client import EngineClient
+    from localspec.ui.conversation.gate import Gate
+    from localspec.ui.conversation.prompt import PromptArea
+    from localspec.ui.conversation.transcript import Transcript
+    from localspec.ui.conversation.turns import Turns
 
 Result = TypeVar("Result")
 _PATIENCE_S = 5.0
@@ -37,34 +30,43 @@ _DRAFT_S = 1.0
 _QUESTIONS = 200
 
 
-@dataclass
-class StoreTrouble(Message):
-    """Conversations cannot be kept, or not now."""
-
-    error: LocalspecError
-
-
 class Shelf:
-    """Keeps a record of the running conversation, opens others, writes and reads files.
+    """Opens conversations and other versions of messages, writes and reads files, keeps drafts.
 
     Args:
-        app: whose conversation it is.
-        path: the file of the store; None to keep nothing.
+        keeper: writes and reads the store; None to keep nothing.
+        record: of the conversation on screen.
         resume: the id of the conversation to begin with.
+        gate: knows what the engine is doing, and says why not.
+        engine: is told of another conversation.
+        turns: puts it in force.
+        transcript: says what was done.
+        prompt: gets drafts and earlier questions back.
     """
 
-    def __init__(self, app: ChatApp, path: Path | None, resume: str | None = None) -> None:
-        self._app = app
-        self._keeper = (
-            Keeper(path, lambda error: app.post_from_thread(StoreTrouble(error)))
-            if path is not None
-            else None
-        )
-        self.record = Record(self._keeper)
+    def __init__(
+        self,
+        *,
+        keeper: Keeper | None,
+        record: Record,
+        resume: str | None,
+        gate: Gate,
+        engine: EngineClient,
+        turns: Turns,
+        transcript: Transcript,
+        prompt: PromptArea,
+    ) -> None:
+        self._keeper = keeper
         self._resume = resume
+        self._gate = gate
+        self._engine = engine
+        self._turns = turns
+        self._transcript = transcript
+        self._prompt = prompt
         self._begun = False
         self._draft_timer: Timer | None = None
         self._draft: tuple[str, str] | None = None
+        self.record = record
 
     def start(self) -> None:
         """Open the store, in its own thread."""
@@ -78,7 +80,7 @@ class Shelf:
 
     def loaded(self) -> None:
         """A pair has been loaded: it answers from now on."""
-        session = self._app.session
+        session = self._engine.info
         if session is not None:
             self.record.pair = PairReference(session.pair_name, *session.pair_reference)
         if not self._begun:
@@ -89,11 +91,11 @@ class Shelf:
 
     def draft(self, text: str) -> None:
         """The input holds `text` now: kept within a second, unless it edits an earlier message."""
-        if self._keeper is None or self._app.turns.editing is not None:
+        if self._keeper is None or self._gate.editing is not None:
             return
         self._draft = (self._draft_key(), text)
         if self._draft_timer is None:
-            self._draft_timer = self._app.set_timer(_DRAFT_S, self._save_draft)
+            self._draft_timer = self._prompt.set_timer(_DRAFT_S, self._save_draft)
 
     def _save_draft(self) -> None:
         draft, self._draft, self._draft_timer = self._draft, None, None
@@ -110,7 +112,7 @@ class Shelf:
         if self._resume is not None:
             await self._open(self._resume)
         try:
-            self._app.prompt.sent.begin(await self.ask(lambda store: store.questions(_QUESTIONS)))
+            self._prompt.sent.begin(await self.ask(lambda store: store.questions(_QUESTIONS)))
             if self._resume is None:
                 await self._restore_draft()
         except ConversationError:
@@ -119,84 +121,29 @@ class Shelf:
     async def _restore_draft(self) -> None:
         key = self._draft_key()
         text = await self.ask(lambda store: store.draft(key)) if self._keeper is not None else ""
-        self._app.give_back(text)
-
-    # A turn
-
-    def hear(self, event: TurnEvent) -> None:
-        """Note what the running answer says (the thread that hears the engine)."""
-        self.record.hear(event)
-
-    def begin(self, question: str | None, instead_of: str | None = None) -> list[Place]:
-        """A turn begins; where its question (if there is one) and its answer stand."""
-        session = self._app.session
-        if session is None:
-            raise AssertionError("a turn without a session")
-        nodes = self.record.begin(question, session.settings, instead_of=instead_of)
-        return [self.record.place(node) for node in nodes]
-
-    def end(self, said: Sequence[ChatMessage], figures: Figures) -> bool:
-        """The turn is over; whether an answer joined the conversation.
-
-        Args:
-            said: the messages that joined it.
-            figures: how the answer was made.
-        """
-        answer = said[-1] if said and said[-1].role is Role.ASSISTANT else None
-        self.record.end(answer, {**figures, "pair": self.record.pair.name})
-        return answer is not None
-
-    def graft(self, said: Sequence[ChatMessage]) -> None:
-        """Let `said` be a new beginning."""
-        session = self._app.session
-        if session is not None:
-            self.record.graft(list(said), session.settings)
+        self._prompt.give_back(text)
 
     # Versions
 
-    def shown(self) -> list[Shown]:
-        """The messages in force, where they stand, and how they were made."""
-        return [
-            (node.message, self.record.place(node.id), node.figures) for node in self.record.nodes()
-        ]
-
     def step(self, node: str, by: int) -> None:
         """Show an earlier (-1) or later (+1) version of a message, and what followed it."""
-        if node not in self.record.tree.nodes or not self._app.turns.free():
+        if node not in self.record.tree.nodes or not self._gate.free():
             return
         if self.record.step(node, by):
-            self.reopen()
+            self._turns.reopen()
         else:
-            self._app.say_briefly("this is the latest version" if by > 0 else "the first version")
+            self._gate.say("this is the latest version" if by > 0 else "the first version")
 
     def step_newest(self, by: int) -> None:
         """The same for the message that is picked, else for the newest that has versions."""
-        picked = self._app.turns.editing
-        nodes = [place for _, place, _ in self.shown() if place.versions > 1]
-        if picked is not None:
-            nodes = [place for place in nodes if place.node == picked]
+        picked = self._gate.editing
+        nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
+        nodes = [node for node in nodes if self.record.place(node).versions > 1]
         if nodes:
-            self._app.turns.edit(None)
-            self.step(nodes[-1].node, by)
+            self._gate.edit(None)
+            self.step(nodes[-1], by)
         else:
-            self._app.say_briefly("there is only one version")
-
-    def question_before(self, node: str | None) -> Node | None:
-        """The question before `node` (None for the end) in the path in force."""
-        found = None
-        for one in self.record.nodes():
-            if one.id == node:
-                break
-            if one.message.role is Role.USER:
-                found = one
-        return found
-
-    def reopen(self) -> None:
-        """Let the session know the path in force, then show it."""
-        if self._app.engine.alive:
-            self._app.turns.change(Open(tuple(self.record.messages())), self._app.show_conversation)
-        else:
-            self._app.show_conversation()
+            self._gate.say("there is only one version")
 
     # Other conversations
 
@@ -229,13 +176,13 @@ class Shelf:
         self._work(self._import(path))
 
     def _work(self, job: Coroutine[Any, Any, None]) -> None:
-        self._app.run_worker(self._told(job), group="shelf")
+        self._transcript.run_worker(self._told(job), group="shelf")
 
     async def _told(self, job: Coroutine[Any, Any, None]) -> None:
         try:
             await job
         except Exception as error:  # whatever it is, the conversation goes on
-            self._app.transcript.say(*in_words(error), error=True)
+            self._transcript.say(*in_words(error), error=True)
 
     async def _open(self, conversation: str) -> None:
         self._save_draft()
@@ -244,7 +191,7 @@ class Shelf:
 
     async def _export(self, form: str, path: Path | None) -> None:
         written = await self.write_file(form, path)
-        self._app.transcript.say(f"written to {written.absolute()}")
+        self._transcript.say(f"written to {written.absolute()}")
 
     async def write_file(
         self, form: str, path: Path | None = None, conversation: str | None = None
@@ -273,13 +220,12 @@ class Shelf:
         self._show(stored)
 
     def _show(self, stored: Stored) -> None:
-        session = self._app.session
-        if not self._app.turns.free() or session is None:
+        session = self._engine.info
+        if not self._gate.free() or session is None:
             return
         settings = parameters.from_document(stored.header.parameters, session.settings)
         self.record.open(stored)
-        other = stored.header.pair.name
+        other, notice = stored.header.pair.name, ""
         if other and other != session.pair_name:
-            self._app.turns.notice = f"so far {other} answered here, now {session.pair_name} does"
-        opened = Open(tuple(self.record.messages()), settings)
-        self._app.turns.change(opened, self._app.show_conversation)
+            notice = f"so far {other} answered here, now {session.pair_name} does"
+        self._turns.reopen(settings, notice)

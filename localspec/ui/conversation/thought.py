@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from localspec import formats
 from localspec.chat.events import Span
 from localspec.chat.thinking import Thinking, ThoughtSplitter
-from localspec.ui import numbers
-from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph
+from localspec.ui.bases import MUTED
+from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph, divided
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from localspec.ui.conversation.items import Figures
 
-_MUTED = "$foreground 65%"
 _SHOWN_WHILE_GROWING = 4000
-# As many lines as are laid out in one step; one that is longer is divided.
-_PART = re.compile(r".{1,4000}(?:\n|\Z)|.{4000}", re.DOTALL)
 
 
 class Thought:
@@ -103,16 +100,16 @@ class Thought:
         doing = "thinking …" if self._splitter.inside else "thought"
         parts = [doing]
         if self.tokens:
-            parts.append(f"{numbers.count(round(self.tokens))} tokens")
-            parts.append(numbers.seconds(self.seconds))
+            parts.append(f"{formats.count(round(self.tokens))} tokens")
+            parts.append(formats.seconds(self.seconds))
         else:
-            parts.append(f"{numbers.count(len(self._text.split()))} words")
+            parts.append(f"{formats.count(len(self._text.split()))} words")
         sign = "▾" if self._open else "▸"
         head = Content.from_markup(
-            f"[@click=app.command('thoughts')][bold $text-accent]{sign}[/] [{_MUTED}]"
+            f"[@click=app.command('thoughts')][bold $text-accent]{sign}[/] [{MUTED}]"
             f"{' · '.join(parts)}[/][/]"
         )
-        bar = Content.styled("┊ ", _MUTED)
+        bar = Content.styled("┊ ", MUTED)
         blank = Content("")
         blocks = [Block(Frame(blank, blank), Paragraph(head))]
         if self._open:
@@ -120,7 +117,7 @@ class Thought:
             if self._splitter.inside and len(text) > _SHOWN_WHILE_GROWING:
                 text = f"…{text[-_SHOWN_WHILE_GROWING:]}"
             blocks += [
-                Block(Frame(bar, bar), Paragraph(Content.styled(part, f"{_MUTED} italic")))
-                for part in (one.removesuffix("\n") for one in _PART.findall(text))
+                Block(Frame(bar, bar), Paragraph(Content.styled(part, f"{MUTED} italic")))
+                for part in divided(text)
             ]
         return [*blocks, Block(Frame(blank, blank), Gap())]

@@ -182,11 +182,8 @@ class Transcript(ScrollView, Plain, can_focus=False):
         if self._goes_on is None:
             self._sought = None
 
-    def answer_again(self) -> Answer | None:
-        """Put a fresh answer in place of the last one; None where there is none."""
-        last = self.last_answer()
-        if last is None:
-            return None
+    def answer_again(self, last: Answer) -> Answer:
+        """Put a fresh answer in place of the last one."""
         fresh = self._new_answer()
         index = self.items.index(last)
         self.items[index] = fresh
@@ -375,7 +372,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         if index < 0 or index >= len(self.items):
             return Strip.blank(self.size.width, self._ground.rich_style)
         item, local = self.items[index], absolute - self._starts[index]
-        lines = item.lines_so_far(self._text_width())
+        lines = item.shown  # a new width counts from `on_resize` on: a frame may come before that
         if local >= len(lines):
             return Strip.blank(self.size.width, self._ground.rich_style)
         selection = self.text_selection

@@ -1,240 +1,231 @@
-"""The course of a turn on the screen: gate the input, collect what arrives, draw, settle."""
+"""Turns and changes of the conversation: one at a time, from what was asked to what came of it."""
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnEnd, TurnsLeftOut
-from localspec.process.messages import Compact, Compare, Regenerate, Request, Reset
+from localspec.errors import in_words
+from localspec.process.messages import Compact, Compare, Open, Regenerate, Request, Reset
+from localspec.ui.conversation.gate import ANSWER, Gate, Phase
 from localspec.ui.conversation.items import figures_of
-from localspec.ui.messages import Inbox
-from localspec.ui.pace import Pace
-from localspec.ui.wording import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
-    from textual.timer import Timer
-
-    from localspec.chat.events import Span, TurnEvent
-    from localspec.ui.app import ChatApp
+    from localspec.chat.history.record import Record
+    from localspec.chat.settings import ChatSettings
+    from localspec.process.client import EngineClient
     from localspec.ui.conversation.items import Answer
-
-
-class Phase(Enum):
-    """What the engine is doing, as far as the screen knows."""
-
-    LOADING = auto()
-    READY = auto()
-    ANSWERING = auto()
-    STOPPING = auto()
-    CHANGING = auto()
-    UNUSABLE = auto()
-    DEAD = auto()
-
-
-ANY_TIME = frozenset(Phase)
-LOADED = frozenset({Phase.READY, Phase.ANSWERING, Phase.STOPPING, Phase.CHANGING})
-IDLE = frozenset({Phase.READY})
-LOADABLE = frozenset({Phase.READY, Phase.UNUSABLE, Phase.DEAD})
-WHOLE = frozenset({Phase.LOADING, *LOADABLE})  # no message is being written
+    from localspec.ui.conversation.prompt import PromptArea
+    from localspec.ui.conversation.stream import Stream
+    from localspec.ui.conversation.transcript import Shown, Transcript
+    from localspec.ui.panel.dashboard import Dashboard
 
 
 class Turns:
-    """Runs turns one at a time; lives in the screen's thread.
+    """Has the engine answer, and puts what comes of it into the record and on the screen.
+
+    Lives in the screen's thread.
 
     Args:
-        app: whose turns they are.
-        announce: called from any thread when the inbox is to be looked at.
-
-    Attributes:
-        inbox: where turn events arrive, from any thread.
-        phase: what the engine is doing.
-        pace: how often its answers are drawn.
-        editing: the node of the question that is being edited, None for a new one.
-        unsent: what stood in the input before that.
-        notice: to be shown once the change that is being made is done.
+        gate: knows what the engine is doing, and says why not.
+        engine: answers.
+        record: of the conversation.
+        stream: draws a running answer.
+        transcript: shows the conversation.
+        prompt: where questions are typed, and come back to.
+        dashboard: shows the figures.
     """
 
-    def __init__(self, app: ChatApp, announce: Callable[[], object]) -> None:
-        self._app = app
-        self.inbox = Inbox(announce)
-        self.phase = Phase.LOADING
-        self.pace = Pace()
-        self._flush_timer: Timer | None = None
-        self._answer: Answer | None = None
+    def __init__(
+        self,
+        *,
+        gate: Gate,
+        engine: EngineClient,
+        record: Record,
+        stream: Stream,
+        transcript: Transcript,
+        prompt: PromptArea,
+        dashboard: Dashboard,
+    ) -> None:
+        self._gate = gate
+        self._engine = engine
+        self._record = record
+        self._transcript = transcript
+        self._prompt = prompt
+        self._dashboard = dashboard
         self._asked = ""
+        self._instead_of: str | None = None  # the question that the running one is a version of
         self._replaced: Answer | None = None
-        self._end: TurnEnd | None = None
-        self._heard: list[Span] = []
-        self._then: Callable[[], None] | None = None
-        self._instead_of: str | None = None
         self._summing = False
-        self._tokens = 0
-        self.editing: str | None = None
-        self.unsent = ""
-        self.notice = ""
+        self._then: Callable[[], None] | None = None
+        self._unsent = ""  # what stood in the input before an earlier question was edited
+        self._notice = ""  # to be shown once the change that is being made is done
+        self.stream = stream
+
+    @property
+    def phase(self) -> Phase:
+        """What the engine is doing."""
+        return self._gate.phase
 
     @property
     def busy(self) -> bool:
         """Whether an answer is running or being stopped."""
-        return self.phase in (Phase.ANSWERING, Phase.STOPPING)
+        return self.phase in ANSWER
+
+    def messages(self) -> list[Message]:
+        """What has been said so far, as the session is to know it."""
+        return self._record.messages()
+
+    # What is asked for
 
     def reserve(self) -> bool:
-        """Close the gate for a turn that is about to begin; False while there is no free engine."""
-        if self.phase is not Phase.READY:
+        """Close the gate for a turn; False, and a word, while there is no free engine."""
+        if not self._gate.free():
             return False
-        self.phase = Phase.ANSWERING
-        self._app.engine.reserve()
-        return True
-
-    def reserve_loading(self) -> bool:
-        """Close the gate for loading another pair; False while the engine does something else."""
-        if self.phase not in LOADABLE:
-            return False
-        self.phase = Phase.LOADING
+        self._gate.enter(Phase.ANSWERING)
+        self._engine.reserve()
         return True
 
     def ask(self, text: str) -> None:
         """Send `text` to the model, after `reserve`."""
-        app, self._instead_of, self.editing = self._app, self.editing, None
-        earlier = None
+        self._instead_of, earlier = self._gate.editing, None
+        self._gate.edit(None)
         if self._instead_of is not None:
-            earlier = app.shelf.record.before(self._instead_of)
-            app.transcript.cut(self._instead_of)
-        question, answer = app.shelf.begin(text, self._instead_of)
-        item = app.transcript.ask(text, question)
+            earlier = self._record.before(self._instead_of)
+            self._transcript.cut(self._instead_of)
+        nodes = self._record.begin(text, self._settings(), instead_of=self._instead_of)
+        question, answer = (self._record.place(node) for node in nodes)
+        item = self._transcript.ask(text, question)
         item.place = answer
         self._begin(item, text)
-        app.engine.ask(text, earlier)
+        self._engine.ask(text, earlier)
 
     def regenerate(self) -> None:
         """Answer the last message again."""
-        if not self.free() or not self.reserve():
-            return
-        self._replaced = self._app.transcript.last_answer()
-        answer = self._app.transcript.answer_again()
-        if answer is None:
-            self.phase = Phase.READY
-            self._app.say_briefly("there is no answer yet")
-            return
-        self._instead_of = None
-        (answer.place,) = self._app.shelf.begin(None)
-        self._begin(answer, "")
-        self._app.engine.begin(Regenerate())
+        last = self._transcript.last_answer()
+        if last is None:
+            self._gate.say("there is no answer yet")
+        elif self.reserve():
+            self._replaced, answer = last, self._transcript.answer_again(last)
+            (node,) = self._record.begin(None, self._settings())
+            answer.place = self._record.place(node)
+            self._begin(answer, "")
+            self._engine.begin(Regenerate())
 
     def compact(self) -> None:
         """Have the conversation summed up; the summary takes its place, as another version."""
-        if not self.free() or not self.reserve():
-            return
-        self._summing = True
-        self._begin(self._app.transcript.ask("/compact"), "")
-        self._app.engine.begin(Compact())
+        if self.reserve():
+            self._summing = True
+            self._begin(self._transcript.ask("/compact"), "")
+            self._engine.begin(Compact())
 
-    def _compacted(self, error: Exception | None, said: Sequence[Message]) -> None:
-        self._summing = False
-        if said:
-            self._app.shelf.graft(said)
-            self.notice = "this summary is what the model knows from now on; F9 goes back"
-        elif error is not None:
-            self.notice = ": ".join(in_words(error))
-        else:
-            self.notice = "there is no summary: the conversation is what it was"
-        self._app.shelf.reopen()
-
-    def edit_earlier(self) -> None:
-        """Put the last question into the input to be sent in another form; then the one before."""
-        if not self.free():
-            return
-        node = self._app.shelf.question_before(self.editing)
-        if node is None:
-            self._app.say_briefly("there is no earlier message")
-            return
-        prompt = self._app.prompt
-        if self.editing is None:
-            self.unsent = prompt.text
-            if self.unsent.strip():
-                prompt.sent.add(self.unsent)  # whatever becomes of the edit, Up finds it
-        self.edit(node.id)
-        prompt.show(node.message.content)
-        self._app.transcript.show(node.id)
-
-    def edit(self, node: str | None) -> None:
-        """Let the next question be another version of `node`, or a new one."""
-        self.editing = node
-        self._app.show_phase()
+    def compare(self, text: str, before: Sequence[Message]) -> None:
+        """Have `text` answered twice after `before`; `stop` of the engine ends it."""
+        self._engine.reserve()
+        self._gate.enter(Phase.CHANGING)
+        self._engine.begin(Compare(text, tuple(before)))
 
     def stop(self) -> None:
         """Ask the running answer to end; the screen answers at once."""
         if self.phase is Phase.ANSWERING:
-            self.phase = Phase.STOPPING
-            self._app.engine.stop()
-            self._app.show_phase()
+            self._gate.enter(Phase.STOPPING)
+            self._engine.stop()
+
+    def _begin(self, answer: Answer, asked: str) -> None:
+        self._asked = asked
+        self.stream.begin(answer)
+
+    def _settings(self) -> ChatSettings:
+        if self._engine.info is None:
+            raise AssertionError("a turn without a session")
+        return self._engine.info.settings
+
+    # An earlier question in another form
+
+    def edit_earlier(self) -> None:
+        """Put the last question into the input to be sent in another form; then the one before."""
+        if not self._gate.free():
+            return
+        node = self._record.question_before(self._gate.editing)
+        if node is None:
+            self._gate.say("there is no earlier message")
+            return
+        if self._gate.editing is None:
+            self._unsent = self._prompt.text
+            if self._unsent.strip():
+                self._prompt.sent.add(self._unsent)  # whatever becomes of the edit, Up finds it
+        self._gate.edit(node.id)
+        self._prompt.show(node.message.content)
+        self._transcript.show(node.id)
+
+    def leave_edit(self) -> None:
+        """Leave an edited question as it was."""
+        if self._gate.editing is not None:
+            self._gate.edit(None)
+            self._prompt.show(self._unsent)
+
+    # Changes between turns
 
     def clear(self) -> None:
         """Begin a new conversation."""
-        self.change(Reset(), self._app.cleared)
+        self.change(Reset(), self._cleared)
+
+    def _cleared(self) -> None:
+        self._record.fresh()
+        self.show_conversation()
 
     def change(self, request: Request, then: Callable[[], None]) -> None:
         """Change the session between turns, if it is free; once it is done, do `then`."""
-        if self.free():
-            self.phase, self._then = Phase.CHANGING, then
-            self._app.engine.change(request)
+        if self._gate.free():
+            self._then = then
+            self._gate.enter(Phase.CHANGING)
+            self._engine.change(request)
 
-    def compare(self, text: str, before: Sequence[Message]) -> None:
-        """Have `text` answered twice after `before`; `stop` ends it."""
-        self._app.engine.reserve()
-        self.phase = Phase.CHANGING
-        self._app.engine.begin(Compare(text, tuple(before)))
-
-    def changed(self, *, done: bool) -> None:
+    def changed(self, error: Exception | None) -> None:
         """The change has been made, or refused."""
-        self.phase = Phase.READY
-        self.editing = None
         then, self._then = self._then, None
-        if done and then is not None:
+        if error is None and then is not None:
             then()
+        elif error is not None:
+            self._transcript.say(*in_words(error), error=True)
+        self._notice = ""
+        self._gate.edit(None)
+        self._gate.enter(Phase.READY)
+        self._dashboard.refresh()
 
-    def shown(self) -> tuple[str, str]:
-        """What is going on, for the status line, and which key matters."""
-        if self.phase is Phase.READY and self.editing is not None:
-            return "editing an earlier message", "Enter sends it again, Esc leaves it"
-        return _SHOWN[self.phase]
+    def reopen(self, settings: ChatSettings | None = None, notice: str = "") -> None:
+        """Let the session know the path in force, then show it.
 
-    def free(self) -> bool:
-        """Whether the engine has nothing to do; says what it does otherwise."""
-        if self.phase is not Phase.READY:
-            self._app.say_briefly(REASONS[self.phase])
-        return self.phase is Phase.READY
+        Args:
+            settings: those of the conversation; None for what is in force.
+            notice: to be said below it.
+        """
+        self._notice = notice
+        if self._engine.alive:
+            opened = Open(tuple(self.messages()), settings)
+            self.change(opened, self.show_conversation)
+        else:
+            self.show_conversation()
 
-    def _begin(self, answer: Answer, asked: str) -> None:
-        self._answer, self._asked, self._end = answer, asked, None
-        self._heard.clear()
-        self.pace.start()
-        self._app.turn_began()
-
-    def news(self) -> None:
-        """Turn events have arrived: draw them now, or when the pace allows."""
-        if self._flush_timer is not None:
+    def show_conversation(self) -> None:
+        """Show the path in force, as the record has it."""
+        if self._engine.latest is None:
             return
-        delay = self.pace.delay()
-        if delay > 0:
-            self._flush_timer = self._app.set_timer(delay, self._flush_later)
-        else:
-            self._flush()
+        shown: list[Shown] = [
+            (node.message, self._record.place(node.id), node.figures)
+            for node in self._record.nodes()
+        ]
+        self._dashboard.state.begin(shown[-1][2] if shown else {})
+        self._transcript.open(self._engine.latest, shown)
+        if self._notice:
+            self._transcript.say(self._notice)
+            self._notice = ""
+        self._dashboard.refresh()
 
-    def died(self, error: Exception) -> None:
-        """There is no engine any more: what it said so far is kept."""
-        if self.busy:
-            self._flush()
-            text = "".join(span.text for span in self._heard)
-            said = [Message(Role.ASSISTANT, text, None, tuple(self._heard))] if text else []
-            self.over(error, [] if self._summing else said, Phase.DEAD)
-        else:
-            self._app.transcript.say(*in_words(error), error=True)
-        self.phase, self._then = Phase.DEAD, None
+    # How a turn ends
 
     def over(
         self, error: Exception | None, said: Sequence[Message], phase: Phase = Phase.READY
@@ -246,100 +237,67 @@ class Turns:
             said: the messages that joined the conversation.
             phase: what the engine is doing now.
         """
-        self._flush()
-        self.phase = phase
+        self.stream.flush()
+        self._gate.enter(phase)
         if self._summing:
             self._compacted(error, said)
-            self._answer = None
-            self._app.turn_ended()
-            return
-        answer, end = self._answer, self._end
+        else:
+            self._answered(error, said)
+        self._replaced = self._instead_of = None
+        self.stream.close()
+
+    def died(self, error: Exception) -> None:
+        """There is no engine any more: what it said so far is kept."""
+        if self.busy:
+            self.stream.flush()
+            heard = tuple(self.stream.heard)
+            text = "".join(span.text for span in heard)
+            said = [Message(Role.ASSISTANT, text, None, heard)] if text else []
+            self.over(error, [] if self._summing else said, Phase.DEAD)
+        else:
+            self._transcript.say(*in_words(error), error=True)
+        self._then = None
+        self._gate.enter(Phase.DEAD)
+
+    def _compacted(self, error: Exception | None, said: Sequence[Message]) -> None:
+        self._summing = False
+        if said:
+            self._record.graft(list(said), self._settings())
+            notice = "this summary is what the model knows from now on; F9 goes back"
+        elif error is not None:
+            notice = ": ".join(in_words(error))
+        else:
+            notice = "there is no summary: the conversation is what it was"
+        self.reopen(notice=notice)
+
+    def _answered(self, error: Exception | None, said: Sequence[Message]) -> None:
+        answer, end = self.stream.answer, self.stream.end
         figures = figures_of(end.stats if end else None)
         if answer is not None:
             figures.update(answer.thought.figures())
-        kept = self._app.shelf.end(said, figures)
+        kept = self._keep(said, figures)
         if answer is not None:
-            self._app.transcript.finish(answer, figures, end.reason if end else None)
+            self._transcript.finish(answer, figures, end.reason if end else None)
             if self._replaced is not None and not answer.text:
                 # As the session does: an answer that never began replaces nothing.
-                self._app.transcript.put_back(answer, self._replaced)
-                self._answer = None
+                self._transcript.put_back(answer, self._replaced)
+                answer = None
         if not kept and self._instead_of is not None:
-            self._back(error)
+            # An edited question came to nothing: the conversation is what it was.
+            self._prompt.give_back(self._asked)
+            self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
         elif error is not None:
-            self._failed(error)
-        self._answer = self._replaced = self._instead_of = None
-        self._app.turn_ended()
+            self._failed(error, answer)
 
-    def _back(self, error: Exception | None) -> None:
-        """An edited question came to nothing: the conversation is what it was."""
-        self._app.give_back(self._asked)
-        self.notice = ": ".join(in_words(error)) if error is not None else ""
-        self._app.shelf.reopen()
+    def _keep(self, said: Sequence[Message], figures: Mapping[str, Any]) -> bool:
+        """Put the answer on record; whether there is one."""
+        answer = said[-1] if said and said[-1].role is Role.ASSISTANT else None
+        self._record.end(answer, {**figures, "pair": self._record.pair.name})
+        return answer is not None
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, answer: Answer | None) -> None:
         """Say what happened; a question without any answer goes back into the input."""
-        answer = self._answer
         if answer is not None and not answer.text:
-            self._app.transcript.take_back(answer)
-            self._app.give_back(self._asked)
-        self._app.transcript.say(*in_words(error), error=True)
-
-    def _flush_later(self) -> None:
-        self._flush_timer = None
-        self._flush()
-
-    def _flush(self) -> None:
-        if self._flush_timer is not None:
-            self._flush_timer.stop()
-            self._flush_timer = None
-        spans: list[Span] = []
-        for event in self.inbox.collect():
-            spans.extend(self._take(event))
-        self._heard += spans
-        if self._answer is not None and spans:
-            self._app.transcript.write(self._answer, spans, self._tokens)
-            self._app.dashboard.go_along()
-        self._tokens = 0
-        self.pace.drawn()
-
-    def _take(self, event: TurnEvent) -> tuple[Span, ...]:
-        if isinstance(event, RoundText):
-            self._app.dashboard.state.add_round(event.round)
-            self._tokens += len(event.round.tokens)
-            return event.spans
-        if isinstance(event, PromptProgress):
-            self._app.show_prompt_progress(event)
-        elif isinstance(event, Noticed):
-            self._app.transcript.say_before(self._answer, event.text)
-        elif isinstance(event, TurnsLeftOut):
-            self._app.transcript.say_before(
-                self._answer,
-                f"the context is full: the oldest {event.messages:,} messages are no longer told"
-                " to the model",
-                "They stay in the conversation. /compact sums it up instead.",
-            )
-        else:
-            self._end = event
-        return ()
-
-
-REASONS = {
-    Phase.LOADING: "the models are still being loaded",
-    Phase.READY: "",
-    Phase.ANSWERING: "an answer is running: Esc stops it",
-    Phase.STOPPING: "the answer is being stopped",
-    Phase.CHANGING: "one moment",
-    Phase.UNUSABLE: "no model is loaded: /pairs chooses one",
-    Phase.DEAD: "the models are gone: Enter loads them again",
-}
-
-_SHOWN = {
-    Phase.LOADING: ("loading …", "Esc cancels"),
-    Phase.READY: ("ready", ""),
-    Phase.ANSWERING: ("answering …", "Esc stops"),
-    Phase.STOPPING: ("stopping …", ""),
-    Phase.CHANGING: ("one moment …", ""),
-    Phase.UNUSABLE: ("no model is loaded", "/pairs chooses one, Ctrl+Q quits"),
-    Phase.DEAD: ("the models are gone", "Enter loads them again"),
-}
+            self._transcript.take_back(answer)
+            self._prompt.give_back(self._asked)
+        self._transcript.say(*in_words(error), error=True)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
+from localspec import formats
 from localspec.chat.figures import Figures
 from localspec.chat.wording import gamma_words
 from localspec.safe_text import one_line
-from localspec.ui import numbers
+from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.panel import drawing
 from localspec.ui.panel.memory import machine_lines, memory_lines, short_memory_lines
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from localspec.engine.stats import MemoryUse, Round
 
-_LABEL = "$foreground 65%"
-_HEAD = "bold $text-primary"
 _SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
 _LATELY = 16  # rounds of one column in the course of the acceptance
 _TALLEST_COLUMNS = 6
@@ -38,7 +37,7 @@ class PanelState:
     stored: Mapping[str, Any] = field(default_factory=dict)
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
     acceptances: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
-    rounds: deque[drawing.Outcome] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
+    rounds: deque[drawing.RoundTokens] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
 
     def take(self, figures: Figures) -> None:
         """Accept fresh figures; the speed is remembered while an answer runs."""
@@ -80,10 +79,10 @@ class PanelState:
         )
 
 
-def outcome(done: Round) -> drawing.Outcome:
+def outcome(done: Round) -> drawing.RoundTokens:
     """A round as the strips draw it."""
     own = done.emitted - done.from_draft
-    return drawing.Outcome(
+    return drawing.RoundTokens(
         accepted=done.from_draft,
         rejected=done.drafted - done.accepted,
         recovered=done.recovered,
@@ -106,7 +105,7 @@ def big_speed(state: PanelState) -> tuple[str, str]:
 def head_lines(state: PanelState) -> list[Content]:
     """The big digits with the unit beside them, and an empty line."""
     figure, meaning = big_speed(state)
-    beside = (("", ""), ("  tokens/s", "bold"), (f"  {meaning}", _LABEL))
+    beside = (("", ""), ("  tokens/s", "bold"), (f"  {meaning}", MUTED))
     digits = drawing.big_digits(figure)
     lines = (
         drawing.styled((line, "$text-primary"), piece)
@@ -124,11 +123,11 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     unit = f"tokens/s, {now.lossy}" if now.lossy and now.drafted else "tokens/s"
     first = _join(
         [
-            _figure(numbers.speed(_speed(now)), unit),
+            _figure(formats.speed(_speed(now)), unit),
             drawing.sparkline(state.speeds, bar_width),
-            _figure(numbers.percent(now.acceptance_rate), "accepted"),
+            _figure(formats.percent(now.acceptance_rate), "accepted"),
             drawing.bar(now.acceptance_rate, bar_width),
-            drawing.styled((numbers.ratio(now.tokens_per_round), "bold"), ("/round", _LABEL)),
+            drawing.styled((formats.number(now.tokens_per_round, 2), "bold"), ("/round", MUTED)),
             _gamma(now),
         ],
         width,
@@ -137,10 +136,12 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
         [
             *([_figure(_times(now.speedup), "plain")] if now.speedup else []),
             _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
-            _figure(numbers.count(now.drafted), "drafted"),
-            _figure(numbers.count(now.accepted), "accepted"),
-            _figure(numbers.seconds(now.time_to_first_token_s), "to first"),
-            _figure(numbers.size(state.memory.process) if state.memory else "–", "memory"),
+            _figure(formats.count(now.drafted), "drafted"),
+            _figure(formats.count(now.accepted), "accepted"),
+            _figure(formats.seconds(now.time_to_first_token_s), "to first"),
+            _figure(
+                formats.size(state.memory.process) if state.memory else formats.UNKNOWN, "memory"
+            ),
         ],
         width,
     )
@@ -194,16 +195,16 @@ def _speed(now: Figures) -> float | None:
 def _speed_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
     average = drawing.styled(
-        ("average ", _LABEL), (numbers.speed(now.speed_average), "bold"), (" tokens/s", _LABEL)
+        ("average ", MUTED), (formats.speed(now.speed_average), "bold"), (" tokens/s", MUTED)
     )
-    first = drawing.styled(("first ", _LABEL), (numbers.seconds(now.time_to_first_token_s), "bold"))
+    first = drawing.styled(("first ", MUTED), (formats.seconds(now.time_to_first_token_s), "bold"))
     lines = [
         drawing.two_sides(average, first, width),
         drawing.sparkline(state.speeds, width),
     ]
     if now.plain_speed is not None:
         plain = drawing.styled(
-            ("plain ", _LABEL), (numbers.speed(now.plain_speed), "bold"), (" tokens/s", _LABEL)
+            ("plain ", MUTED), (formats.speed(now.plain_speed), "bold"), (" tokens/s", MUTED)
         )
         lines.append(drawing.two_sides(plain, _speedup(now), width))
     return lines
@@ -214,11 +215,11 @@ def _speedup(now: Figures) -> Content:
     if now.speedup is None:
         return Content("")
     word, style = ("faster", "$text-success") if now.speedup >= 1 else ("as fast", "$text-warning")
-    return drawing.styled((_times(now.speedup), f"bold {style}"), (f" {word}", _LABEL))
+    return drawing.styled((_times(now.speedup), f"bold {style}"), (f" {word}", MUTED))
 
 
 def _times(ratio: float | None) -> str:
-    return f"{numbers.ratio(ratio)}×"
+    return f"{formats.number(ratio, 2)}×"
 
 
 def _speculation_lines(state: PanelState, width: int) -> list[Content]:
@@ -231,20 +232,22 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     if note:
         lines += _wrapped(note, width, 3)
     rate = drawing.styled(
-        ("accepted ", _LABEL), (f"{numbers.percent(now.acceptance_rate):>5} ", "bold")
+        ("accepted ", MUTED), (f"{formats.percent(now.acceptance_rate):>5} ", "bold")
     )
     lines += [
         Content.assemble(rate, drawing.bar(now.acceptance_rate, width - rate.cell_length)),
         *_course(state, width),
-        _pair(("gamma", str(now.gamma)), ("per round", numbers.ratio(now.tokens_per_round)), half),
         _pair(
-            ("drafted", numbers.count(now.drafted)),
-            ("accepted", numbers.count(now.accepted)),
+            ("gamma", str(now.gamma)), ("per round", formats.number(now.tokens_per_round, 2)), half
+        ),
+        _pair(
+            ("drafted", formats.count(now.drafted)),
+            ("accepted", formats.count(now.accepted)),
             half,
         ),
         _pair(
-            ("recovered", numbers.count(now.recovered)),
-            ("bonus", numbers.count(now.bonus)),
+            ("recovered", formats.count(now.recovered)),
+            ("bonus", formats.count(now.bonus)),
             half,
         ),
     ]
@@ -255,7 +258,7 @@ def _course(state: PanelState, width: int) -> list[Content]:
     """The acceptance over time; a full column is everything accepted."""
     if len(state.acceptances) < 2:
         return []
-    label = drawing.styled(("over time ", _LABEL))
+    label = drawing.styled(("over time ", MUTED))
     course = drawing.sparkline(state.acceptances, width - label.cell_length, "$success", top=1.0)
     return [Content.assemble(label, course)]
 
@@ -266,17 +269,17 @@ def _round_lines(state: PanelState, width: int, height: int) -> list[Content]:
     tallest = max(len(done.marks) for done in list(state.rounds)[-(width // 2) :])
     key = drawing.styled(
         (drawing.ACCEPTED, drawing.STYLES[drawing.ACCEPTED]),
-        (" accepted ", _LABEL),
+        (" accepted ", MUTED),
         (drawing.RECOVERED, drawing.STYLES[drawing.RECOVERED]),
-        (" recovered ", _LABEL),
+        (" recovered ", MUTED),
         (drawing.BONUS, drawing.STYLES[drawing.BONUS]),
-        (" bonus", _LABEL),
+        (" bonus", MUTED),
     )
     second = drawing.styled(
         (drawing.REJECTED, drawing.STYLES[drawing.REJECTED]),
-        (" rejected ", _LABEL),
+        (" rejected ", MUTED),
         (drawing.PLAIN, drawing.STYLES[drawing.PLAIN]),
-        (" without a draft", _LABEL),
+        (" without a draft", MUTED),
     )
     columns = drawing.round_columns(state.rounds, width, min(height, max(3, tallest)))
     return [_head("Last rounds"), *columns, key, second]
@@ -291,10 +294,10 @@ def _time_lines(state: PanelState, width: int) -> list[Content]:
         return []
     share = draft_s / whole
     left = drawing.styled(
-        ("█", "$success"), (" drafting ", _LABEL), (numbers.percent(share), "bold")
+        ("█", "$success"), (" drafting ", MUTED), (formats.percent(share), "bold")
     )
     right = drawing.styled(
-        ("░", "$primary"), (" checking ", _LABEL), (numbers.percent(1 - share), "bold")
+        ("░", "$primary"), (" checking ", MUTED), (formats.percent(1 - share), "bold")
     )
     return [
         _head("Time"),
@@ -307,7 +310,7 @@ def _context_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
     share = now.context_used / now.context_size if now.context_size else None
     style = "$warning" if share is not None and share > 0.85 else "$primary"
-    used = f"{numbers.count(now.context_used)} of {numbers.count(now.context_size)}"
+    used = f"{formats.count(now.context_used)} of {formats.count(now.context_size)}"
     lines = [
         drawing.two_sides(_head("Context"), drawing.styled((used, "bold")), width),
         drawing.bar(share, width, style),
@@ -322,35 +325,35 @@ def _context_lines(state: PanelState, width: int) -> list[Content]:
 
 def _known(whose: str, cached: int, read: int, width: int) -> Content:
     """How much of the prompt was in a model's cache, and how much it had to read."""
-    figures = f"{numbers.count(cached)} known, {numbers.count(read)} read"
+    figures = f"{formats.count(cached)} known, {formats.count(read)} read"
     return drawing.two_sides(
-        drawing.styled((whose, _LABEL)), drawing.styled((figures, "bold")), width
+        drawing.styled((whose, MUTED)), drawing.styled((figures, "bold")), width
     )
 
 
 def _head(text: str) -> Content:
-    return drawing.styled((text, _HEAD))
+    return drawing.styled((text, HEAD))
 
 
 def _pair(left: tuple[str, str], right: tuple[str, str], half: int) -> Content:
     """Two labelled figures beside each other, each right-aligned in its half."""
     first = drawing.two_sides(
-        drawing.styled((left[0], _LABEL)), drawing.styled((left[1], "bold")), half - 2
+        drawing.styled((left[0], MUTED)), drawing.styled((left[1], "bold")), half - 2
     )
     second = drawing.two_sides(
-        drawing.styled((right[0], _LABEL)), drawing.styled((right[1], "bold")), half
+        drawing.styled((right[0], MUTED)), drawing.styled((right[1], "bold")), half
     )
     return Content.assemble(first, "  ", second)
 
 
 def _figure(value: str, label: str) -> Content:
-    return drawing.styled((value, "bold"), (f" {label}", _LABEL))
+    return drawing.styled((value, "bold"), (f" {label}", MUTED))
 
 
 def _gamma(now: Figures) -> Content:
     if not now.speculation:
         return drawing.styled(("○ off", "bold $text-warning"))
-    return drawing.styled(("● ", "$text-success"), ("gamma ", _LABEL), (str(now.gamma), "bold"))
+    return drawing.styled(("● ", "$text-success"), ("gamma ", MUTED), (str(now.gamma), "bold"))
 
 
 def _join(parts: list[Content], width: int) -> Content:
@@ -365,8 +368,8 @@ def _join(parts: list[Content], width: int) -> Content:
 
 def _wrapped(text: str, width: int, most: int) -> list[Content]:
     lines = textwrap.wrap(one_line(text), width, max_lines=most, placeholder=" …")
-    return [drawing.styled((line, f"{_LABEL} italic")) for line in lines]
+    return [drawing.styled((line, f"{MUTED} italic")) for line in lines]
 
 
 def _thousands(value: int) -> str:
-    return f"{value / 1000:.0f}k" if value >= 10_000 else numbers.count(value)
+    return f"{value / 1000:.0f}k" if value >= 10_000 else formats.count(value)

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from localspec import formats
 from localspec.safe_text import one_line
-from localspec.ui import numbers
+from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.panel import drawing
 
 if TYPE_CHECKING:
     from localspec.engine.stats import MemoryUse
 
-_LABEL = "$foreground 65%"
-_HEAD = "bold $text-primary"
 _MARKS = {"█": "$primary", "▒": "$warning", "─": "$foreground 35%"}
 
 
@@ -33,7 +32,7 @@ def memory_lines(use: MemoryUse | None, width: int) -> list[Content]:
         drawing.stacked_bar([(amount, mark, style) for _, amount, mark, style in parts], width),
     ]
     for label, amount, mark, style in parts:
-        lines.append(_amount(mark, style, label, numbers.size(amount), width))
+        lines.append(_amount(mark, style, label, formats.size(amount), width))
     return [*lines, *_amounts_elsewhere(use, width)]
 
 
@@ -48,15 +47,15 @@ def short_memory_lines(use: MemoryUse | None, width: int) -> list[Content]:
         ("buffers ", use.buffers),
     ]
     named = [
-        drawing.styled((label, _LABEL), (numbers.size(amount), "bold")) for label, amount in parts
+        drawing.styled((label, MUTED), (formats.size(amount), "bold")) for label, amount in parts
     ]
     pairs = [drawing.two_sides(named[i], named[i + 1], width) for i in (0, 2)]
     return [_head(use, width), *pairs, *_amounts_elsewhere(use, width, indent="")]
 
 
 def _head(use: MemoryUse, width: int) -> Content:
-    process = drawing.styled((numbers.size(use.process), "bold"))
-    return drawing.two_sides(drawing.styled(("Memory", _HEAD)), process, width)
+    process = drawing.styled((formats.size(use.process), "bold"))
+    return drawing.two_sides(drawing.styled(("Memory", HEAD)), process, width)
 
 
 def _amounts_elsewhere(use: MemoryUse, width: int, indent: str = "  ") -> list[Content]:
@@ -66,8 +65,8 @@ def _amounts_elsewhere(use: MemoryUse, width: int, indent: str = "  ") -> list[C
     amounts += [(one_line(one.name, 14), one.total - one.free, one.total) for one in use.devices]
     return [
         drawing.two_sides(
-            drawing.styled((indent, ""), (label, _LABEL)),
-            drawing.styled((f"{numbers.size(taken)} of {numbers.size(total)}", "bold")),
+            drawing.styled((indent, ""), (label, MUTED)),
+            drawing.styled((f"{formats.size(taken)} of {formats.size(total)}", "bold")),
             width,
         )
         for label, taken, total in amounts
@@ -88,12 +87,12 @@ def machine_lines(use: MemoryUse | None, width: int) -> list[Content]:
     lines = []
     for label, parts in bars:
         bar = drawing.stacked_bar([(n, mark, _MARKS[mark]) for n, mark in parts], width - 9)
-        lines.append(Content.assemble((f"{label:<9}", _LABEL), bar))
+        lines.append(Content.assemble((f"{label:<9}", MUTED), bar))
     legend = (("█", " localspec  "), ("▒", " in use  "), ("─", " free"))
-    pieces = [piece for mark, text in legend for piece in ((mark, _MARKS[mark]), (text, _LABEL))]
+    pieces = [piece for mark, text in legend for piece in ((mark, _MARKS[mark]), (text, MUTED))]
     return [*lines, drawing.styled(*pieces)]
 
 
 def _amount(mark: str, style: str, label: str, value: str, width: int) -> Content:
-    left = drawing.styled((f"{mark} ", style), (label, _LABEL))
+    left = drawing.styled((f"{mark} ", style), (label, MUTED))
     return drawing.two_sides(left, drawing.styled((value, "bold")), width)

@@ -9,6 +9,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.commands import COMMANDS, OTHER_KEYS
 from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph, lay_out
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _KEY_WIDTH = 18
-_MUTED = "$foreground 65%"
 _FRAME = Frame(Content(""), Content(""))
 _GAP = Block(_FRAME, Gap())
 
@@ -35,14 +35,14 @@ def help_lines(width: int, commands: Sequence[Command] = COMMANDS) -> list[Conte
     blocks.append(
         Block(_FRAME, Paragraph(Content.styled(
             "The beginning of a command is enough. //text sends a message that begins with a "
-            "slash.", _MUTED,
+            "slash.", MUTED,
         )))
     )  # fmt: skip
     return lay_out(blocks, width)
 
 
 def _head(text: str) -> Block:
-    return Block(_FRAME, Paragraph(Content.styled(text, "bold $text-primary")))
+    return Block(_FRAME, Paragraph(Content.styled(text, HEAD)))
 
 
 def _rows(rows: list[tuple[str, str]]) -> list[Block]:
@@ -50,7 +50,7 @@ def _rows(rows: list[tuple[str, str]]) -> list[Block]:
     for left, right in rows:
         first = Content.styled(left.ljust(_KEY_WIDTH), "bold")
         rest = Content(" " * _KEY_WIDTH)
-        meaning = Content.styled(right, _MUTED)
+        meaning = Content.styled(right, MUTED)
         if first.cell_length > _KEY_WIDTH:
             blocks.append(Block(_FRAME, Paragraph(Content.styled(left, "bold"))))
             first = rest

@@ -15,11 +15,11 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec import formats
 from localspec.chat.history import exchange
+from localspec.errors import in_words
 from localspec.safe_text import one_line
-from localspec.ui import numbers
-from localspec.ui.bases import MarkedList
-from localspec.ui.wording import in_words
+from localspec.ui.bases import MUTED, MarkedList
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from localspec.chat.history.records import Listed
     from localspec.chat.history.store import Store
+    from localspec.chat.history.tree import Listed
     from localspec.ui.conversation.shelf import Shelf
 
-_MUTED = "$foreground 65%"
 _DAY_S = 24 * 3600
 _KEYS = (
     ("Enter", "open", "open"),
@@ -54,14 +53,14 @@ def entry(listed: Listed, now: float, current: str = "") -> Content:
     header = listed.header
     when = datetime.fromtimestamp(header.updated).astimezone()
     shown = f"{when:%H:%M}" if now - header.updated < _DAY_S / 2 else f"{when:%Y-%m-%d}"
-    messages = f"{numbers.count(listed.messages)} message{'s' if listed.messages != 1 else ''}"
+    messages = f"{formats.count(listed.messages)} message{'s' if listed.messages != 1 else ''}"
     here = "on screen" if header.id == current else ""
     parts = [here, one_line(header.pair.name, 30), messages, one_line(listed.found, 120)]
     return Content.assemble(
         (one_line(header.title, 100), "bold"),
         (f"  {shown}", "$text-accent"),
         "\n",
-        (" · ".join(part for part in parts if part), _MUTED),
+        (" · ".join(part for part in parts if part), MUTED),
     )
 
 

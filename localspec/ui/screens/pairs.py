@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.ui.bases import MarkedList
+from localspec.ui.bases import KEY, MUTED, MarkedList
 from localspec.ui.screens import pairs_lines
 from localspec.ui.screens.pairs_lines import Work
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.timer import Timer
 
-    from localspec.pairs.listing import Row
+    from localspec.pairs.listing import PairRow
     from localspec.ui.pair_work import Pairs
 
 _REDRAW_S = 0.25
-_LABEL = "$foreground 65%"
 _TYPING = (("Enter", "check"), ("Esc", "leave"))
 _FORM = "user/repo[:QUANT] [--draft user/repo] [--name NAME]"
 
@@ -141,7 +140,7 @@ class PairsScreen(ModalScreen[None]):
             at_work = self._pairs.state.work is not Work.NONE
             (self._follow.resume if at_work else self._follow.pause)()
 
-    def _row(self) -> Row | None:
+    def _row(self) -> PairRow | None:
         rows, at = self._pairs.state.shown(), self._list.highlighted
         return rows[at] if at is not None and at < len(rows) else None
 
@@ -177,13 +176,13 @@ class PairsScreen(ModalScreen[None]):
         self.query_one("#pairs").border_subtitle = Content(pairs_lines.summary(state))
         self._keys.update(self._key_line(row, width))
 
-    def _key_line(self, row: Row | None, width: int) -> Content:
+    def _key_line(self, row: PairRow | None, width: int) -> Content:
         """As many keys as fit, what matters most first."""
         line = Content("")
         own = _TYPING if self._ask.display else pairs_lines.key_hints(self._pairs.state, row)
         for key, meaning in (*own, *self._pairs.app_hints()):
             gap = "  " if line.plain else ""
-            hint = Content.assemble(gap, (key, "bold $text-accent"), (f" {meaning}", _LABEL))
+            hint = Content.assemble(gap, (key, KEY), (f" {meaning}", MUTED))
             if line.cell_length + hint.cell_length > width:
                 break
             line = Content.assemble(line, hint)

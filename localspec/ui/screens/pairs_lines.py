@@ -12,16 +12,15 @@ from textual.content import Content
 from localspec import formats
 from localspec.pairs import describe
 from localspec.safe_text import one_line, safe
+from localspec.ui.bases import MUTED
 from localspec.ui.panel import drawing
 
 if TYPE_CHECKING:
     from localspec.pairs.hub.client import RemoteFile
     from localspec.pairs.hub.download import FileProgress
-    from localspec.pairs.listing import Row
+    from localspec.pairs.listing import PairRow
     from localspec.pairs.pull import PullPlan, PullProgress
 
-_LABEL = "$foreground 65%"
-_HEAD = "bold $text-primary"
 _NAME = 22
 _MOST_FILES = 4
 
@@ -53,7 +52,7 @@ class PairsState:
         progress: of the pull.
     """
 
-    rows: list[Row] | None = None
+    rows: list[PairRow] | None = None
     used: int = 0
     in_use: str = ""
     work: Work = Work.NONE
@@ -63,22 +62,22 @@ class PairsState:
     said: tuple[str, ...] = ()
     doomed: str = ""
     typed: bool = False
-    guest: Row | None = None
+    guest: PairRow | None = None
     progress: PullProgress | None = None
     files: list[RemoteFile] = field(default_factory=list)
     moved: dict[str, FileProgress] = field(default_factory=dict)
 
-    def list(self, rows: list[Row], used: int) -> None:
+    def list(self, rows: list[PairRow], used: int) -> None:
         """Take the pairs as they are now."""
         self.rows, self.used = rows, used
         if self.guest is not None and self.row(self.guest.name) is not self.guest:
             self.guest = None
 
-    def shown(self) -> tuple[Row, ...]:
+    def shown(self) -> tuple[PairRow, ...]:
         """The lines of the list: what was typed first, then the pairs."""
         return (*([self.guest] if self.guest is not None else []), *(self.rows or []))
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> PairRow | None:
         """The pair of that name; a known one goes before one that was typed."""
         return next((row for row in reversed(self.shown()) if row.name == name), None)
 
@@ -103,7 +102,7 @@ class PairsState:
         self.said = tuple(text for text in said if text)
 
 
-def row_line(state: PairsState, row: Row, width: int) -> Content:
+def row_line(state: PairsState, row: PairRow, width: int) -> Content:
     """One pair as a line of `width` cells."""
     name = one_line(row.name, _NAME if width >= 44 else width - 14)
     mark = "●" if row.name == state.in_use else " "
@@ -111,10 +110,10 @@ def row_line(state: PairsState, row: Row, width: int) -> Content:
     if width >= 44:
         left.append((" " * (_NAME - len(name) + 1) + f"{formats.size(row.n_bytes):>8}", ""))
     if width >= 62:
-        left.append((f"  {row.kind:<10}", _LABEL))
+        left.append((f"  {row.kind:<10}", MUTED))
     if width >= 84:
-        left.append((f"  {one_line(row.licence or 'not stated', 20):<20}", _LABEL))
-    fit = (f"{row.fit.verdict}  ", "$text-warning" if row.fit.verdict != "fits" else _LABEL)
+        left.append((f"  {one_line(row.licence or 'not stated', 20):<20}", MUTED))
+    fit = (f"{row.fit.verdict}  ", "$text-warning" if row.fit.verdict != "fits" else MUTED)
     right = drawing.styled(*([fit] if width >= 54 else []), (f"{_state(state, row):>11}", ""))
     return drawing.two_sides(drawing.styled(*left), right, width)
 
@@ -127,10 +126,10 @@ def head_line(width: int) -> Content:
     left += "  for       " if width >= 62 else ""
     left += "  licence             " if width >= 84 else ""
     right = ("memory  " if width >= 54 else "") + f"{'state':>11}"
-    return drawing.two_sides(drawing.styled((left, _LABEL)), drawing.styled((right, _LABEL)), width)
+    return drawing.two_sides(drawing.styled((left, MUTED)), drawing.styled((right, MUTED)), width)
 
 
-def _state(state: PairsState, row: Row) -> str:
+def _state(state: PairsState, row: PairRow) -> str:
     if row.name == state.in_use:
         return "in use"
     if row.name == state.name and state.work is Work.PULLING:
@@ -139,7 +138,7 @@ def _state(state: PairsState, row: Row) -> str:
     return row.state
 
 
-def detail_lines(state: PairsState, row: Row | None, width: int, height: int) -> list[Content]:
+def detail_lines(state: PairsState, row: PairRow | None, width: int, height: int) -> list[Content]:
     """What is below the list: progress, the report of a check, or the row's details."""
     if width <= 0 or height <= 0:
         return []
@@ -163,7 +162,7 @@ def _said_lines(state: PairsState, width: int) -> list[Content]:
     return [line for text in state.said for line in _wrap(text, width, style)]
 
 
-def _row_lines(row: Row, width: int) -> list[Content]:
+def _row_lines(row: PairRow, width: int) -> list[Content]:
     """What is known about a pair that nobody has looked at yet."""
     need = row.fit
     memory = (
@@ -227,7 +226,7 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
     lines = [
         drawing.two_sides(
             drawing.styled((f"{share:4.0%} ", "bold"), (figures, "")),
-            drawing.styled((times, _LABEL)),
+            drawing.styled((times, MUTED)),
             width,
         ),
         drawing.bar(share, width, "$primary"),
@@ -253,7 +252,7 @@ def _file_line(state: PairsState, file: RemoteFile, width: int) -> Content:
     share = (moved.done / moved.size if moved.size else 1.0) if moved else 0.0
     phase = moved.phase if moved else "waits"
     right = Content.assemble(
-        drawing.bar(share, 12) if width >= 56 else "", f" {share:4.0%} ", (f"{phase:<8}", _LABEL)
+        drawing.bar(share, 12) if width >= 56 else "", f" {share:4.0%} ", (f"{phase:<8}", MUTED)
     )
     room = max(4, width - right.cell_length - 1)
     name = one_line(file.name, 400)
@@ -272,7 +271,7 @@ def summary(state: PairsState) -> str:
     )
 
 
-def key_hints(state: PairsState, row: Row | None) -> list[tuple[str, str]]:
+def key_hints(state: PairsState, row: PairRow | None) -> list[tuple[str, str]]:
     """What can be done now: keys and meanings, what matters most first."""
     hints = []
     if state.work in (Work.PULLING, Work.CHECKING):

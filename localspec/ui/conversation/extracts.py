@@ -1,4 +1,4 @@
-"""Text files in a message: read, checked, and put in as a fenced block."""
+"""Text that goes into a message from files, and out of answers into the clipboard."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import re
 import stat
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.errors import UsageError
 from localspec.pairs.folders import is_file, user_path
+from localspec.ui.conversation.items import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from localspec.ui.conversation.items import Item
 
 LONGEST = 200_000
 _MOST_MENTIONS = 500  # each is looked for on the disk
 _MENTION = re.compile(r"(?<!\S)@(\"[^\"\n]+\"|\S+)")
+_SHORTER = "Attach a part of it that fits into the context."
+_FENCE = re.compile(
+    r"^( {0,3})(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^ {0,3}\2[`~]*[ \t]*$|\Z)", re.M | re.S
+)
 
 
 def attached(path: Path) -> str:
@@ -41,9 +52,6 @@ def attached(path: Path) -> str:
     return f"{path}:\n{fence}{path.suffix[1:]}\n{text}{ending}{fence}"
 
 
-_SHORTER = "Attach a part of it that fits into the context."
-
-
 def expand(text: str) -> str:
     """`text` with the files behind it that it mentions as ``@path``.
 
@@ -67,3 +75,46 @@ def _named(text: str) -> Path | None:
         if name and is_file(path := user_path(name)):
             return path
     return None
+
+
+def code_blocks(text: str) -> list[str]:
+    """The fenced blocks of a Markdown text, without their fences."""
+    return [match[3].removesuffix("\n") for match in _FENCE.finditer(text)]
+
+
+def to_copy(items: Sequence[Item], argument: str) -> tuple[str, str]:
+    """The text to copy, and how it is called.
+
+    Args:
+        items: what is on the screen.
+        argument: empty for the last answer; a number for an earlier one (2 is the one before the
+            last); ``code`` for the last block of code in the last answer, ``code N`` for its Nth.
+
+    Raises:
+        UsageError: there is no such thing.
+    """
+    answers = [item for item in items if isinstance(item, Answer) and item.text]
+    what, _, number = argument.partition(" ")
+    if what == "code":
+        return _code(answers, number)
+    back = _whole(what or "1")
+    if back > len(answers):
+        raise UsageError("there is no answer yet" if not answers else "there are fewer answers")
+    name = "the last answer" if back == 1 else f"the answer {back - 1} before the last"
+    return answers[-back].said, name
+
+
+def _code(answers: Sequence[Answer], number: str) -> tuple[str, str]:
+    blocks = code_blocks(answers[-1].said) if answers else []
+    if not blocks:
+        raise UsageError("there is no code in the last answer")
+    index = _whole(number) if number else len(blocks)
+    if index > len(blocks):
+        raise UsageError(f"the last answer has {len(blocks)} blocks of code")
+    return blocks[index - 1], f"block {index} of {len(blocks)}"
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 9) or int(text) < 1:
+        raise UsageError(f"“{text}” is no number from 1 on", "Say /copy, /copy 2 or /copy code 1.")
+    return int(text)

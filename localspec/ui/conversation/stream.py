@@ -1,0 +1,185 @@
+"""A running answer on its way to the screen: collected, and drawn as often as is pleasant."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from textual.message import Message
+
+from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnsLeftOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.timer import Timer
+
+    from localspec.chat.events import Span, TurnEnd, TurnEvent
+    from localspec.ui.conversation.items import Answer
+    from localspec.ui.conversation.transcript import Transcript
+    from localspec.ui.panel.dashboard import Dashboard
+
+# Drawing takes cores from the model. A frame that costs more is drawn less often, so that the
+# screen never takes more than this share of a core from a running answer.
+SHARE = 0.01
+SHORTEST, LONGEST = 0.1, 1.0
+
+
+class TurnNews(Message):
+    """The inbox holds turn events (posted once until they are collected)."""
+
+
+class Inbox:
+    """Turn events on their way to the screen.
+
+    They are announced with one message until they are collected: a fast pair makes hundreds of
+    rounds a second, and the screen draws far fewer frames.
+    """
+
+    def __init__(self, announce: Callable[[], object]) -> None:
+        self._events: deque[TurnEvent] = deque()
+        self._announce = announce
+        self._announced = False
+
+    def put(self, event: TurnEvent) -> None:
+        """Add `event` (another thread)."""
+        self._events.append(event)
+        if not self._announced:
+            self._announced = True
+            self._announce()
+
+    def collect(self) -> list[TurnEvent]:
+        """Take everything that has arrived (screen's thread)."""
+        # In this order: an event that arrives from here on is announced again, at worst in vain.
+        self._announced = False
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+
+class Pace:
+    """Spaces frames by what drawing has cost so far, measured as the thread's own CPU time.
+
+    Lives in the screen's thread: `time.thread_time` counts whoever calls it.
+
+    Attributes:
+        interval: seconds from frame to frame at present.
+    """
+
+    def __init__(self) -> None:
+        self._last_wall = 0.0
+        self._last_cpu = 0.0
+        self.interval = SHORTEST
+
+    def start(self) -> None:
+        """Begin a turn: what was spent before does not count, what a frame costs is still known."""
+        self._last_wall = 0.0
+        self._last_cpu = time.thread_time()
+
+    def delay(self) -> float:
+        """Seconds to wait before the next frame."""
+        return max(0.0, self._last_wall + self.interval - time.monotonic())
+
+    def drawn(self) -> None:
+        """A frame is being drawn: set the distance to the next by the cost since the last one."""
+        cpu = time.thread_time()
+        wanted = (cpu - self._last_cpu) / SHARE
+        # Half of the old value: a single heavy frame (a resize, a new code block) is not a habit.
+        self.interval = min(max((self.interval + wanted) / 2, SHORTEST), LONGEST)
+        self._last_cpu = cpu
+        self._last_wall = time.monotonic()
+
+
+class Stream:
+    """What a running turn says, drawn as it comes; lives in the screen's thread.
+
+    Args:
+        transcript: where the answer grows.
+        dashboard: shows its rounds.
+        read: told how far the prompt is read.
+        announce: called from any thread when the inbox is to be looked at.
+
+    Attributes:
+        inbox: where turn events arrive, from any thread.
+        pace: how often they are drawn.
+        answer: what grows, None while nothing does.
+        heard: the text so far.
+        end: how the turn ended, None before.
+    """
+
+    def __init__(
+        self,
+        transcript: Transcript,
+        dashboard: Dashboard,
+        read: Callable[[PromptProgress], None],
+        announce: Callable[[], object],
+    ) -> None:
+        self._transcript = transcript
+        self._dashboard = dashboard
+        self._read = read
+        self._timer: Timer | None = None
+        self._tokens = 0
+        self.inbox = Inbox(announce)
+        self.pace = Pace()
+        self.answer: Answer | None = None
+        self.heard: list[Span] = []
+        self.end: TurnEnd | None = None
+
+    def begin(self, answer: Answer) -> None:
+        """A turn begins; `answer` grows."""
+        self.answer, self.end = answer, None
+        self.heard.clear()
+        self.pace.start()
+        self._dashboard.run(True)
+
+    def close(self) -> None:
+        """The turn is over and settled."""
+        self.answer = None
+        self._dashboard.run(False)
+        self._dashboard.refresh()
+
+    def news(self) -> None:
+        """Turn events have arrived: draw them now, or when the pace allows."""
+        if self._timer is None:
+            delay = self.pace.delay()
+            if delay > 0:
+                self._timer = self._transcript.set_timer(delay, self.flush)
+            else:
+                self.flush()
+
+    def flush(self) -> None:
+        """Draw what has arrived."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        spans: list[Span] = []
+        for event in self.inbox.collect():
+            spans.extend(self._take(event))
+        self.heard += spans
+        if self.answer is not None and spans:
+            self._transcript.write(self.answer, spans, self._tokens)
+            self._dashboard.go_along()
+        self._tokens = 0
+        self.pace.drawn()
+
+    def _take(self, event: TurnEvent) -> tuple[Span, ...]:
+        if isinstance(event, RoundText):
+            self._dashboard.state.add_round(event.round)
+            self._tokens += len(event.round.tokens)
+            return event.spans
+        if isinstance(event, PromptProgress):
+            self._read(event)
+        elif isinstance(event, Noticed):
+            self._transcript.say_before(self.answer, event.text)
+        elif isinstance(event, TurnsLeftOut):
+            self._transcript.say_before(
+                self.answer,
+                f"the context is full: the oldest {event.messages:,} messages are no longer told"
+                " to the model",
+                "They stay in the conversation. /compact sums it up instead.",
+            )
+        else:
+            self.end = event
+        return ()
