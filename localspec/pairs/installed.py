@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -61,7 +61,12 @@ class InstalledModel:
     @property
     def complete(self) -> bool:
         """Whether all files are still there."""
-        return all(folders.is_file(Path(path)) for path in self.paths)
+        return not self.first_gone
+
+    @property
+    def first_gone(self) -> str:
+        """The first file that is not there any more; empty where all are."""
+        return next((path for path in self.paths if not folders.is_file(Path(path))), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +135,28 @@ def all_pairs() -> list[InstalledPair]:
     Raises:
         LocalspecError: their folder may not be read.
     """
-    found = []
-    for path in _record_paths():
-        with contextlib.suppress(LocalspecError):
-            pair = find(path.stem)
-            if pair is not None:
-                found.append(pair)
-    return found
+    return [pair for _, pair in _records() if pair is not None]
 
 
 def damaged() -> list[str]:
     """List the names whose records cannot be read."""
-    return [name for name, broken in _records() if broken]
+    return [name for name, pair in _records() if pair is None]
+
+
+def _records() -> Iterator[tuple[str, InstalledPair | None]]:
+    """Give every name with its pair, None where the record is damaged."""
+    try:
+        paths = sorted(folder().glob("*.json"))
+    except OSError as error:
+        raise LocalspecError(
+            f"the records of pairs in {folder()} cannot be read: {error.strerror}",
+            "Check the folder's permissions, or set LOCALSPEC_DATA to another.",
+        ) from None
+    for path in paths:
+        pair = None
+        with contextlib.suppress(LocalspecError):
+            pair = find(path.stem)
+        yield path.stem, pair
 
 
 def save(pair: InstalledPair) -> None:
@@ -191,24 +206,6 @@ def forget(name: str) -> None:
         raise LocalspecError(f"the record of {name} cannot be deleted: {error.strerror}") from None
 
 
-def _record_paths() -> list[Path]:
-    try:
-        return sorted(folder().glob("*.json"))
-    except OSError as error:
-        raise LocalspecError(
-            f"the records of pairs in {folder()} cannot be read: {error.strerror}",
-            "Check the folder's permissions, or set LOCALSPEC_DATA to another.",
-        ) from None
-
-
-def _records() -> Iterator[tuple[str, bool]]:
-    for path in _record_paths():
-        try:
-            yield path.stem, find(path.stem) is None
-        except LocalspecError:
-            yield path.stem, True
-
-
 class _PairRecord(msgspec.Struct):
     """A pair as its file has it."""
 
@@ -246,22 +243,16 @@ class LastUsed:
 
     pair: str
     draft: str | None = None
-
-
-class _LastUsedRecord(msgspec.Struct):
-    format: int
-    pair: str
-    draft: str | None
+    format: Literal[1] = 1
 
 
 def recall_last() -> LastUsed | None:
     """Read what was used last; None where nothing was, or where it cannot be read."""
     try:
-        found = msgspec.json.decode(_last_path().read_bytes(), type=_LastUsedRecord)
+        found = msgspec.json.decode(_last_path().read_bytes(), type=LastUsed)
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
-    known = found.format == FORMAT and found.pair.strip()
-    return LastUsed(found.pair, found.draft) if known else None
+    return found if found.pair.strip() else None
 
 
 def remember_last(pair: str, draft: str | None = None) -> None:
@@ -269,8 +260,7 @@ def remember_last(pair: str, draft: str | None = None) -> None:
     used = LastUsed(lasting(pair), None if draft is None else lasting(draft))
     with contextlib.suppress(OSError):
         private.make_folder(_last_path().parent)
-        text = json.dumps({"format": FORMAT, **asdict(used)}, indent=2)
-        private.write_whole(_last_path(), text + "\n")
+        private.write_whole(_last_path(), json.dumps(asdict(used), indent=2) + "\n")
 
 
 def forget_last(pair: str) -> None:
