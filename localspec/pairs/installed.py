@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from localspec import private
 from localspec.errors import LocalspecError, UsageError
@@ -23,7 +24,6 @@ from localspec.limits import LARGEST_FILE
 from localspec.pairs import folders, references
 from localspec.safe_text import reason
 
-FORMAT: Final = 1
 DEMO: Final = "demo"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _RESERVED: Final = frozenset({DEMO, "none"})
@@ -44,13 +44,13 @@ class InstalledModel:
         licence: as the repository or the file says, empty when neither does.
     """
 
-    paths: tuple[str, ...]
+    paths: Annotated[tuple[str, ...], Meta(min_length=1)]
     reference: str = ""
     repo: str = ""
     commit: str = ""
     files: tuple[str, ...] = ()
     sha256: tuple[str, ...] = ()
-    n_bytes: int = 0
+    n_bytes: Annotated[int, Meta(ge=0, le=LARGEST_FILE)] = 0
     licence: str = ""
 
     @property
@@ -119,14 +119,15 @@ def find(name: str) -> InstalledPair | None:
         return None
     path = folder() / f"{lowered}.json"
     try:
-        return _decode(lowered, path.read_bytes())
+        record = msgspec.json.decode(path.read_bytes(), type=_PairRecord)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LocalspecError(
-            f"the record of {lowered} is damaged: {path} ({error})",
+            f"the record of {lowered} is damaged: {path} ({reason(error)})",
             f"Run `localspec rm {lowered}`, then pull the pair again; files are kept.",
         ) from None
+    return InstalledPair(lowered, record.target, record.draft)
 
 
 def all_pairs() -> list[InstalledPair]:
@@ -166,7 +167,7 @@ def save(pair: InstalledPair) -> None:
         LocalspecError: the folder cannot be written.
     """
     name = check_name(pair.name)
-    data = {"format": FORMAT, **asdict(pair), "name": name}
+    data = {"format": 1, **asdict(pair), "name": name}
     with _recording(name):
         private.make_folder(folder())
         private.write_whole(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
@@ -209,27 +210,9 @@ def forget(name: str) -> None:
 class _PairRecord(msgspec.Struct):
     """A pair as its file has it."""
 
-    format: int
+    format: Literal[1]
     target: InstalledModel
     draft: InstalledModel | None
-
-
-def _decode(name: str, data: bytes) -> InstalledPair:
-    """Decode a record.
-
-    Raises:
-        ValueError: it is damaged, or of another version.
-    """
-    try:
-        record = msgspec.json.decode(data, type=_PairRecord)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(reason(error)) from None
-    if record.format != FORMAT:
-        raise ValueError(f"format {record.format} is unknown")
-    pair = InstalledPair(name, record.target, record.draft)
-    if not all(model.paths and 0 <= model.n_bytes <= LARGEST_FILE for model in pair.models):
-        raise ValueError("a model has no files, or an impossible size")
-    return pair
 
 
 @dataclass(frozen=True, slots=True)
