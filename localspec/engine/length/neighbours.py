@@ -143,7 +143,7 @@ class Neighbours:
         tally.sizes[done.drafted + 1] += 1
         one = costs.target.at(done.context).seconds(1)
         tally.more += costs.going_back(done.context, done.drafted, done.accepted) / one
-        if done.draft_passes:
+        if done.draft_passes and done.drafter in costs.drafts:
             usual = done.draft_prefill <= _STEP_LAG
             tally.steps[done.drafter] += done.draft_passes - (not usual)
             if not usual:
