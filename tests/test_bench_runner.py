@@ -61,7 +61,7 @@ def run(
     cancel: Cancel | None = None,
     progress: Callable[[Step], None] = ignore,
 ) -> Report:
-    return bench([session], wanted, cancel or Cancel(), progress=progress, say=ignore)
+    return bench([session], wanted, cancel or Cancel(), asking=progress, progress=ignore)
 
 
 def test_every_question_is_answered_off_and_on_in_turns(session: Session) -> None:
@@ -204,7 +204,9 @@ def test_several_drafts_share_a_target(session: Session, demo_draft: Path) -> No
         session, replace(OPTIONS, draft=str(demo_draft)), progress=ignore, cancel=Cancel()
     )
     try:
-        report = bench([session, beside], request(repeats=1), Cancel(), progress=ignore, say=ignore)
+        report = bench(
+            [session, beside], request(repeats=1), Cancel(), asking=ignore, progress=ignore
+        )
     finally:
         assert beside.pair.draft is not None
         beside.pair.draft.close()

@@ -21,7 +21,7 @@ from localspec.engine.length import gamma
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, gamma_for
-from localspec.engine.length.stopping import PLAIN, FixedPlan, Situation, StoppingPlan
+from localspec.engine.length.stopping import PLAIN, Situation, StoppingPlan
 from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.stats import DRAFT
@@ -366,20 +366,6 @@ def test_the_better_of_two_drafters_is_chosen() -> None:
             round_of(3, 3 if good else 0, chance=0.95 if good else 0.05, drafter=plan.drafter)
         )
     assert set(chosen[-30:]) == {"good"}
-
-
-def test_the_demonstration_drafts_all_the_same_and_says_what_it_costs() -> None:
-    policy = auto(STEEP, demonstration=3)
-    policy.begin(follow_clock=False)
-    for _ in range(20):
-        plan = policy.plan(Situation(room=60))
-        assert isinstance(plan, FixedPlan)
-        assert plan.limit == 3
-        policy.observe(round_of(3, 2, chance=0.7))
-    note = gamma_words(policy.note())
-    assert note.startswith("demonstration: drafting 3, 67 % accepted; plain decoding would be ")
-    assert note.endswith("x as fast")
-    assert policy.length == 3
 
 
 def test_without_a_draft_there_is_nothing_to_decide() -> None:

@@ -310,16 +310,6 @@ def test_what_is_measured_anew_meanwhile_stays(
     assert profile_store().load(found.target.identity) == anew
 
 
-def test_only_the_demo_pair_drafts_for_show(
-    target_context: Context, draft_context: Context
-) -> None:
-    for name, gamma in (("demo", 3), ("another", 0)):
-        pair = loaded(target_context, draft_context, name)
-        found = measured(pair, repeatable=False, measure=True, announce=lambda: None)
-        assert found is not None
-        assert found.auto.demonstration == gamma
-
-
 def test_tuned_threads_are_used_unless_others_are_asked_for(target_context: Context) -> None:
     store = profile_store()
     known = profile.identity(

@@ -13,8 +13,6 @@ _GAMMA = {
     GammaReason.TOO_DEAR: "not drafting: this draft costs more than it saves here",
     GammaReason.UNKNOWN: "drafting: nothing is known about this draft yet",
     GammaReason.PAYS: "drafting {length}: {accepted}, {gain:.1f}{times} expected",
-    GammaReason.DEMONSTRATION: "demonstration: drafting {length}, {accepted};"
-    " plain decoding would be {loss:.1f}{times} as fast",
 }
 
 
@@ -38,7 +36,6 @@ def gamma_words(note: GammaNote | None, *, times: str = "x") -> str:
         length=note.length,
         accepted=f"{note.kind}, {accepted}" if note.kind else accepted,
         gain=gain,
-        loss=1 / gain,
         times=times,
     )
     lossy = note.lenience is not None and note.reason is not GammaReason.OFF

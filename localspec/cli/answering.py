@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from localspec.process.client import Worker
 
 
+_ROUND = ("gamma", "drafter", "drafted", "accepted", "emitted", "draft_s", "verify_s")
+
+
 def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
     """Print text, figures or a document of an `AnswerJob`; whether the user stopped it.
 
@@ -91,15 +94,7 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
 
 
 def _round(done: Round) -> dict[str, Any]:
-    return {
-        "gamma": done.gamma,
-        "drafter": done.drafter,
-        "drafted": done.drafted,
-        "accepted": done.accepted,
-        "emitted": done.emitted,
-        "draft_s": done.draft_s,
-        "verify_s": done.verify_s,
-    }
+    return {name: getattr(done, name) for name in _ROUND}
 
 
 def _prefill(stats: GenerationStats) -> dict[str, dict[str, int]]:

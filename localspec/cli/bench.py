@@ -14,7 +14,7 @@ import click
 from localspec.bench import request as prompts
 from localspec.bench.request import BenchRequest, PromptSet
 from localspec.cli import option_types as types
-from localspec.cli.options import GPU_LAYERS, MAX_THREADS, PAIR, with_options
+from localspec.cli.options import CTX_SIZE, GPU_LAYERS, MAX_THREADS, PAIR, with_options
 from localspec.errors import Cancelled, UsageError
 from localspec.loading.request import LoadRequest
 
@@ -93,9 +93,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Let answers go on past their end.  [default: only with the demo pair's prompts]",
 )
 @click.option("--quick", is_flag=True, help="Under one minute.")
-@click.option(
-    *("-c", "--ctx-size"), type=click.IntRange(0), metavar="N", help="Context size in tokens."
-)
+@with_options(CTX_SIZE)
 @click.option(
     *("-t", "--threads"), type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads."
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec.cli.interrupt import interruptible
-from localspec.cli.options import BUT_THREADS, MAX_THREADS, PAIR, with_options
+from localspec.cli.options import BUT_THREADS, CTX_SIZE, MAX_THREADS, PAIR, with_options
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
@@ -29,10 +29,7 @@ _NOISY = 0.3
 
 
 @click.command(name="tune")
-@with_options(*PAIR)
-@click.option(
-    *("-c", "--ctx-size"), type=click.IntRange(0), metavar="N", help="Context size in tokens."
-)
+@with_options(*PAIR, CTX_SIZE)
 @click.option(
     *("-t", "--threads"),
     type=click.IntRange(1, MAX_THREADS),

@@ -32,7 +32,6 @@ class GammaReason(StrEnum):
     TOO_DEAR = "too dear"  # plain decoding is faster
     UNKNOWN = "unknown"  # drafting, and nothing was judged so far
     PAYS = "pays"
-    DEMONSTRATION = "demonstration"  # drafting for show where plain decoding would be faster
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,6 @@ from localspec.engine.length.profile import (
 from localspec.engine.llama import Context, default_threads, devices
 from localspec.engine.stats import DRAFT
 from localspec.pairs import folders
-from localspec.pairs.installed import DEMO
-
-# The demo pair is there to show speculation, even where its tiny target would be faster alone.
-DEMO_GAMMA = 3
 
 ANY_THREADS = 0
 
@@ -128,10 +124,7 @@ def measured(
         return None  # a context too small to measure in
     target_costs = _costs(pair.target, target, pair.loaded.n_gpu_layers)
     draft_costs = _costs(pair.draft, draft, pair.loaded.draft_n_gpu_layers)
-    auto = AutoGamma(
-        Costs(target_costs, {DRAFT: draft_costs}, pair.target.takes_back),
-        demonstration=DEMO_GAMMA if pair.name == DEMO else 0,
-    )
+    auto = AutoGamma(Costs(target_costs, {DRAFT: draft_costs}, pair.target.takes_back))
     return Measured(store, target, draft, auto)
 
 

@@ -57,10 +57,10 @@ class CuratedPair:
     kind: str
     memory_gb: int
     licence: str
-    notes: str
-    evidence: str
     target: CuratedFile
     draft: CuratedFile
+    notes: str = ""
+    evidence: str = ""
 
     @property
     def verified(self) -> bool:
@@ -89,17 +89,9 @@ def pairs() -> dict[str, CuratedPair]:
         ) from None
 
 
-def _pair(entry: Mapping[str, Any]) -> CuratedPair:
-    return CuratedPair(
-        name=entry["name"],
-        kind=entry["kind"],
-        memory_gb=int(entry["memory_gb"]),
-        licence=entry["licence"],
-        notes=entry.get("notes", ""),
-        evidence=entry.get("evidence", ""),
-        target=_file(entry["target"]),
-        draft=_file(entry["draft"]),
-    )
+def _pair(entry: dict[str, Any]) -> CuratedPair:
+    sides = {side: _file(entry[side]) for side in ("target", "draft")}
+    return CuratedPair(**entry | sides)
 
 
 def _file(side: Mapping[str, Any]) -> CuratedFile:
@@ -112,7 +104,7 @@ def _file(side: Mapping[str, Any]) -> CuratedFile:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListedPair:
     """One pair.
 
@@ -125,15 +117,15 @@ class ListedPair:
     """
 
     name: str
-    kind: str
-    memory_gb: int
+    kind: str = "own"
+    memory_gb: int = 0
     n_bytes: int
     fit: Fit
     licence: str
     state: str
     target: str
     draft: str
-    notes: str
+    notes: str = ""
     verified: bool
 
 
@@ -198,15 +190,12 @@ def examined(report: PairReport) -> ListedPair:
     files = [file for model in (target, draft) if model is not None for file in model.files]
     return ListedPair(
         name=report.name,
-        kind="own",
-        memory_gb=0,
         n_bytes=report.n_bytes,
         fit=report.outlook.fit,
         licence=target.licence,
         state="available",
         target=target.reference or target.label,
         draft="none" if draft is None else draft.reference or draft.label,
-        notes="",
         verified=all(file.sha256 for file in files),
     )
 

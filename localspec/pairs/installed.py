@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from localspec import private
 from localspec.errors import LocalspecError, UsageError
@@ -23,7 +24,6 @@ from localspec.limits import LARGEST_FILE
 from localspec.pairs import folders, references
 from localspec.safe_text import reason
 
-FORMAT: Final = 1
 DEMO: Final = "demo"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _RESERVED: Final = frozenset({DEMO, "none"})
@@ -44,13 +44,13 @@ class InstalledModel:
         licence: as the repository or the file says, empty when neither does.
     """
 
-    paths: tuple[str, ...]
+    paths: Annotated[tuple[str, ...], Meta(min_length=1)]
     reference: str = ""
     repo: str = ""
     commit: str = ""
     files: tuple[str, ...] = ()
     sha256: tuple[str, ...] = ()
-    n_bytes: int = 0
+    n_bytes: Annotated[int, Meta(ge=0, le=LARGEST_FILE)] = 0
     licence: str = ""
 
     @property
@@ -61,7 +61,12 @@ class InstalledModel:
     @property
     def complete(self) -> bool:
         """Whether all files are still there."""
-        return all(folders.is_file(Path(path)) for path in self.paths)
+        return not self.first_gone
+
+    @property
+    def first_gone(self) -> str:
+        """The first file that is not there any more; empty where all are."""
+        return next((path for path in self.paths if not folders.is_file(Path(path))), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +119,15 @@ def find(name: str) -> InstalledPair | None:
         return None
     path = folder() / f"{lowered}.json"
     try:
-        return _decode(lowered, path.read_bytes())
+        record = msgspec.json.decode(path.read_bytes(), type=_PairRecord)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LocalspecError(
-            f"the record of {lowered} is damaged: {path} ({error})",
+            f"the record of {lowered} is damaged: {path} ({reason(error)})",
             f"Run `localspec rm {lowered}`, then pull the pair again; files are kept.",
         ) from None
+    return InstalledPair(lowered, record.target, record.draft)
 
 
 def all_pairs() -> list[InstalledPair]:
@@ -130,18 +136,28 @@ def all_pairs() -> list[InstalledPair]:
     Raises:
         LocalspecError: their folder may not be read.
     """
-    found = []
-    for path in _record_paths():
-        with contextlib.suppress(LocalspecError):
-            pair = find(path.stem)
-            if pair is not None:
-                found.append(pair)
-    return found
+    return [pair for _, pair in _records() if pair is not None]
 
 
 def damaged() -> list[str]:
     """List the names whose records cannot be read."""
-    return [name for name, broken in _records() if broken]
+    return [name for name, pair in _records() if pair is None]
+
+
+def _records() -> Iterator[tuple[str, InstalledPair | None]]:
+    """Give every name with its pair, None where the record is damaged."""
+    try:
+        paths = sorted(folder().glob("*.json"))
+    except OSError as error:
+        raise LocalspecError(
+            f"the records of pairs in {folder()} cannot be read: {error.strerror}",
+            "Check the folder's permissions, or set LOCALSPEC_DATA to another.",
+        ) from None
+    for path in paths:
+        pair = None
+        with contextlib.suppress(LocalspecError):
+            pair = find(path.stem)
+        yield path.stem, pair
 
 
 def save(pair: InstalledPair) -> None:
@@ -151,7 +167,7 @@ def save(pair: InstalledPair) -> None:
         LocalspecError: the folder cannot be written.
     """
     name = check_name(pair.name)
-    data = {"format": FORMAT, **asdict(pair), "name": name}
+    data = {"format": 1, **asdict(pair), "name": name}
     with _recording(name):
         private.make_folder(folder())
         private.write_whole(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
@@ -191,48 +207,12 @@ def forget(name: str) -> None:
         raise LocalspecError(f"the record of {name} cannot be deleted: {error.strerror}") from None
 
 
-def _record_paths() -> list[Path]:
-    try:
-        return sorted(folder().glob("*.json"))
-    except OSError as error:
-        raise LocalspecError(
-            f"the records of pairs in {folder()} cannot be read: {error.strerror}",
-            "Check the folder's permissions, or set LOCALSPEC_DATA to another.",
-        ) from None
-
-
-def _records() -> Iterator[tuple[str, bool]]:
-    for path in _record_paths():
-        try:
-            yield path.stem, find(path.stem) is None
-        except LocalspecError:
-            yield path.stem, True
-
-
 class _PairRecord(msgspec.Struct):
     """A pair as its file has it."""
 
-    format: int
+    format: Literal[1]
     target: InstalledModel
     draft: InstalledModel | None
-
-
-def _decode(name: str, data: bytes) -> InstalledPair:
-    """Decode a record.
-
-    Raises:
-        ValueError: it is damaged, or of another version.
-    """
-    try:
-        record = msgspec.json.decode(data, type=_PairRecord)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(reason(error)) from None
-    if record.format != FORMAT:
-        raise ValueError(f"format {record.format} is unknown")
-    pair = InstalledPair(name, record.target, record.draft)
-    if not all(model.paths and 0 <= model.n_bytes <= LARGEST_FILE for model in pair.models):
-        raise ValueError("a model has no files, or an impossible size")
-    return pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,22 +226,16 @@ class LastUsed:
 
     pair: str
     draft: str | None = None
-
-
-class _LastUsedRecord(msgspec.Struct):
-    format: int
-    pair: str
-    draft: str | None
+    format: Literal[1] = 1
 
 
 def recall_last() -> LastUsed | None:
     """Read what was used last; None where nothing was, or where it cannot be read."""
     try:
-        found = msgspec.json.decode(_last_path().read_bytes(), type=_LastUsedRecord)
+        found = msgspec.json.decode(_last_path().read_bytes(), type=LastUsed)
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
-    known = found.format == FORMAT and found.pair.strip()
-    return LastUsed(found.pair, found.draft) if known else None
+    return found if found.pair.strip() else None
 
 
 def remember_last(pair: str, draft: str | None = None) -> None:
@@ -269,8 +243,7 @@ def remember_last(pair: str, draft: str | None = None) -> None:
     used = LastUsed(lasting(pair), None if draft is None else lasting(draft))
     with contextlib.suppress(OSError):
         private.make_folder(_last_path().parent)
-        text = json.dumps({"format": FORMAT, **asdict(used)}, indent=2)
-        private.write_whole(_last_path(), text + "\n")
+        private.write_whole(_last_path(), json.dumps(asdict(used), indent=2) + "\n")
 
 
 def forget_last(pair: str) -> None:

@@ -167,16 +167,14 @@ class _PullMeter:
 
     wanted: list[RemoteFile]
     report: Report
-    done: dict[str, int] = field(default_factory=dict)
-    fetched: dict[str, int] = field(default_factory=dict)
+    last: dict[str, FileProgress] = field(default_factory=dict)
     points: deque[tuple[float, int]] = field(default_factory=deque)
 
     def tell(self, progress: FileProgress) -> None:
         """Take one file's progress and pass on the sum."""
         now = time.monotonic()
-        self.done[progress.etag] = progress.done
-        self.fetched[progress.etag] = progress.fetched
-        self.points.append((now, sum(self.fetched.values())))
+        self.last[progress.etag] = progress
+        self.points.append((now, sum(each.fetched for each in self.last.values())))
         while now - self.points[0][0] > _RATE_WINDOW_S:
             self.points.popleft()
         done, total = self._sums()
@@ -189,8 +187,8 @@ class _PullMeter:
         done = total = 0
         for file in self.wanted:
             total += file.size
-            if file.etag in self.done:
-                done += self.done[file.etag]
+            if file.etag in self.last:
+                done += self.last[file.etag].done
             elif hub_cache.is_here(file):
                 done += file.size
             else:

@@ -114,15 +114,15 @@ def _from_record(pair: InstalledPair) -> ResolvedPair:
     for model in pair.models:
         if not model.complete:
             raise ModelFileError(
-                f"a file of the pair {pair.name} is gone: {_first_gone(model.paths)}",
-                f"Run `localspec pull {repull_arguments(pair)}`.",
+                f"a file of the pair {pair.name} is gone: {model.first_gone}",
+                f"Run `localspec pull {_repull_arguments(pair)}`.",
             )
     if pair.draft is None:
         return ResolvedPair(pair.name, pair.target.path, None, "the pair was pulled without one")
     return ResolvedPair(pair.name, pair.target.path, pair.draft.path, f"part of {pair.name}")
 
 
-def repull_arguments(pair: InstalledPair) -> str:
+def _repull_arguments(pair: InstalledPair) -> str:
     """Give the arguments with which `localspec pull` restores `pair`."""
     draft = pair.draft
     words = [pair.target.reference or pair.target.paths[0]]
@@ -152,10 +152,6 @@ def pair_with(target: Path) -> InstalledPair | None:
         if pair.draft and pair.draft.complete and pair.target.path.resolve() == real:
             return pair
     return None
-
-
-def _first_gone(paths: tuple[str, ...]) -> str:
-    return next(path for path in paths if not folders.is_file(Path(path)))
 
 
 def suggestion(name: str) -> str:

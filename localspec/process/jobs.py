@@ -96,8 +96,7 @@ def _result(job: Job, tell: Tell, cancel: Cancel) -> Answered | Report | TunedPa
                 request,
                 how,
                 cancel,
-                loading=loading,
-                progress=lambda at: tell(Asking(at.prompt.name, at.done, at.total, at.left_s)),
-                say=lambda what: loading(what, None),
+                progress=loading,
+                asking=lambda at: tell(Asking(at.prompt.name, at.done, at.total, at.left_s)),
                 warn=lambda notice: hear(Noticed(notice)),
             )

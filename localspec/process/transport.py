@@ -6,22 +6,18 @@ import os
 import queue
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from localspec.chat.events import RoundText
 from localspec.errors import EngineDied, LocalspecError
+from localspec.process import spawning
 from localspec.process.messages import Died, Event, Fault, Letter, Request, Status, Turn, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import IO
 
 Hear: TypeAlias = "Callable[[Letter[Event]], object]"
@@ -61,16 +57,8 @@ class Child:
     a pipe holds little, and a process that is stopped or swapped out reads nothing.
     """
 
-    def __init__(self, command: tuple[str, ...] = ("-m", "localspec.process")) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the child
-        with _sigint_held():
-            self._process = subprocess.Popen(  # noqa: S603 - this very Python
-                [sys.executable, *_as_here(), *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-            )
+    def __init__(self, command: tuple[str, ...] = spawning.ENGINE) -> None:
+        self._process, self._log = spawning.engine(command)
         self._streams = _open(self._process.stdout), _open(self._process.stdin)
         self._wire: Wire[Event] = Wire(*self._streams, incoming=Letter[Event])
         self._closing = False
@@ -181,21 +169,3 @@ def _with_ours(letter: Letter[Event]) -> Letter[Event]:
         peak_process=memory.peak_process + machine.peak_resident(),
     )
     return Letter(letter.request, letter.conversation, Status(figures, both))
-
-
-def _as_here() -> list[str]:
-    """Python's option to look for modules where this process does: not in the current folder."""
-    return [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
-
-
-@contextmanager
-def _sigint_held() -> Iterator[None]:
-    """Let a process begin that Ctrl+C does not reach: it inherits what is blocked here."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -131,15 +131,13 @@ class AutoGamma:
         costs: what is known of costs; the rounds correct it.
         neighbours: the rounds beside each other, by which they do.
         learnt: whether more is known than it was given.
-        demonstration: draft this many where plain decoding would win; 0 for never.
     """
 
-    def __init__(self, costs: Costs, *, demonstration: int = 0) -> None:
+    def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.neighbours = Neighbours(costs)
         self.learnt = False
         self._table = costs  # in force: in a generation that must be repeatable it stands still
-        self.demonstration = demonstration
         self._follow_clock = True
         self._reset()
 
@@ -186,8 +184,6 @@ class AutoGamma:
         if pays:
             self._tracks[plan.drafter].rest()
             return PLAIN if self._compares() else plan
-        if self.demonstration:
-            return FixedPlan(min(self.demonstration, longest), plan.drafter, learns=True)
         if not self._probes(plan.drafter, situation, target, longest):
             return PLAIN
         if not self._tries:
@@ -253,7 +249,7 @@ class AutoGamma:
     def length(self) -> int:
         """Tokens drafted per round lately; 0 while plain decoding is best."""
         track = max(self._tracks.values(), key=lambda each: each.rounds, default=None)
-        if track is None or not (self._drafting or self.demonstration):
+        if track is None or not self._drafting:
             return 0
         return track.length
 
@@ -264,17 +260,15 @@ class AutoGamma:
         if not self._tokens or self._willing is None:
             return GammaNote(GammaReason.UNDECIDED)
         track = max(self._tracks.values(), key=lambda each: each.rounds)
-        if not self._drafting and not (self.demonstration and track.rounds):
+        if not self._drafting:
             return GammaNote(GammaReason.TOO_DEAR)
         if track.drafted < 1:
             return GammaNote(GammaReason.UNKNOWN)
-        gain = self._gain
-        pays = self._drafting or gain >= 1
         return GammaNote(
-            GammaReason.PAYS if pays else GammaReason.DEMONSTRATION,
+            GammaReason.PAYS,
             length=self.length,
             acceptance=track.accepted / track.drafted,
-            speedup=gain,
+            speedup=self._gain,
         )
 
     def _choice(

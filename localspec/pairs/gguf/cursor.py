@@ -1,12 +1,12 @@
-"""A bounded reader over the bytes of a GGUF header, and the arrays that stay in them."""
+"""A bounded reader over the bytes of a GGUF header, and the strings that stay in them."""
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Final, overload
+from typing import Final
 
 from localspec import formats
 from localspec.errors import ModelFileError
@@ -106,7 +106,7 @@ class Cursor:
         return self.buffer[start : start + length].decode("utf-8", "replace")
 
 
-class StringArray(Sequence[bytes]):
+class StringArray:
     """The strings of a GGUF array as raw bytes (UTF-8 is usual, not promised), read on demand."""
 
     __slots__ = ("_buffer", "_starts")
@@ -118,14 +118,10 @@ class StringArray(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self._starts)
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        if isinstance(index, slice):
-            return [self._at(start) for start in self._starts[index]]
-        return self._at(self._starts[index])
+    def __getitem__(self, index: int) -> bytes:
+        start = self._starts[index]
+        (length,) = struct.unpack_from("<Q", self._buffer, start - 8)
+        return bytes(self._buffer[start : start + length])
 
     def __iter__(self) -> Iterator[bytes]:
         starts, data = self._starts, bytes(self._raw(0, len(self)))
@@ -147,38 +143,6 @@ class StringArray(Sequence[bytes]):
         (length,) = struct.unpack_from("<Q", self._buffer, self._starts[last - 1] - 8)
         end = self._starts[last - 1] + length
         return memoryview(self._buffer)[self._starts[first] - 8 : end]
-
-    def _at(self, start: int) -> bytes:
-        (length,) = struct.unpack_from("<Q", self._buffer, start - 8)
-        return bytes(self._buffer[start : start + length])
-
-
-class NumberArray(Sequence[float]):
-    """The numbers of a GGUF array, read on demand."""
-
-    __slots__ = ("_buffer", "_count", "_format", "_start")
-
-    def __init__(self, buffer: bytearray, start: int, count: int, code: str) -> None:
-        self._buffer = buffer
-        self._start = start
-        self._count = count
-        self._format = struct.Struct("<" + code)
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> float: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[float]: ...
-    def __getitem__(self, index: int | slice) -> float | list[float]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        if not -self._count <= index < self._count:
-            raise IndexError(index)
-        place = self._start + (index % self._count) * self._format.size
-        value: float = self._format.unpack_from(self._buffer, place)[0]
-        return value
 
 
 # What a file that is no GGUF seems to be, by its first bytes.

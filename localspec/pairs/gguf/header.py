@@ -2,8 +2,8 @@
 
 The layout is that of ggml's ``gguf.cpp``, and what it refuses is refused here, with a reason.
 A header comes from strangers, so everything in it is bounded: a hostile one costs at most
-`MAX_HEADER_BYTES` of reading and a small multiple of that in memory. Long arrays (a
-vocabulary has 150,000 strings) stay in the bytes that were read until somebody looks.
+`MAX_HEADER_BYTES` of reading and a small multiple of that in memory. Strings (a vocabulary
+has 150,000) stay in the bytes that were read until somebody looks.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 import re
 import stat
 import struct
+import sys
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 from localspec.errors import ModelFileError
 from localspec.pairs.gguf.cursor import (
     FETCH_AGAIN,
     MAX_STRING_LENGTH,
     Cursor,
-    NumberArray,
     ReadRange,
     StringArray,
 )
@@ -106,7 +106,7 @@ GGML_TYPES: Final[dict[int, tuple[str, int, int]]] = {
 TOKENS_KEY: Final = "tokenizer.ggml.tokens"
 
 
-Value = int | float | bool | str | StringArray | NumberArray
+Value: TypeAlias = "int | float | bool | str | StringArray | array[Any]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class GgufHeader:
     """Everything a GGUF file says before its weights.
 
     Attributes:
-        metadata: key to number, text or lazy array.
+        metadata: key to number, text or array.
         data_offset: where the weights begin, in bytes.
         expected_size: the least size in bytes of a complete file.
     """
@@ -162,7 +162,7 @@ class GgufHeader:
         value = self.metadata.get(key)
         if isinstance(value, int):
             return [value]
-        if isinstance(value, NumberArray):
+        if isinstance(value, array):
             return [int(n) for n in value if isinstance(n, int)]
         return []
 
@@ -390,7 +390,7 @@ def _read_value(cursor: Cursor, kind: int) -> Value:
     return cursor.scalar(_SCALARS[kind])
 
 
-def _read_array(cursor: Cursor) -> StringArray | NumberArray:
+def _read_array(cursor: Cursor) -> StringArray | array[Any]:
     kind = cursor.number("I")
     count = cursor.number("Q")
     if kind == _STRING:
@@ -398,8 +398,12 @@ def _read_array(cursor: Cursor) -> StringArray | NumberArray:
     if kind not in _SCALARS:  # arrays of arrays among them: ggml refuses those as well
         raise cursor.damaged(f"it has an array of unknown type {kind}")
     code = _SCALARS[kind]
-    start = cursor.skip(count * struct.calcsize("<" + code))
-    return NumberArray(cursor.buffer, start, count, code)
+    numbers = array("B" if code == "?" else code)
+    start = cursor.skip(count * numbers.itemsize)
+    numbers.frombytes(cursor.buffer[start : cursor.position])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def _read_strings(cursor: Cursor, count: int) -> StringArray:

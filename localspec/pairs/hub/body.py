@@ -184,16 +184,17 @@ class _Unwanted(Exception):
 
 
 @contextlib.contextmanager
-def opened(
-    url: str, patience: Patience, *, start: int = 0, more: dict[str, str] | None = None
-) -> Iterator[Body]:
-    """Open the body of `url` with some more headers; it is expected to begin at `start`.
+def opened(url: str, patience: Patience, start: int = 0, stop: int | None = None) -> Iterator[Body]:
+    """Open the bytes of `url` from `start` up to `stop` (its end when None).
+
+    They may begin at 0 all the same: some servers know no ranges.
 
     Raises:
         Exception: what `client.translated` turns into the errors people meet.
         Cancelled: the user wants to stop.
     """
-    body = Body(url, more or {}, patience)
+    wanted = f"bytes={start}-{'' if stop is None else stop - 1}"
+    body = Body(url, {"Range": wanted} if start or stop is not None else {}, patience)
     try:
         body.await_head(start)
         yield body

@@ -116,8 +116,8 @@ def locked(
         yield
 
 
-def prepare(file: RemoteFile) -> Path:
-    """Make the cache's folders for `file`; return the folder of its blob.
+def prepare(file: RemoteFile) -> None:
+    """Make the cache's folders for `file`.
 
     Raises:
         OSError: they cannot be made.
@@ -130,19 +130,15 @@ def prepare(file: RemoteFile) -> Path:
                 f"{folder} is a link that leads out of the cache", f"Remove it from {cache}."
             )
         folder.mkdir(parents=True, exist_ok=True)
-    return blob_path(file).parent
 
 
-def publish(file: RemoteFile, complete: Path | None, revision: str) -> Path:
+def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
     """Put a complete, verified file where the library and llama.cpp will find it.
 
     Args:
         file: what it is.
         complete: its bytes, to be moved into place; None when the blob is there already.
         revision: the branch or tag that was asked for.
-
-    Returns:
-        The file's path under its own name.
     """
     blob, pointer = blob_path(file), snapshot_path(file)
     if complete is not None:
@@ -150,7 +146,6 @@ def publish(file: RemoteFile, complete: Path | None, revision: str) -> Path:
     if not _leads_to(pointer, blob):
         _link(pointer, blob)
     note_revision(file, revision)
-    return pointer
 
 
 def note_revision(file: RemoteFile, revision: str) -> None:

@@ -125,7 +125,7 @@ def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
     url = f"{endpoint()}/api/models/{reference.repo}/revision/{revision}?blobs=true"
 
     def ask() -> bytes:
-        with translated(reference.repo, reference):
+        with translated(reference):
             return document(url, patience, MOST_TOLD)
 
     told = retried(ask, patience)
@@ -213,12 +213,8 @@ def open_body(
     from huggingface_hub import hf_hub_url
 
     url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=endpoint())
-    wanted = f"bytes={start}-{'' if stop is None else stop - 1}"
-    more = {"Range": wanted} if start or stop is not None else {}
-    with (
-        translated(file.repo, Reference(file.repo, file.name)),
-        opened(url, patience, start=start, more=more) as body,
-    ):
+    named = Reference(file.repo, file.name)
+    with translated(named), opened(url, patience, start, stop) as body:
         yield body
 
 
@@ -245,11 +241,12 @@ def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> 
 
 
 @contextlib.contextmanager
-def translated(repo: str, reference: Reference) -> Iterator[None]:
+def translated(reference: Reference) -> Iterator[None]:
     """Turn what the library and its HTTP client raise into the errors people meet."""
     from huggingface_hub import errors
     from huggingface_hub.utils import HFValidationError, httpx  # type: ignore[attr-defined]
 
+    repo = reference.repo
     try:
         yield
     except errors.OfflineModeIsEnabled:
@@ -257,7 +254,7 @@ def translated(repo: str, reference: Reference) -> Iterator[None]:
             f"{repo} cannot be looked up: offline mode is on", "Unset HF_HUB_OFFLINE."
         ) from None
     except errors.HfHubHTTPError as error:
-        raise _from_status(error, repo, reference) from None
+        raise _from_status(error, reference) from None
     except HFValidationError:
         raise BadReference(f"{repo!r} is no repository's name", "Write user/repo.") from None
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
@@ -285,10 +282,10 @@ def _host(error: Any) -> str:
     return endpoint()
 
 
-def _from_status(error: Any, repo: str, reference: Reference) -> HubError:
+def _from_status(error: Any, reference: Reference) -> HubError:
     from huggingface_hub import errors
 
-    status = error.response.status_code
+    repo = reference.repo
     if isinstance(error, errors.GatedRepoError):
         return AccessDenied(
             f"{repo} is gated: its owner wants you to accept terms first",
@@ -305,7 +302,7 @@ def _from_status(error: Any, repo: str, reference: Reference) -> HubError:
             f"there is no repository {repo}, or it is private",
             f"Check the spelling; for a private one, {LOGIN}.",
         )
-    return _from_plain_status(status, repo, error)
+    return _from_plain_status(error.response.status_code, repo, error)
 
 
 def _from_plain_status(status: int, repo: str, error: Any) -> HubError:
