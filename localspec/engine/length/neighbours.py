@@ -29,6 +29,10 @@ _MEDIAN = 1.25  # standard error of a median over that of a mean
 _WIDE = 2.2  # standard errors to both sides: 95 % with as few as there are
 _DOUBT = 0.04  # standard error at which plain decoding is known: high over low is 1.2 then
 
+# Slower than its neighbours by so much (a logarithm), and of so many seconds, it was no decode.
+_PAUSE = math.log(10)
+_PAUSE_S = 0.25
+
 _STEP_LAG = 2  # reading one token or two is a step like the others
 _TABLE = 32  # tokens from which on reading is learnt at powers of two alone
 
@@ -104,7 +108,7 @@ class Neighbours:
         self._rounds.append(done)
         if len(self._rounds) < _STRETCH:
             return
-        rounds, self._rounds = self._rounds, []
+        rounds, self._rounds = self._going(self._rounds), []
         plain = [each for each in rounds if not each.drafted]
         drafting = [each for each in rounds if each.draft_passes or each.drafted]
         if plain and drafting:
@@ -139,7 +143,7 @@ class Neighbours:
         tally.sizes[done.drafted + 1] += 1
         one = costs.target.at(done.context).seconds(1)
         tally.more += costs.going_back(done.context, done.drafted, done.accepted) / one
-        if done.draft_passes:
+        if done.draft_passes and done.drafter in costs.drafts:
             usual = done.draft_prefill <= _STEP_LAG
             tally.steps[done.drafter] += done.draft_passes - (not usual)
             if not usual:
@@ -176,6 +180,16 @@ class Neighbours:
         if any(vote.model is target for vote in votes):
             self._observed.append(votes)
             self.stretches += 1
+
+    def _going(self, rounds: Sequence[Round]) -> Sequence[Round]:
+        """The rounds in which the program was not stopped."""
+        offs = [self._off_target(done, done.total_s) for done in rounds]
+        most = median(offs) + _PAUSE
+        return [
+            done
+            for done, off in zip(rounds, offs, strict=True)
+            if off < most or done.total_s < _PAUSE_S
+        ]
 
     def _seconds(self, done: Round) -> float:
         """What a round took but for drafting and, where it reads again, going back."""
