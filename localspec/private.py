@@ -1,9 +1,13 @@
-"""Files and folders that nobody but the user may read: conversations, records, measurements."""
+"""Files and folders that nobody but the user may read, and files that appear as a whole."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 _OTHERS = 0o077
 
@@ -31,6 +35,35 @@ def make_file(path: Path) -> None:
     """
     path.touch(mode=0o600, exist_ok=True)
     _close(path, 0o600)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file aside and move it into place: readers see the old one or the new one, whole.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to `path` by way of `whole_file`, on the disk before it is in place.
+
+    Raises:
+        OSError: as there.
+    """
+    with whole_file(path) as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _close(path: Path, mode: int) -> None:

@@ -181,7 +181,7 @@ def _report(
     where: Mapping[str, Any],
 ) -> Report:
     runs = outcome.runs
-    reports = tuple(_arm(arm, runs, show=arm.name in outcome.demonstrating) for arm in arms)
+    reports = tuple(_arm(arm, runs) for arm in arms)
     partings = tuple(outcome.partings)
     return Report(
         environment=where,
@@ -240,14 +240,13 @@ def _model(context: Context) -> dict[str, Any]:
     }
 
 
-def _arm(arm: Arm, runs: Sequence[Run], *, show: bool) -> ArmReport:
+def _arm(arm: Arm, runs: Sequence[Run]) -> ArmReport:
     kinds, overall = rows(runs, arm.name)
     name = arm.session.draft_name if arm.gamma != 0 else None
     return ArmReport(
         name=arm.name,
         draft=one_line(name, 80) if name else None,
         gamma=str(arm.gamma),
-        demonstration=show,
         swept=arm.swept,
         kinds=kinds,
         overall=overall,

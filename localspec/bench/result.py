@@ -160,7 +160,6 @@ class ArmReport:
         name: how it is called; ``off`` is plain decoding.
         draft: the draft's name; None where nothing drafts.
         gamma: ``"auto"`` or a number.
-        demonstration: whether it drafted for show where that did not pay.
         swept: one of a sweep over draft lengths.
         kinds: a row for every kind.
         overall: the row over all.
@@ -169,7 +168,6 @@ class ArmReport:
     name: str
     draft: str | None
     gamma: str
-    demonstration: bool
     swept: bool
     kinds: tuple[KindRow, ...]
     overall: KindRow

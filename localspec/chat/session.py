@@ -351,7 +351,7 @@ class Session:
         if prompt is None or prefill is None:
             return FinishReason.CANCELLED
         self._meter.prefilled(prefill)
-        self._meter.plain_speed = self._drafting.plain_speed(len(prompt))
+        self._drafting.begin()
         how = GenerateSettings(
             sampling=settings.sampling,
             accept=settings.rule,
@@ -367,7 +367,7 @@ class Session:
             for done in rounds:
                 event = answer.add(done)
                 self._drafting.add(event.round)
-                self._meter.add(event.round, self._drafting.plain_seconds(event.round))
+                self._meter.add(event.round, self._drafting.speedup())
                 yield event
                 if event.round.finish is not None:
                     return event.round.finish

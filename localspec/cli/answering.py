@@ -10,11 +10,12 @@ import click
 
 from localspec import formats
 from localspec.chat.events import Noticed, RoundText
-from localspec.chat.wording import gamma_words, lossy_words
-from localspec.cli.standard_streams import write
+from localspec.chat.wording import gamma_words, lossy_words, speedup_words
+from localspec.cli.standard_streams import write, write_said
 from localspec.engine.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import Answered
 from localspec.process.messages import Event, Turn
+from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.process.client import Worker
@@ -39,7 +40,7 @@ def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
         found = _stream(worker, show=not as_json)
         memory = worker.peak_memory_bytes(found.peak_memory_bytes)
         if as_json:
-            write(json.dumps(_document(found, memory), ensure_ascii=False, indent=2) + "\n")
+            write_said(json.dumps(_document(found, memory), ensure_ascii=False, indent=2) + "\n")
         if stats:
             click.echo(_summary(found, memory), err=True)
     except BrokenPipeError:
@@ -55,10 +56,10 @@ def _stream(worker: Worker, *, show: bool) -> Answered:
         nonlocal last
         match event:
             case Turn(Noticed(text)):
-                click.echo(f"warning: {text}", err=True)
+                click.echo(f"warning: {one_line(text, 400)}", err=True)
             case Turn(RoundText() as round_) if show and round_.text:
                 last = round_.text
-                write(last)
+                write_said(last)
 
     try:
         return worker.result(Answered, hear)
@@ -69,7 +70,7 @@ def _stream(worker: Worker, *, show: bool) -> Answered:
 
 def _document(found: Answered, memory: int) -> dict[str, Any]:
     """The document that `--json` prints: times in seconds, sizes in bytes."""
-    stats = found.stats
+    stats, speedup = found.stats, found.figures.speedup
     return {
         "text": found.text,
         "tokens": [token for done in stats.rounds for token in done.tokens],
@@ -82,6 +83,7 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
         "accepted_tokens": stats.accepted_tokens,
         "acceptance_rate": stats.acceptance_rate,
         "mean_tokens_per_round": stats.mean_tokens_per_round,
+        "speedup": asdict(speedup) if speedup else None,
         "rounds": [_round(done) for done in stats.rounds],
         "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
         "prefill": _prefill(stats),
@@ -114,6 +116,7 @@ def _summary(found: Answered, memory: int) -> str:
         ("drafted", f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"),
         ("acceptance rate", formats.percent(stats.acceptance_rate, 1)),
         ("tokens per round", formats.number(stats.mean_tokens_per_round, 2)),
+        ("speed-up", _speedup_line(found)),
         ("time", f"{stats.draft_s:.2f} s drafting, {stats.verify_s:.2f} s verifying"),
         ("peak memory", formats.size(memory)),
     ]
@@ -136,3 +139,8 @@ def _gamma_line(found: Answered) -> str:
     if not figures.speculation:
         return f"0 (plain decoding; {found.speculation_note or 'gamma is 0'})"
     return f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
+
+
+def _speedup_line(found: Answered) -> str:
+    speedup = found.figures.speedup
+    return f"{speedup_words(speedup)} (measured)" if speedup else "- (not measured)"

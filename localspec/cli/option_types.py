@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from localspec.limits import MAX_GAMMA
+from localspec.safe_text import unbroken
 
 # Of a grammar or a schema, in bytes; a device or a pipe may never end.
 LARGEST_TEXT = 16 << 20
@@ -81,17 +82,18 @@ def plain_text(value: Any) -> str:
 
 def file_text(value: Any) -> str:
     """The text of a UTF-8 file."""
+    name = unbroken(str(value))
     try:
         with Path(str(value)).open("rb") as file:
             raw = file.read(LARGEST_TEXT + 1)
     except OSError as error:
-        raise click.BadParameter(f"cannot read {value}: {error.strerror}.") from None
+        raise click.BadParameter(f"cannot read {name}: {error.strerror}.") from None
     if len(raw) > LARGEST_TEXT:
-        raise click.BadParameter(f"{value} is too large: {LARGEST_TEXT >> 20} MB are allowed.")
+        raise click.BadParameter(f"{name} is too large: {LARGEST_TEXT >> 20} MB are allowed.")
     try:
         return raw.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
-        raise click.BadParameter(f"{value} is not UTF-8.") from None
+        raise click.BadParameter(f"{name} is not UTF-8.") from None
 
 
 def bias(value: Any) -> tuple[int, float]:

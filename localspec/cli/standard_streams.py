@@ -10,7 +10,7 @@ import time
 import click
 
 from localspec.errors import LocalspecError
-from localspec.safe_text import one_line, unbroken
+from localspec.safe_text import one_line, safe, unbroken
 
 _EVERY_S = 10.0  # between two lines of progress where there is no terminal
 LARGEST = 64 << 20  # bytes of a prompt: more than any model reads
@@ -44,6 +44,15 @@ def read_prompt() -> str:
             f"standard input is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})",
             "Convert it first, for example with iconv -t UTF-8.",
         ) from None
+
+
+def write_said(text: str) -> None:
+    """Write what a model said: a terminal gets it harmless, a file or a pipe as it is.
+
+    Raises:
+        BrokenPipeError, LocalspecError: as `write`.
+    """
+    write(safe(text) if sys.stdout is not None and sys.stdout.isatty() else text)
 
 
 def write(text: str) -> None:

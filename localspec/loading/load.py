@@ -24,8 +24,8 @@ from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import check_files, devices_of_draft, draft_plan, load_plan
 from localspec.loading.request import LoadRequest
-from localspec.pairs import demo, last_used
-from localspec.pairs.installed import DEMO
+from localspec.pairs import demo
+from localspec.pairs.installed import DEMO, lasting, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import MemoryPlan
 from localspec.pairs.resolver import ResolvedPair
@@ -127,8 +127,8 @@ def load_session(
         pair = LoadedPair(
             name=plan.resolved.name,
             reference=(
-                last_used.lasting(options.pair or DEMO),
-                None if options.draft is None else last_used.lasting(options.draft),
+                lasting(options.pair or DEMO),
+                None if options.draft is None else lasting(options.draft),
             ),
             target=target,
             draft=draft,
@@ -152,9 +152,9 @@ def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Se
     """
     if options.pair is not None:
         session = load_session(options, progress=progress, cancel=cancel)
-        last_used.remember(options.pair, options.draft)
+        remember_last(options.pair, options.draft)
         return session
-    used = last_used.recall()
+    used = recall_last()
     if used is None:
         return load_session(options, progress=progress, cancel=cancel)
     draft = used.draft if options.draft is None else options.draft

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -51,6 +49,7 @@ _LEAST = 2  # sizes measured however long it takes: a curve is more than a point
 _STEPS = (1, 1, 1, 1)
 _SLOWER = 1.5  # so many times a step's time: it was disturbed
 _STEADY = 0.5  # a spread above this is noise from elsewhere
+_PAUSE, _PAUSE_S = 10.0, 1.0  # times, and seconds, beyond any decode: the program was stopped
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
 # A stored file: what could be no timing is no profile.
@@ -103,7 +102,8 @@ def measure(
     What a round does before it drafts counts as well: a recurrent state is copied, except where one
     token is decoded. Going back is no part of it.
 
-    The cache is left as it was. Where a size is named more than once the least time counts.
+    The cache is left as it was. Where a size is named more than once the least time counts. A pass
+    in which the program was stopped, or the machine slept, counts for nothing.
 
     Args:
         context: of the model to measure; it must be able to take back tokens.
@@ -133,12 +133,16 @@ def measure(
 
     context.mark()
     try:
-        if fitting:
-            once(1)
+        known = [(1, once(1))] if fitting else []
         for n in fitting[: max(0, passes - 1)]:
             if clock() - begun > budget and len(found) >= min(_LEAST, len(set(fitting))):
                 break
-            found.setdefault(n, []).append(once(n))
+            seconds = once(n)
+            if seconds > _PAUSE_S + _PAUSE * min(each * max(1, n / m) for m, each in known):
+                begun += seconds
+                continue
+            known.append((n, seconds))
+            found.setdefault(n, []).append(seconds)
     finally:
         context.truncate(kept)
     spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
@@ -228,7 +232,7 @@ class Profile:
     Attributes:
         identity: what they hold for.
         measured: by tokens of context, as measured: one or two lengths.
-        learned: the same, corrected by use; empty until then, one length for each bucket since.
+        learned: of the shortest length, the sizes that rounds have corrected; empty until then.
         threads: the fastest number of CPU threads that was found; None if nobody looked.
     """
 
@@ -239,8 +243,8 @@ class Profile:
 
     @property
     def best(self) -> ByContext:
-        """What is known best."""
-        return self.learned or self.measured
+        """What is known best: as measured, but for sizes that rounds have corrected."""
+        return {at: {**points, **self.learned.get(at, {})} for at, points in self.measured.items()}
 
 
 def identity(context: Context, *, threads: int, n_gpu_layers: int, draft: bool) -> dict[str, Any]:
@@ -320,14 +324,8 @@ class ProfileStore:
         path = self._path(profile.identity)
         try:
             private.make_folder(self.folder)
-            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(document)
-                Path(name).replace(path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            with private.whole_file(path) as file:
+                file.write(document.encode())
         except OSError:
             return False
         return True

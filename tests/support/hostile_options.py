@@ -1,0 +1,157 @@
+"""Values of options and arguments that nobody foresaw, given to every command one at a time."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import click
+from huggingface_hub import constants
+
+from localspec.cli.app import COMMANDS, cli, main
+
+LONGEST = 500
+# What a terminal, or whoever reads it, would be led astray by.
+STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_MISSING = "missing.gguf"
+_ESCAPES = (
+    *("\x1b[2J", "\x1b]0;owned\x07", "\x1bc", "\x9b31m", "\x07", "\x08", "\r", "\n", "\x7f"),
+    *("\u202e", "\u2066", "\ufeff", "\u2028", "\x85", "\udc80\udcff", "\U0001f600", "é́́́"),
+)
+_NUMBERS = (
+    *("-1", "-2", "0", "5.7", "1e400", "nan", "-nan", "inf", "-inf", "0x10", "1_000", "٣", "²"),
+    *("9" * 19, "9" * 4301, "-" + "9" * 400, "1e-400", "+5", " 5 ", "5\n", "1,2", "0..99999"),
+)
+_WORDS = (
+    *("", " ", "-", "--", "@file", "~nobody/x", "/", ".", "..", "/dev/null", "auto", "all", "none"),
+    *("user/repo", "user/repo:Q4", "a/b@", "a/b:", ":", "a/b/c/d", "http://[", "//x", "C:\\x"),
+    *("{}", "[]", '{"$ref": "#"}', "root ::=", "[" * 3000, "%s%n", "{x}", "[bold]x", "\\x1b"),
+    *("127.0.0.1:1", ":0", "h:99999", "[::1]:x", "15043+inf", "1+1e999", "CPU0", "f16", "match"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended, and what it printed."""
+
+    code: object
+    out: str
+    err: str
+
+    @property
+    def wrong(self) -> str:
+        """What should not be; empty where all is well."""
+        if self.code not in (1, 2):
+            return f"exit code {self.code!r}"
+        if "has a fault" in self.err or "Traceback" in self.err:
+            return f"a fault: {self.err[:300]!r}"
+        if wild := STEERS.search(self.out + self.err):
+            return f"{wild[0]!r} came out: {self.err[:300]!r}"
+        before, said, message = self.err.rstrip("\n").rpartition("error: ")
+        longest = max([len(said + message), *map(len, before.split("\n"))])
+        return f"{longest} characters" if longest > LONGEST else ""
+
+
+def value(rng: random.Random) -> str:
+    """Something that a shell can hand over: no NUL."""
+    kind = rng.randrange(6)
+    if kind == 0:
+        return rng.choice(_NUMBERS)
+    if kind == 1:
+        return rng.choice(_WORDS)
+    if kind == 2:
+        return rng.choice(_ESCAPES) * rng.choice([1, 5, 5000])
+    if kind == 3:
+        return rng.choice(["x", "x/", "a b ", "é", "1", "-", "漢"]) * rng.choice(
+            [300, 5000, 100_000]
+        )
+    parts = (*_ESCAPES, *_NUMBERS[:12], *_WORDS)
+    if kind == 4:
+        return "".join(rng.choice(parts) for _ in range(rng.randint(2, 12)))
+    return "".join(
+        chr(rng.choice([rng.randint(1, 255), rng.randint(1, 0xD7FF)])) for _ in range(40)
+    )
+
+
+def _parameters() -> list[tuple[str, click.Parameter | None]]:
+    context = click.Context(cli)
+    found: list[tuple[str, click.Parameter | None]] = [("", None)]
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        own = (each for each in command.params if not getattr(each, "is_flag", False))
+        found += [(name, None), *((name, parameter) for parameter in own)]
+    return found
+
+
+def cases(seed: int, count: int) -> Iterator[list[str]]:
+    """Command lines of which none can succeed: every parameter of every command in turn.
+
+    Where no parameter is left, the value is an option, or a command, that does not exist.
+    """
+    rng = random.Random(seed)
+    parameters = _parameters()
+    rng.shuffle(parameters)
+    for number in range(count):
+        command, parameter = parameters[number % len(parameters)]
+        wild = value(rng)
+        if not command:
+            yield ["--" + wild] if rng.random() < 0.5 else [wild or "?"]
+        elif parameter is None:
+            yield [command, rng.choice(["--", "-"]) + (wild.lstrip("-h") or "?")]
+        elif isinstance(parameter, click.Argument):
+            yield [command, *(["--"] if wild.startswith("-") else []), f"{_MISSING}{wild}"]
+        else:
+            name = max(parameter.opts, key=len)
+            pair = [] if parameter.name in ("pair", "target") else [_MISSING]
+            extra = ["-p", "hi"] if command == "run" and parameter.name != "prompt" else []
+            yield [command, *pair, *extra, f"{name}={wild}"]
+
+
+@contextmanager
+def nowhere(folder: Path) -> Iterator[None]:
+    """Run commands in an empty folder, without the Hub."""
+    before = Path.cwd()
+    places = {f"LOCALSPEC_{name}": str(folder / name) for name in ("DATA", "CONFIG", "CACHE")}
+    with (
+        mock.patch.dict(os.environ, places),
+        mock.patch.object(constants, "HF_HUB_OFFLINE", new=True),
+        mock.patch.object(constants, "HF_HUB_CACHE", str(folder / "hub")),
+    ):
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+
+def run(arguments: list[str]) -> Outcome:
+    """Run the command line as the console script does."""
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")
+    given = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with (
+        mock.patch.object(sys, "argv", ["localspec", *arguments]),
+        mock.patch.multiple(sys, stdout=out, stderr=err, stdin=given),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    texts = (each.buffer.getvalue().decode() for each in (out, err))  # type: ignore[attr-defined]
+    return Outcome(code, *texts)
+
+
+def attack(seed: int, count: int, folder: Path) -> list[str]:
+    """Run so many cases in an empty folder; what went wrong, a line each."""
+    with nowhere(folder):
+        found = [(arguments, run(arguments)) for arguments in cases(seed, count)]
+    return [f"{[each[:60] for each in given]}: {done.wrong}" for given, done in found if done.wrong]

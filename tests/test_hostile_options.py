@@ -1,0 +1,46 @@
+"""Whatever an option is given, what is printed is harmless, short, and ends in 1 or 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import hostile_options
+
+ESCAPES = 'root ::= "a\\x1B]0;owned\\x07\\u009b31mb"'
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_values_that_nobody_foresaw_are_refused_in_a_few_harmless_words(
+    seed: int, tmp_path: Path
+) -> None:
+    assert hostile_options.attack(seed, 50, tmp_path) == []
+
+
+def test_a_file_name_forges_no_line_of_its_own(tmp_path: Path) -> None:
+    with hostile_options.nowhere(tmp_path):
+        done = hostile_options.run(["run", "-p", "x", "--grammar-file", "x\nError: disk is lost"])
+    assert done.code == 2
+    assert "cannot read x Error: disk is lost" in done.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_what_a_model_says_steers_no_terminal_and_a_pipe_gets_it_as_it_is(
+    demo_target: Path, demo_draft: Path, tmp_path: Path
+) -> None:
+    from tests.support.terminal import Terminal  # noqa: PLC0415 - Windows has none
+
+    options = ["run", "demo", "-p", "hi", "--grammar", ESCAPES]
+    for more in ([], ["--json"]):
+        terminal = Terminal([*options, *more], tmp_path)
+        assert terminal.ends() == 0
+        assert "a␛]0;owned␇\ufffd31mb" in terminal.raw.decode() or more
+        assert not any(wild in terminal.raw.decode() for wild in ("\x1b", "\x07", "\x9b"))
+    piped = subprocess.run(
+        [sys.executable, "-m", "localspec", *options], capture_output=True, check=True
+    )
+    assert piped.stdout.decode() == json.loads('"a\\u001b]0;owned\\u0007\\u009b31mb\\n"')
