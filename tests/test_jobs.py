@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from localspec import machine
 from localspec.cli.app import cli
+from localspec.process import spawning
 
 RUN = ["run", "demo", "-t", "1", "--gamma", "2", "-p", "Tell me a story.", "-n"]
 BENCH = ["bench", "demo", "-t", "1", "-c", "256", "--gamma", "2", "-n", "8", "--kinds", "sums"]
@@ -133,6 +134,20 @@ def test_what_ends_the_whole_group_leaves_a_report_of_what_is_done() -> None:
         out, _ = running.communicate(timeout=30)
     assert running.returncode == 128 + signal.SIGTERM
     assert "what was done by then is reported" in out
+
+
+def test_a_process_that_was_begun_ahead_is_used_or_ended() -> None:
+    me = psutil.Process()
+    spawning.begin_ahead()
+    (begun,) = me.children()
+    spawning.give_up()
+    assert not begun.is_running()
+    spawning.begin_ahead()
+    (begun,) = me.children()
+    done = CliRunner().invoke(cli, [*RUN, "1"], catch_exceptions=False)
+    assert done.stdout
+    assert not begun.is_running()
+    assert me.children() == []
 
 
 def test_peak_memory_is_that_of_both_processes() -> None:

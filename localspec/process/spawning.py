@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False  # the real one would cost an import before the process is there
 if TYPE_CHECKING:
@@ -43,8 +43,12 @@ def engine(command: tuple[str, ...] = ENGINE) -> Spawned:
 
 
 def begin_ahead() -> None:
-    """Start the process that a command will need: it begins while that command is imported."""
-    _ahead.append(engine())
+    """Start the process that a command will need: it begins while that command is imported.
+
+    Where that cannot be, the command meets the same error, and tells it.
+    """
+    with suppress(OSError):
+        _ahead.append(engine())
 
 
 def give_up() -> None:
