@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +33,24 @@ def make_file(path: Path) -> None:
     """
     path.touch(mode=0o600, exist_ok=True)
     _close(path, 0o600)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` so that a reader sees the old file or the new one, whole; no folder is made.
+
+    Raises:
+        OSError: it cannot be written; the old file is as it was.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _close(path: Path, mode: int) -> None:

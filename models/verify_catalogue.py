@@ -23,11 +23,11 @@ from localspec.errors import HubOffline, LocalspecError
 from localspec.pairs import catalogue, folders, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import write_atomically
 from localspec.pairs.memory import outlook
 from localspec.pairs.memory.facts import facts
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import Source
+from localspec.private import write_atomically
 
 PINS = ("bytes", "revision", "sha256")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -155,7 +154,7 @@ def save(pair: InstalledPair) -> None:
     data = {"format": FORMAT, **asdict(pair), "name": name}
     with _recording(name):
         private.make_folder(folder())
-        write_atomically(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
+        private.write_atomically(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
 
 
 def require_recordable(name: str) -> None:
@@ -190,20 +189,6 @@ def forget(name: str) -> None:
         (folder() / f"{check_name(name)}.json").unlink(missing_ok=True)
     except OSError as error:
         raise LocalspecError(f"the record of {name} cannot be deleted: {error.strerror}") from None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old file or the new one, whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _record_paths() -> list[Path]:

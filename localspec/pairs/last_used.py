@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from localspec import private
-from localspec.pairs import folders, installed, references
+from localspec.pairs import folders, references
 
 FORMAT: Final = 1
 
@@ -39,7 +39,7 @@ def recall() -> LastUsed | None:
     """Read what was used last; None where nothing was, or where it cannot be read."""
     try:
         found = msgspec.json.decode(_path().read_bytes(), type=_Record)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return None
     known = found.format == FORMAT and found.pair.strip()
     return LastUsed(found.pair, found.draft) if known else None
@@ -51,7 +51,7 @@ def remember(pair: str, draft: str | None = None) -> None:
     with contextlib.suppress(OSError):
         private.make_folder(_path().parent)
         text = json.dumps({"format": FORMAT, **asdict(used)}, indent=2)
-        installed.write_atomically(_path(), text + "\n")
+        private.write_atomically(_path(), text + "\n")
 
 
 def forget(pair: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from localspec.errors import HubError, NotOnHub
 from localspec.pairs import folders, quants
 from localspec.pairs.hub.settings import cache_folder, links_wanted
-from localspec.pairs.installed import write_atomically
+from localspec.private import write_atomically
 
 if TYPE_CHECKING:
     from localspec.pairs.hub.client import RemoteFile
