@@ -110,6 +110,7 @@ class Rounds:
         done = self.round(drafted, stay, chances, judged)
         started = perf_counter()
         self.policy.observe(done)
+        self.policy.speedup()
         spent += perf_counter() - started
         return spent, guessing, stay + 1
 
@@ -147,6 +148,7 @@ class Rounds:
             total_s=draft_s + verify_s,
             draft_prefill=min(1, len(chances)),
             draft_passes=len(chances),
+            drafter=DRAFT if chances else "",
             context=CONTEXT,
             confidences=tuple(chances),
             chances=tuple(chances[:judged]),

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.loading.request import LoadRequest
-from localspec.process.client import Engine
+from localspec.process.client import EngineClient
 from localspec.process.messages import Loaded, LoadFailed, Turn, TurnOver
 from tests.support.terminal import Terminal
 
@@ -117,7 +117,7 @@ def first_tokens(arguments: argparse.Namespace) -> list[float]:
     engines = {}
     for way in WAYS:
         os.environ["LOCALSPEC_ENGINE"] = way
-        engines[way] = Asked(Engine(request))
+        engines[way] = Asked(EngineClient(request))
     later = []
     for number in range(arguments.first_tokens + 2):
         order = WAYS if number % 2 else WAYS[::-1]
@@ -133,7 +133,7 @@ def first_tokens(arguments: argparse.Namespace) -> list[float]:
 class Asked:
     """An engine whose first text is waited for."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
         self._letters: queue.SimpleQueue = queue.SimpleQueue()
         engine.listen(lambda letter: self._letters.put((time.perf_counter(), letter)))

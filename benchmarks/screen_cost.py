@@ -40,7 +40,7 @@ from localspec.chat.events import RoundText
 from localspec.engine.llama import Model
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver
-from localspec.process.client import Engine
+from localspec.process.client import EngineClient
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.stream import Inbox, TurnNews
 
@@ -172,7 +172,7 @@ class Driven(ChatApp):
 
     probes = 3
 
-    def __init__(self, engine: Engine, answers: int, found: Path) -> None:
+    def __init__(self, engine: EngineClient, answers: int, found: Path) -> None:
         super().__init__(engine)
         self._answers = answers
         self._path = found
@@ -246,7 +246,7 @@ def run_child(arguments: argparse.Namespace) -> None:
         # Every answer has its full length: what begins and ends it is a small part then.
         logit_bias=tuple((token, -math.inf) for token in arguments.ends),
     )
-    drive(Driven(Engine(options), arguments.answers, arguments.child))
+    drive(Driven(EngineClient(options), arguments.answers, arguments.child))
 
 
 def end_tokens(arguments: argparse.Namespace) -> list[int]:

@@ -3,7 +3,8 @@
 A text is a sequence of positions, each with the draft's confidence there and the probability that
 its token is accepted. A round that starts at a position drafts along the text until a token is
 rejected; the next round starts after the token that took its place. Outcomes are drawn once per
-position, so that every policy meets the same luck. Pure and without a clock.
+position, so that every policy meets the same luck. Pure and without a clock of its own: where a
+`Weather` is given, what the policy sees of a round's time is what that makes of it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import LONGEST, GammaPolicy
@@ -62,29 +64,99 @@ class World:
         draft: seconds of one decode of n tokens by the draft, in the same unit.
         seed: of the outcomes.
         firm: whether the rule weighs q, so that what was drafted must be submitted.
+        weather: what disturbs the clock; None for a policy that does not follow one.
     """
 
     target: Curve
     draft: Curve
     seed: int = 0
     firm: bool = False
+    weather: Weather | None = None
 
     @staticmethod
-    def of(points: Points, step: float, *, seed: int = 0, firm: bool = False) -> World:
+    def of(
+        points: Points,
+        step: float,
+        *,
+        seed: int = 0,
+        firm: bool = False,
+        weather: Weather | None = None,
+    ) -> World:
         """A draft whose step costs `step` of T(1), on a curve of the same shape."""
         draft = {n: step * seconds for n, seconds in points.items()}
-        return World(Curve(points), Curve(draft), seed, firm)
+        return World(Curve(points), Curve(draft), seed, firm, weather)
+
+
+class Weather(Protocol):
+    """What goes on beside the models, by the clock."""
+
+    def factor(self, now: float) -> float:
+        """How many times its undisturbed time a decode takes that begins now."""
+        ...
+
+
+SECOND = 1 / 0.03
+"""In units of T(1), for what goes by the clock."""
+
+
+@dataclass(slots=True)
+class Calm:
+    """Timings scatter, and nothing else."""
+
+    luck: random.Random
+    spread: float = 0.05
+
+    def factor(self, now: float) -> float:  # noqa: ARG002 - a `Weather`
+        """Each timing by itself."""
+        return math.exp(self.luck.gauss(0, self.spread))
+
+
+@dataclass(slots=True)
+class Halving(Calm):
+    """The machine is half as fast in every other stretch of 20 seconds."""
+
+    def factor(self, now: float) -> float:
+        """By the clock."""
+        slow = now // (20 * SECOND) % 2
+        return (1 + slow) * math.exp(self.luck.gauss(0, self.spread))
+
+
+@dataclass(slots=True)
+class Bursts(Calm):
+    """Half to three seconds of 1.5 to 4 times the time, after pauses of half to six seconds."""
+
+    until: float = 0.0
+    times: float = 1.0
+
+    def factor(self, now: float) -> float:
+        """In a burst or not, after those that went by."""
+        while now >= self.until:
+            busy = self.times == 1.0
+            self.times = self.luck.uniform(1.5, 4.0) if busy else 1.0
+            self.until += self.luck.uniform(0.5, 3.0 if busy else 6.0) * SECOND
+        spread = self.spread if self.times == 1.0 else 0.3
+        return self.times * math.exp(self.luck.gauss(0, spread))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One round: what it took undisturbed, as the clock had it, and how much it emitted."""
+
+    work: float
+    clock: float
+    emitted: int
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a policy made of a text."""
+    """What a policy made of a text; `seconds` are undisturbed ones."""
 
     tokens: int
     seconds: float
     rounds: int
     drafted: int
     accepted: int
+    paces: tuple[Pace, ...] = ()
 
     @property
     def speed(self) -> float:
@@ -93,11 +165,13 @@ class Replayed:
 
 
 def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
-    """Let `policy` write `text`."""
+    """Let `policy` write `text`; it follows the clock if there is any weather."""
     outcomes = random.Random(world.seed)
     lucky = [outcomes.random() for _ in text]
-    policy.begin(follow_clock=False)
-    at, read, seconds = 0, 0, 0.0
+    weather = world.weather
+    policy.begin(follow_clock=weather is not None)
+    at, read, seconds, now = 0, 0, 0.0, 0.0
+    paces: list[Pace] = []
     rounds = drafted = accepted = 0
     while at < len(text):
         room = len(text) - at - 1
@@ -110,6 +184,12 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
         draft_s = _draft_seconds(world, lag, asked.passes)
         verify_s = world.target.seconds(asked.tokens + 1)
         judged = text[at : at + min(stay + 1, asked.passes)]
+        work = draft_s + verify_s
+        if weather is not None:
+            draft_s *= weather.factor(now)
+            verify_s *= weather.factor(now + draft_s)
+        now += draft_s + verify_s
+        paces.append(Pace(work, draft_s + verify_s, stay + 1))
         policy.observe(
             Round(
                 tokens=(0,) * (stay + 1),
@@ -130,11 +210,11 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
             # The draft's cache ends with what it decoded of the text that stands now.
             read = at + min(stay, asked.passes - 1)
         at += stay + 1
-        seconds += draft_s + verify_s
+        seconds += work
         rounds += 1
         drafted += asked.tokens
         accepted += stay
-    return Replayed(at, seconds, rounds, drafted, accepted)
+    return Replayed(at, seconds, rounds, drafted, accepted, tuple(paces))
 
 
 @dataclass(frozen=True, slots=True)

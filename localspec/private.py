@@ -1,11 +1,13 @@
-"""Files and folders that nobody but the user may read: conversations, records, measurements."""
+"""Files and folders that nobody but the user may read, and files that appear as a whole."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 _OTHERS = 0o077
 
@@ -35,22 +37,33 @@ def make_file(path: Path) -> None:
     _close(path, 0o600)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` so that a reader sees the old file or the new one, whole; no folder is made.
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file aside and move it into place: readers see the old one or the new one, whole.
 
     Raises:
-        OSError: it cannot be written; the old file is as it was.
+        OSError: it cannot be written; nothing is left of it.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        Path(name).replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` to `path` by way of `whole_file`, on the disk before it is in place.
+
+    Raises:
+        OSError: as there.
+    """
+    with whole_file(path) as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _close(path: Path, mode: int) -> None:

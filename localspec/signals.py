@@ -83,10 +83,6 @@ def leaving(leave: Callable[[], object]) -> Iterator[None]:
         raise Ended(came[0])
 
 
-def _aside(work: Callable[..., object], *given: object) -> None:
-    threading.Thread(target=work, args=given, daemon=True).start()
-
-
 def _insist(number: int, over: threading.Event) -> None:
     """End the process where it does not end by itself."""
     if not over.wait(_PATIENCE_S):

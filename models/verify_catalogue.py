@@ -26,8 +26,8 @@ from localspec.pairs.hub.patience import Patience
 from localspec.pairs.memory import outlook
 from localspec.pairs.memory.facts import facts
 from localspec.pairs.references import Reference
-from localspec.pairs.sources import Source
-from localspec.private import write_atomically
+from localspec.pairs.sources import ModelSource
+from localspec.private import write_whole
 
 PINS = ("bytes", "revision", "sha256")
 
@@ -36,8 +36,8 @@ PINS = ("bytes", "revision", "sha256")
 class Verified:
     """An entry that passed, and what is worth saying about it."""
 
-    target: Source
-    draft: Source
+    target: ModelSource
+    draft: ModelSource
     remarks: tuple[str, ...]
 
 
@@ -64,7 +64,7 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
     return Verified(target, draft, tuple(remarks))
 
 
-def _look_at(side: CuratedFile, patience: Patience) -> Source:
+def _look_at(side: CuratedFile, patience: Patience) -> ModelSource:
     source = sources.from_hub(Reference(side.repo, file=side.file), patience)
     if source.files[0].name != side.file:  # `pull` knows a curated pair by these very names
         raise LocalspecError(f"{side.file} is named {source.files[0].name} in {side.repo}")
@@ -86,7 +86,7 @@ def pin(text: str, name: str, verified: Verified) -> str:
     return text.replace(entry, changed)
 
 
-def _pin_side(entry: str, side: str, source: Source) -> str:
+def _pin_side(entry: str, side: str, source: ModelSource) -> str:
     head, section = entry.split(f"[pair.{side}]\n")
     body, gap, rest = section.partition("\n\n")
     lines = [line for line in body.rstrip("\n").split("\n") if line.split(" = ")[0] not in PINS]
@@ -126,7 +126,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _write(path: Path, name: str, verified: Verified) -> None:
-    write_atomically(path, pin(path.read_text(encoding="utf-8"), name, verified))
+    write_whole(path, pin(path.read_text(encoding="utf-8"), name, verified))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ PURE = (
     *("engine/noise", "engine/proposer", "engine/verify", "engine/acceptance", "engine/trace"),
     "engine/schema",
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
-    "engine/length/calibration",
+    *("engine/length/calibration", "engine/length/neighbours"),
 )
 
 # Packages that only some rooms may import.
@@ -158,6 +159,18 @@ def test_no_part_of_the_screen_knows_the_app() -> None:
 def test_control_a_part_that_knows_the_app_is_seen(file: str, line: str) -> None:
     assert knows_the_app(PACKAGE / file, f"if TYPE_CHECKING:\n    {line}")
     assert not knows_the_app(PACKAGE / "ui/launch.py", line)
+
+
+def classes(path: Path, source: str | None = None) -> list[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8") if source is None else source)
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    found = Counter(name for path in files() for name in classes(path))
+    assert found
+    assert [name for name, times in found.items() if times > 1] == []
+    assert classes(PACKAGE / "a.py", "class A:\n    class B: ...\nclass A: ...") == ["A", "A", "B"]
 
 
 def uses_the_command_line(path: Path, source: str | None = None) -> bool:

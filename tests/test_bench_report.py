@@ -28,7 +28,7 @@ from localspec.bench.summarise import rows, shares, speedups
 from localspec.bench.verdict import verdict
 from localspec.engine.stats import Round
 from localspec.errors import LocalspecError, UsageError
-from tests.support.bench_reports import arm, report, run, sweep
+from tests.support.bench_reports import arm, report, run, stats, sweep
 
 GOOD, BAD, SAME = Interval(1.6, 1.5, 1.7), Interval(0.7, 0.65, 0.75), Interval(1.0, 0.97, 1.03)
 SIZE = ("width", "height")
@@ -64,10 +64,7 @@ def runs(draw: st.DrawFn) -> Run:
         kind=draw(st.sampled_from(["code", "talk"])),
         arm=draw(st.sampled_from(["off", "on"])),
         repeat=0,
-        prompt_tokens=5,
-        rounds=chosen,
-        time_to_first_token_s=0.1,
-        tokens_per_second=draw(st.floats(1, 1000)),
+        stats=stats(chosen, draw(st.floats(1, 1000))),
         prompt_s=prompt_s,
         around_s=around_s,
         wall_s=wall,
@@ -80,7 +77,7 @@ def test_the_numbers_of_every_run_add_up(made: list[Run]) -> None:
     for each, made_from in zip(found, made, strict=True):
         assert each["drafted"] == each["accepted"] + each["rejected"]
         assert min(each["accepted"], each["rejected"]) >= 0
-        assert each["generated_tokens"] == sum(d.emitted for d in made_from.rounds)
+        assert each["generated_tokens"] == sum(d.emitted for d in made_from.stats.rounds)
         assert each["generated_tokens"] == len(made_from.tokens)
         parts = sum(each[part] for part in ("prompt_s", "draft_s", "verify_s", "python_s"))
         assert parts == pytest.approx(each["wall_s"], rel=0.02)

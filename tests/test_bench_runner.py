@@ -61,7 +61,7 @@ def run(
     cancel: Cancel | None = None,
     progress: Callable[[Step], None] = ignore,
 ) -> Report:
-    return bench([session], wanted, cancel or Cancel(), progress=progress, say=ignore)
+    return bench([session], wanted, cancel or Cancel(), asking=progress, progress=ignore)
 
 
 def test_every_question_is_answered_off_and_on_in_turns(session: Session) -> None:
@@ -76,7 +76,7 @@ def test_every_question_is_answered_off_and_on_in_turns(session: Session) -> Non
     assert {step.total for step in steps} == {6}
     assert steps[0].left_s is None
     assert all(step.left_s is not None and step.left_s > 0 for step in steps[1:])
-    assert all(each.generated == 24 for each in report.runs)
+    assert all(each.stats.generated_tokens == 24 for each in report.runs)
     assert report.agreement.compared == report.agreement.same == 3
 
 
@@ -92,12 +92,12 @@ def test_the_parts_of_the_time_are_the_wall_time(session: Session) -> None:
 def test_both_sides_read_the_whole_prompt_every_time(session: Session) -> None:
     report = run(session, request(repeats=1))
     for each in report.runs:
-        rest = each.rounds[1:]
+        rest = each.stats.rounds[1:]
         asked = [done for done in rest if done.draft_passes]
         assert bool(asked) == (each.arm != OFF)
         if asked:
             assert asked[0].draft_cached == 0
-            assert asked[0].draft_prefill > each.prompt_tokens
+            assert asked[0].draft_prefill > each.stats.prompt_tokens
 
 
 def test_a_sweep_stands_beside_what_was_predicted(session: Session) -> None:
@@ -204,7 +204,9 @@ def test_several_drafts_share_a_target(session: Session, demo_draft: Path) -> No
         session, replace(OPTIONS, draft=str(demo_draft)), progress=ignore, cancel=Cancel()
     )
     try:
-        report = bench([session, beside], request(repeats=1), Cancel(), progress=ignore, say=ignore)
+        report = bench(
+            [session, beside], request(repeats=1), Cancel(), asking=ignore, progress=ignore
+        )
     finally:
         assert beside.pair.draft is not None
         beside.pair.draft.close()
@@ -219,9 +221,9 @@ def test_several_drafts_share_a_target(session: Session, demo_draft: Path) -> No
 def test_where_answers_part_is_found_with_the_margin(session: Session) -> None:
     report = run(session, request(repeats=1))
     plain = report.runs[0]
-    changed = list(plain.rounds)
+    changed = list(plain.stats.rounds)
     changed[5] = replace(changed[5], tokens=(changed[5].tokens[0] + 1,))
-    other = replace(plain, arm="on", rounds=tuple(changed))
+    other = replace(plain, arm="on", stats=replace(plain.stats, rounds=changed))
     target = session.pair.target
     session.reset()
     list(session.turn(THREE.prompts[0].text, Cancel()))

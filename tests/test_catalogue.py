@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.errors import BadReference, LocalspecError, ModelFileError, NotOnHub, UsageError
-from localspec.pairs import catalogue, folders, installed, quants, references, request, resolver
+from localspec.pairs import catalogue, folders, installed, pull, references, resolver
 from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.pairs.pull import PullRequest
 from localspec.pairs.references import Reference
-from localspec.pairs.request import PullRequest
 from tests.support import ggufs
 from tests.support.hub_server import Repo
 from tests.support.hub_world import World, world
@@ -143,7 +143,7 @@ def test_a_repositorys_file_in_the_form_of_a_path(
     ],
 )
 def test_a_pull_is_read_from_one_line(text: str, expected: PullRequest) -> None:
-    assert request.parse(text) == expected
+    assert pull.parse_request(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_pull_is_read_from_one_line(text: str, expected: PullRequest) -> None:
 )
 def test_a_line_that_is_no_pull_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        request.parse(text)
+        pull.parse_request(text)
     assert "Write PAIR or user/repo" in caught.value.remedy
 
 
@@ -208,29 +208,31 @@ FILES = [
     ],
 )
 def test_quants_are_chosen_as_llama_cpp_does(text: str, expected: str) -> None:
-    assert quants.choose(FILES, references.parse(text)) == [expected]
+    assert references.choose(FILES, references.parse(text)) == [expected]
 
 
 def test_split_files_come_whole() -> None:
     expected = FILES[-2:]
-    assert quants.choose(FILES, references.parse("u/r:Q6_K")) == expected
+    assert references.choose(FILES, references.parse("u/r:Q6_K")) == expected
     for part in expected:
-        assert quants.choose(FILES, references.parse(f"u/r:{part}")) == expected
+        assert references.choose(FILES, references.parse(f"u/r:{part}")) == expected
 
 
 def test_defaults_fall_back() -> None:
-    assert quants.choose(["m-Q8_0.gguf", "m-Q5_K.gguf"], references.parse("u/r")) == ["m-Q8_0.gguf"]
-    assert quants.choose(["b.gguf", "a.gguf"], references.parse("u/r")) == ["a.gguf"]
+    assert references.choose(["m-Q8_0.gguf", "m-Q5_K.gguf"], references.parse("u/r")) == [
+        "m-Q8_0.gguf"
+    ]
+    assert references.choose(["b.gguf", "a.gguf"], references.parse("u/r")) == ["a.gguf"]
     only_unsloth = ["m-UD-Q4_K_M.gguf", "m-Q2_K.gguf"]
-    assert quants.choose(only_unsloth, references.parse("u/r")) == ["m-UD-Q4_K_M.gguf"]
+    assert references.choose(only_unsloth, references.parse("u/r")) == ["m-UD-Q4_K_M.gguf"]
 
 
 def test_quants_that_are_not_there_list_those_that_are() -> None:
     with pytest.raises(NotOnHub) as caught:
-        quants.choose(FILES, references.parse("u/r:Q3_K"))
+        references.choose(FILES, references.parse("u/r:Q3_K"))
     assert caught.value.remedy == "It has: Q6_K, BF16, IQ4_XS, Q2_K, Q4_K_M, Q8_0, UD-Q4_K_M."
     with pytest.raises(NotOnHub):
-        quants.choose(FILES[:1], references.parse("u/r"))
+        references.choose(FILES[:1], references.parse("u/r"))
 
 
 # --- the curated list -------------------------------------------------------------------------
@@ -248,7 +250,7 @@ def test_every_curated_pair_is_well_formed() -> None:
         assert entry.draft.n_bytes < 0.5 * entry.target.n_bytes
         for side in (entry.target, entry.draft):
             assert references.parse(str(side.reference)) == side.reference
-            assert quants.is_model(side.file)
+            assert references.is_model(side.file)
             assert bool(side.sha256) == bool(side.revision)
 
 

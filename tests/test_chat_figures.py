@@ -10,10 +10,10 @@ import pytest
 from localspec import machine
 from localspec.chat.drafting import Drafting
 from localspec.chat.meter import Meter
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.stats import DRAFT, Prefill
+from localspec.engine.stats import DRAFT, GammaNote, GammaReason, Prefill, Speedup
 from tests.fakes import round_of, rounds_of
 
 
@@ -33,49 +33,44 @@ def test_speed_now_counts_from_the_prompt_on_at_first() -> None:
     assert measured([10.0, 10.25, 10.5]) == pytest.approx(8)
 
 
-def test_the_plain_speed_is_that_of_the_whole_turn_not_of_its_last_round() -> None:
+def test_the_figures_show_the_speed_up_that_was_measured_and_what_follows() -> None:
     meter = Meter(100)
-    meter.plain_speed = 90.0  # as the turn begins
-    one = rounds_of(b"x" * 4, size=4)[0]
-    meter.add(one, None)  # nobody knows
-    meter.add(one, 0.1)
-    assert meter.plain_speed == 90.0  # too few to tell
-    for _ in range(8):
-        meter.add(one, 0.1)
-    meter.add(one, 1.0)  # a busy moment
-    assert meter.plain_speed == pytest.approx(40 / 1.9)
+    now = {"generating": True, "speculation": True, "gamma": 3, "note": GammaNote(GammaReason.OFF)}
+    for found in (None, Speedup(1.25, 1.0, 1.5)):
+        meter.add(replace(rounds_of(b"x" * 4, size=4)[0], total_s=1.0), found)
+        assert meter.figures(**now).speedup == found
+    figures = meter.figures(**now)
+    assert figures.speed_average == pytest.approx(4.0)
+    assert figures.plain_speed == pytest.approx(4.0 / 1.25)
 
 
-def test_a_round_without_a_draft_tells_the_plain_speed_itself() -> None:
-    drafting = Drafting(ChatSettings(gamma=3), None, able=True)
-    plain, drafted = (rounds_of(b"xx", size=2, from_draft=n)[0] for n in (0, 1))
-    assert drafting.plain_seconds(drafted) is None
-    assert drafting.plain_seconds(plain) == plain.total_s + plain.between_s
-    for _ in range(5):
-        drafting.add(plain)
-    assert drafting.plain_seconds(drafted) == pytest.approx(plain.total_s + plain.between_s)
-
-
-def test_a_look_at_the_draft_is_no_part_of_what_plain_decoding_takes() -> None:
-    """It may read a whole prompt: else the speed-up would be larger the more that takes."""
-    drafting = Drafting(ChatSettings(gamma=3), None, able=True)
-    look = replace(rounds_of(b"xx", size=2)[0], draft_s=0.4, verify_s=0.1, total_s=0.5)
-    assert drafting.plain_seconds(look) == pytest.approx(0.1)
-    for _ in range(5):
-        drafting.add(look)
-    assert drafting.plain_speed(100) == pytest.approx(20)
-
-
-@pytest.mark.parametrize("gamma", [0, 3])
-def test_the_plain_speed_is_this_machine_s_also_where_the_draft_length_is_fixed(gamma: int) -> None:
-    """It is half as fast as when it was measured."""
+@pytest.mark.parametrize("gamma", [3, "auto"])
+def test_the_speed_up_is_measured_over_answers_whatever_decides_the_length(gamma: Gamma) -> None:
+    """On a machine twice as slow as when it was measured; each answer begins with a plain round."""
     auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, {DRAFT: {0: {1: 0.01}}}))
     drafting = Drafting(ChatSettings(gamma=gamma), auto, able=True)
-    assert drafting.plain_speed(100) == pytest.approx(10)
-    for _ in range(20):
-        seconds = 2 * (0.14 if gamma else 0.1)
-        drafting.add(round_of(gamma, gamma, seconds=seconds, passes=0, context=100))
-    assert drafting.plain_speed(100) == pytest.approx(5, rel=0.1)
+    for _ in range(3):
+        assert drafting.speedup() is None
+        drafting.begin()
+        for n in (0, 3, 3, 3, 3, 3):
+            done = round_of(n, n, seconds=0.28 if n else 0.2, context=100)
+            done = replace(done, draft_s=0.02 * n, total_s=done.total_s + 0.02 * n)
+            if gamma == "auto":
+                auto.observe(done)
+            drafting.add(done)
+    found = drafting.speedup()
+    assert found is not None
+    assert found.low < found.estimate < found.high
+    assert found.estimate == pytest.approx(4 * 0.2 / (0.28 + 3 * 0.02), rel=0.01)
+    drafting.begin()
+    assert drafting.speedup() is None  # nothing stale
+
+
+def test_without_a_measurement_nothing_is_claimed() -> None:
+    drafting = Drafting(ChatSettings(gamma=3), None, able=True)
+    drafting.begin()
+    drafting.add(round_of(3, 3, seconds=0.1))
+    assert drafting.speedup() is None
 
 
 def test_speed_now_forgets_what_is_older_than_a_second() -> None:

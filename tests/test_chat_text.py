@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.answer import Answer
-from localspec.chat.detokenise import Detokeniser, joined
+from localspec.chat.answer import AnswerText, Detokeniser, StopFilter, joined
 from localspec.chat.events import Origin, RoundText, Span
-from localspec.chat.stops import StopFilter
 from localspec.engine.stats import FinishReason, Round
 
 DRAFT, TARGET = Origin.DRAFT, Origin.TARGET
@@ -130,8 +128,8 @@ def one_round(tokens: str, accepted: int = 0, finish: FinishReason | None = None
     return Round(ids, accepted, accepted, accepted, 0.0, 0.0, 0.0, finish=finish)
 
 
-def answer(*stops: str) -> Answer:
-    return Answer(lambda token: bytes([token]), stops)
+def answer(*stops: str) -> AnswerText:
+    return AnswerText(lambda token: bytes([token]), stops)
 
 
 def test_accepted_tokens_are_the_drafts_and_the_last_one_is_the_targets() -> None:

@@ -23,8 +23,8 @@ from localspec.chat.history import exchange, parameters, schema
 from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.markdown import to_markdown
 from localspec.chat.history.record import Record
-from localspec.chat.history.records import PairReference, Stored
 from localspec.chat.history.store import Store
+from localspec.chat.history.tree import PairReference, Stored
 from localspec.chat.settings import ChatSettings
 from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError, LocalspecError

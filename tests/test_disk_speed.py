@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.pairs.memory import disk
-from localspec.pairs.memory.disk import CHUNK, read_speed
+from localspec.pairs.memory import free as disk
+from localspec.pairs.memory.free import CHUNK, read_speed
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="measured on Linux alone")
 

@@ -18,13 +18,12 @@ from localspec.cli.app import cli
 from localspec.cli.doctor import _threads_asked
 from localspec.cli.settings_file import SettingsFile
 from localspec.doctor import facts
-from localspec.doctor.bandwidth import read_bandwidth
-from localspec.doctor.facts import Facts, look, makers
+from localspec.doctor.facts import MachineFacts, look, makers, read_bandwidth
 from localspec.doctor.findings import Level, findings
 from localspec.engine.llama import cores
 from localspec.engine.stats import DeviceMemory
 
-GOOD = Facts(
+GOOD = MachineFacts(
     localspec="0.1.0",
     python="3.12.0",
     llama_cpp="0.3.36",

@@ -21,7 +21,7 @@ from localspec.engine.length import gamma
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, gamma_for
-from localspec.engine.length.stopping import PLAIN, FixedPlan, Situation, StoppingPlan
+from localspec.engine.length.stopping import PLAIN, Situation, StoppingPlan
 from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.stats import DRAFT
@@ -307,7 +307,7 @@ def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float)
             done = round_of(n, n - 1 if n else 0, chance=0.8)
             policy.observe(replace(done, draft_s=draft_s, total_s=draft_s + verify_s))
             lengths.append(n)
-        return lengths
+        return [n for n in lengths if n]  # but for those that are plain to compare
 
     before = rounds(60, 1.0)[-10:]
     assert rounds(20, slower)[-10:] == before
@@ -366,20 +366,6 @@ def test_the_better_of_two_drafters_is_chosen() -> None:
             round_of(3, 3 if good else 0, chance=0.95 if good else 0.05, drafter=plan.drafter)
         )
     assert set(chosen[-30:]) == {"good"}
-
-
-def test_the_demonstration_drafts_all_the_same_and_says_what_it_costs() -> None:
-    policy = auto(STEEP, demonstration=3)
-    policy.begin(follow_clock=False)
-    for _ in range(20):
-        plan = policy.plan(Situation(room=60))
-        assert isinstance(plan, FixedPlan)
-        assert plan.limit == 3
-        policy.observe(round_of(3, 2, chance=0.7))
-    note = gamma_words(policy.note())
-    assert note.startswith("demonstration: drafting 3, 67 % accepted; plain decoding would be ")
-    assert note.endswith("x as fast")
-    assert policy.length == 3
 
 
 def test_without_a_draft_there_is_nothing_to_decide() -> None:
@@ -475,12 +461,12 @@ def generate(policy: AutoGamma, accept: Accept, *, seed: int = 3, slow: bool = F
 def test_seeded_runs_repeat_whatever_the_clock_says(accept: Accept) -> None:
     policy = auto({1: 1.0, 2: 1.2, 17: 4.0})
     first = generate(policy, accept)
-    table = policy.costs.target.learned()
     again = generate(policy, accept, slow=True)
     assert [r.tokens for r in first] == [r.tokens for r in again]
     assert [r.drafted for r in first] == [r.drafted for r in again]
-    assert policy.costs.target.learned() == table
-    assert not policy.learnt
+    assert [r.tokens for r in generate(policy, accept)] == [r.tokens for r in first]
+    assert policy.costs.target.learned()  # which all the same has no part in it
+    assert any(r.gamma == 0 for r in first[1:-3])  # one was plain, to compare
     assert sum(r.drafted for r in first) > 0
 
 
@@ -497,7 +483,7 @@ def test_rounds_follow_the_clock_where_the_text_does_not_depend_on_it() -> None:
     policy = auto()
     generate(policy, Accept.COUPLED)
     assert policy.learnt
-    assert policy.costs.target.at(0).seconds(1) < 0.1  # it was told a second
+    assert any(policy.costs.target.votes(n) for n in range(2, 26))
 
 
 def test_a_round_reports_what_was_judged() -> None:

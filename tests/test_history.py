@@ -23,11 +23,11 @@ import pytest
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, RoundText, Span, TurnEvent
 from localspec.chat.history import exchange, parameters, schema
+from localspec.chat.history.fields import pack, unpack
 from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.record import Record
-from localspec.chat.history.records import PairReference, Stored, pack, unpack
 from localspec.chat.history.store import KEEP_DELETED_S, Store
-from localspec.chat.history.tree import Node, Tree
+from localspec.chat.history.tree import Node, PairReference, Stored, Tree
 from localspec.chat.settings import ChatSettings
 from localspec.engine.acceptance import Accept
 from localspec.engine.sampling import SamplingParams

@@ -68,7 +68,7 @@ def test_a_commands_own_process_imports_neither_llama_cpp_nor_numpy(
 
 
 @contextmanager
-def started(words: list[str]) -> Iterator[subprocess.Popen[str]]:
+def started(words: list[str], **how: Any) -> Iterator[subprocess.Popen[str]]:
     """A command, that ends with the test."""
     with subprocess.Popen(
         [sys.executable, "-m", "localspec", *words],
@@ -76,6 +76,7 @@ def started(words: list[str]) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        **how,
     ) as running:
         try:
             yield running
@@ -119,6 +120,19 @@ def test_where_the_engine_dies_the_command_says_so(
     assert how.name in errors
     assert "Traceback" not in errors
     assert not engine.is_running()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_what_ends_the_whole_group_leaves_a_report_of_what_is_done() -> None:
+    with started([*BENCH, "--repeat", "900"], start_new_session=True) as running:
+        assert running.stderr is not None
+        while "of 6300: sums-1" not in running.stderr.readline():
+            assert running.poll() is None
+        time.sleep(1.0)
+        os.killpg(running.pid, signal.SIGTERM)
+        out, _ = running.communicate(timeout=30)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert "what was done by then is reported" in out
 
 
 def test_peak_memory_is_that_of_both_processes() -> None:

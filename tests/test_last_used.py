@@ -8,12 +8,18 @@ import pytest
 
 from localspec.engine.cancel import Cancel
 from localspec.errors import ModelFileError, UsageError
-from localspec.loading.opening import open_session
+from localspec.loading.load import open_session
 from localspec.loading.request import LoadRequest
-from localspec.pairs import last_used, remove
+from localspec.pairs import remove
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import InstalledModel, InstalledPair, save
-from localspec.pairs.last_used import LastUsed
+from localspec.pairs.installed import (
+    InstalledModel,
+    InstalledPair,
+    LastUsed,
+    recall_last,
+    remember_last,
+    save,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -64,11 +70,11 @@ def test_a_pair_that_is_gone_is_named_in_one_line(demo_target: Path, tmp_path: P
 def test_what_cannot_be_opened_is_not_remembered(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
         opened(pair=str(tmp_path / "never.gguf"))
-    assert last_used.recall() is None
+    assert recall_last() is None
 
 
 def test_wrong_settings_are_not_blamed_on_the_pair(demo_target: Path) -> None:
-    last_used.remember(str(demo_target))
+    remember_last(str(demo_target))
     with pytest.raises(UsageError):
         opened(temp=-1.0)
 
@@ -77,8 +83,8 @@ def test_a_path_means_the_same_in_another_folder(
     demo_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(demo_target.parent)
-    last_used.remember(f"./{demo_target.name}", demo_target.name)
-    assert last_used.recall() == LastUsed(str(demo_target), str(demo_target))
+    remember_last(f"./{demo_target.name}", demo_target.name)
+    assert recall_last() == LastUsed(str(demo_target), str(demo_target))
 
 
 @pytest.mark.parametrize(
@@ -89,27 +95,27 @@ def test_a_path_means_the_same_in_another_folder(
 def test_a_damaged_record_is_as_good_as_none(data: Path, text: str) -> None:
     data.mkdir()
     (data / "last-pair.json").write_text(text)
-    assert last_used.recall() is None
-    last_used.remember("demo")
-    assert last_used.recall() == LastUsed("demo")
+    assert recall_last() is None
+    remember_last("demo")
+    assert recall_last() == LastUsed("demo")
     assert [path.name for path in data.iterdir()] == ["last-pair.json"]
 
 
 def test_a_record_that_is_no_text_is_as_good_as_none(data: Path) -> None:
     data.mkdir()
     (data / "last-pair.json").write_bytes(b'{"format": 1, "pair": "caf\xe9", "draft": null}')
-    assert last_used.recall() is None
+    assert recall_last() is None
 
 
 def test_a_folder_that_cannot_be_written_does_no_harm(data: Path) -> None:
     data.write_text("a file where the folder should be")
-    last_used.remember("demo")
-    assert last_used.recall() is None
+    remember_last("demo")
+    assert recall_last() is None
 
 
 def test_a_removed_pair_is_forgotten(demo_target: Path) -> None:
     save(InstalledPair("mine", InstalledModel((str(demo_target),)), None))
-    last_used.remember("Mine")
+    remember_last("Mine")
     remove.remove("mine", Patience())
-    assert last_used.recall() is None
+    assert recall_last() is None
     assert demo_target.exists()

@@ -16,7 +16,7 @@ import pytest
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.planning import facts_of
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.memory.facts import Facts, facts
+from localspec.pairs.memory.facts import ModelFacts, facts
 from localspec.pairs.memory.free import Device, Free
 from localspec.pairs.memory.need import Setup, need
 from localspec.pairs.memory.placement import PROGRAM, MemoryPlan, Wishes, plan
@@ -200,7 +200,7 @@ SHAPE: Keys = {"block_count": 2, "embedding_length": 64, "attention.head_count":
 LAYERS = [("token_embd.weight", 8000), ("blk.0.w", 1000), ("blk.1.w", 2000)]
 
 
-def on_device(model: Facts, layers: int) -> tuple[int, int]:
+def on_device(model: ModelFacts, layers: int) -> tuple[int, int]:
     found = need(model, Setup(n_ctx=256, gpu_layers=layers))
     return found.host_weights, found.device_weights
 
@@ -248,7 +248,7 @@ def test_a_smaller_cache_is_chosen_only_where_llama_cpp_takes_it() -> None:
         assert {found.target.cache_k for free in limit if (found := fitted(model, free))} == kinds
 
 
-def fitted(model: Facts, free: Free) -> MemoryPlan | None:
+def fitted(model: ModelFacts, free: Free) -> MemoryPlan | None:
     try:
         return plan(model, None, free, Wishes())
     except OutOfMemory:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localspec import machine
-from localspec.cli.room import LEAST, require_room
+from localspec.cli.app import LEAST, require_room
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.errors import OutOfMemory

@@ -24,7 +24,7 @@ from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory import outlook
-from localspec.pairs.memory.facts import Facts, facts
+from localspec.pairs.memory.facts import ModelFacts, facts
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
 from localspec.pairs.memory.need import Setup, need
 from localspec.pairs.memory.placement import (
@@ -107,9 +107,9 @@ def test_an_enlarged_model_takes_what_was_planned(
 # --- choosing ---------------------------------------------------------------------------------
 
 
-def model(layers: int = 32, layer_bytes: int = 130_000_000, width: int = 4096) -> Facts:
+def model(layers: int = 32, layer_bytes: int = 130_000_000, width: int = 4096) -> ModelFacts:
     """A model of about 4.5 GB with a cache of 131 kB a token."""
-    return Facts(
+    return ModelFacts(
         architecture="llama",
         trained=32768,
         vocab=128_000,
@@ -132,7 +132,9 @@ SMALL = replace(
 )
 
 
-def chosen(free: Free, wishes: Wishes | None = None, draft: Facts | None = SMALL) -> MemoryPlan:
+def chosen(
+    free: Free, wishes: Wishes | None = None, draft: ModelFacts | None = SMALL
+) -> MemoryPlan:
     return plan(model(), draft, free, wishes or Wishes())
 
 

@@ -28,11 +28,9 @@ from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.errors import EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
-from localspec.process.client import Engine
-from localspec.process.contract import Loader
-from localspec.process.server import Server
+from localspec.process.client import EngineClient
+from localspec.process.server import Loader, Server
 from localspec.process.transport import Child
-from localspec.process.wire import Line
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from tests.fakes import rounds_of
@@ -54,7 +52,7 @@ class Heard:
 
     def __init__(self, request: LoadRequest = DEMO) -> None:
         self.children: list[Child] = []
-        self.engine = Engine(request, self._start)
+        self.engine = EngineClient(request, self._start)
         self._said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
         self.engine.listen(self._said.put)
 
@@ -106,7 +104,7 @@ def test_everything_that_is_said_arrives_as_it_was() -> None:
         *(m.Regenerate(), m.Compact(), m.Reset(), m.Close()),
         m.Open(said, settings),
         m.Compare("text", ()),
-        m.Change(ChatSettings()),
+        m.Configure(ChatSettings()),
         m.Speculate(on=True),
         m.Stop(4),
     ]
@@ -164,8 +162,8 @@ def pipes() -> Iterator[tuple[Pipe, Pipe]]:
 
 def test_letters_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -> None:
     there, back = pipes
-    near = Line(back.source, there.sink, m.Letter[m.Event])
-    letters = Line(there.source, back.sink, m.Letter[m.Request]).letters()
+    near = m.Wire(back.source, there.sink, m.Letter[m.Event])
+    letters = m.Wire(there.source, back.sink, m.Letter[m.Request]).letters()
     texts = ["a" * 200_000, "b", "", "c" * 70_000]  # a pipe holds less
 
     def send() -> None:
@@ -193,7 +191,7 @@ def test_another_version_and_nonsense_are_refused(
     there.sink.write(len(data).to_bytes(4, "little") + data)
     there.sink.flush()
     with pytest.raises(EngineError, match=said):
-        next(Line(there.source, back.sink, m.Letter[m.Event]).letters())
+        next(m.Wire(there.source, back.sink, m.Letter[m.Event]).letters())
 
 
 # --- the server, over scripted sessions -----------------------------------------------------
@@ -204,11 +202,11 @@ class Served:
 
     def __init__(self, load: Callable[..., Any]) -> None:
         self.said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
-        self.server = Server(Loader(load), self.said.put)
-        self.server.start()
+        self.server = Server(Loader(load))
+        self.server.listen(self.said.put)
 
     def ask(self, number: int, body: m.Request) -> None:
-        self.server.take(m.Letter(number, 1, body))
+        self.server.send(m.Letter(number, 1, body))
 
     def until(self, kind: type, number: int) -> Any:
         while True:
@@ -350,9 +348,9 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
     program = (
         "import os, time\n"
         "from localspec.loading.request import LoadRequest\n"
-        "from localspec.process.client import Engine\n"
+        "from localspec.process.client import EngineClient\n"
         "from localspec.process.messages import Loaded\n"
-        "engine = Engine(LoadRequest(pair='demo', threads=1, ctx_size=512))\n"
+        "engine = EngineClient(LoadRequest(pair='demo', threads=1, ctx_size=512))\n"
         "engine.listen(lambda letter: print(engine._transport.pid, flush=True)"
         " if isinstance(letter.body, Loaded) else None)\n"
         "time.sleep(600)\n"
@@ -413,7 +411,7 @@ class Spoken(Heard):
 
     def __init__(self, request: LoadRequest) -> None:
         self.children = []
-        self.engine = Engine(request, self._start)
+        self.engine = EngineClient(request, self._start)
 
 
 @asynccontextmanager
@@ -444,7 +442,7 @@ def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
             await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
             await chat.send("/set n-predict 400")
             await chat.send(QUESTION)
-            await chat.until(lambda: chat.app.turns._heard, "some text")
+            await chat.until(lambda: chat.app.turns.stream.heard, "some text")
             kill()
             await chat.until(lambda: chat.app.turns.phase is Phase.DEAD, "the death")
             assert "was killed, perhaps for want of memory" in " ".join(chat.transcript().split())

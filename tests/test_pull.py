@@ -369,12 +369,11 @@ def test_a_body_of_unsaid_length_is_read_and_continued(
     assert [seen.range for seen in hub_world.server.bodies()] == ["", "bytes=700000-"]
 
 
-def test_blocks_that_go_round_keep_every_byte(
+def test_what_was_pushed_out_keeps_every_byte(
     hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
-    for name, size in (("_BLOCK", 50_000), ("_WRITE_BLOCK", 7_000), ("_PUSH_EVERY", 120_000)):
-        monkeypatch.setattr(download, name, size)
+    monkeypatch.setattr(download, "_PUSH_EVERY", 120_000)
     hub_world.server.fault("/cdn/", cut_after=700_001)
     hub_world.server.fault("/cdn/", ignore_range=True, cut_after=1_500_001)
     path = download.fetch(file, "main", QUICK, ignore)

@@ -28,7 +28,14 @@ STORY = "Tell me a story about a dog."
 FIELDS = {
     *("text", "tokens", "finish_reason", "prompt_tokens", "generated_tokens"),
     *("tokens_per_second", "time_to_first_token_s", "drafted_tokens", "accepted_tokens"),
-    *("acceptance_rate", "mean_tokens_per_round", "rounds", "prefill", "peak_memory_bytes"),
+    *(
+        "acceptance_rate",
+        "mean_tokens_per_round",
+        "speedup",
+        "rounds",
+        "prefill",
+        "peak_memory_bytes",
+    ),
     *("settings", "notices", "drafters"),
 }
 

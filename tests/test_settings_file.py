@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli import key_settings, settings_file
+from localspec.cli import settings_file
 from localspec.cli.app import COMMANDS, cli
 from localspec.cli.options import shared_options
 from localspec.cli.settings_file import read, settings_of
@@ -168,8 +168,8 @@ def test_no_key_is_lost_to_another_command_or_to_typing(
 
 def test_the_usual_keys_would_all_be_allowed() -> None:
     for keys in filter(None, USUAL.values()):
-        assert not key_settings.wrong(keys.split(",")), keys
-    assert key_settings.clash(dict(USUAL), USUAL) is None
+        assert not settings_file.wrong_keys(keys.split(",")), keys
+    assert settings_file.clash(dict(USUAL), USUAL) is None
 
 
 def test_a_folder_at_home_is_told_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,21 @@ def test_a_growing_answer_scrolls_by_several_lines_and_draws_what_changed(
     run(body)
 
 
+def test_what_was_typed_ahead_of_a_running_answer_stands_in_the_input_again() -> None:
+    async def body() -> None:
+        async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
+            prompt = chat.app.prompt
+            for text in ("first", "second"):  # both before the app hears of either
+                prompt.insert(text)
+                prompt.submit()
+            prompt.insert("third")
+            await chat.until(lambda: chat.app.turns.busy)
+            await chat.until(lambda: prompt.text == "second\nthird")
+            assert chat.transcript().count("▌") == 1
+
+    run(body)
+
+
 def test_a_frame_between_a_new_size_and_its_news_shows_what_was_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

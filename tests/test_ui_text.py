@@ -24,7 +24,7 @@ from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins, c
 from localspec.ui.conversation.items import Answer, Question
 from localspec.ui.conversation.prompt import History
 from localspec.ui.panel import drawing
-from localspec.ui.panel.drawing import Outcome
+from localspec.ui.panel.drawing import RoundTokens
 
 UI = Path(launch.__file__).parent
 
@@ -107,7 +107,7 @@ def test_bars_fill_their_width() -> None:
 
 
 def test_rounds_are_drawn_newest_on_the_right_and_readable_without_colour() -> None:
-    rounds = [Outcome(3, 0, 0, 1, 0), Outcome(1, 2, 1, 0, 0), Outcome(0, 0, 0, 0, 1)]
+    rounds = [RoundTokens(3, 0, 0, 1, 0), RoundTokens(1, 2, 1, 0, 0), RoundTokens(0, 0, 0, 0, 1)]
     lines = [line.plain for line in drawing.round_columns(rounds, 6, 4)]
     assert lines == ["◆ ·   ", "■ ·   ", "■ ▲   ", "■ ■ □ "]
     assert [line.plain for line in drawing.round_columns(rounds, 6, 2)] == ["◆ ▲   ", "■ ■ □ "]

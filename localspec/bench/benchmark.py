@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localspec.bench.environment import environment
+from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
 from localspec.bench.request import BenchPrompt, BenchRequest
-from localspec.bench.result import OFF, Agreement, ArmReport, Prediction, Report, Run, SweepPoint
+from localspec.bench.result import OFF, Agreement, ArmReport, Report, Run, SweepPoint
 from localspec.bench.runner import Arm, BenchOutcome, Runner, Step
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
 from localspec.bench.verdict import verdict
@@ -18,12 +20,15 @@ from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
+from localspec.engine.llama import Context, build, machine
 from localspec.engine.stats import Round
 from localspec.errors import Cancelled
 from localspec.loading.load import Progress, load_beside, load_session
 from localspec.loading.request import LoadRequest
 from localspec.safe_text import one_line
 
+# A larger file is known by its size and its first mebibyte: hashing takes minutes.
+_WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
 ON = "on"
 
@@ -33,9 +38,8 @@ def bench_pair(
     request: BenchRequest,
     cancel: Cancel,
     *,
-    loading: Progress,
-    progress: Callable[[Step], None],
-    say: Callable[[str], None],
+    progress: Progress,
+    asking: Callable[[Step], None],
     warn: Callable[[str], None],
 ) -> Report:
     """Load what is wanted, bench it, free it.
@@ -44,9 +48,8 @@ def bench_pair(
         options: the target, and the first draft.
         request: what is wanted.
         cancel: stops it.
-        loading: called with every step of loading.
-        progress: called before every question.
-        say: told what else takes time.
+        progress: told of every step of loading, and of what else takes time.
+        asking: called before every question.
         warn: told what the user should know about the models.
 
     Raises:
@@ -54,17 +57,17 @@ def bench_pair(
         Cancelled: it was stopped before there was anything to report.
     """
     with ExitStack() as stack:
-        first = load_session(options, progress=loading, cancel=cancel)
+        first = load_session(options, progress=progress, cancel=cancel)
         stack.enter_context(closing(first))
         sessions = [first]
         for name in request.drafts[1:]:
             another = replace(options, draft=name)
-            beside = load_beside(first, another, progress=loading, cancel=cancel)
+            beside = load_beside(first, another, progress=progress, cancel=cancel)
             stack.callback(beside.pair.close_draft)  # the target belongs to the first session
             sessions.append(beside)
         for notice in dict.fromkeys(each for session in sessions for each in session.notices):
             warn(notice)
-        return bench(sessions, request, cancel, progress=progress, say=say)
+        return bench(sessions, request, cancel, progress=progress, asking=asking)
 
 
 def bench(
@@ -72,8 +75,8 @@ def bench(
     request: BenchRequest,
     cancel: Cancel,
     *,
-    progress: Callable[[Step], None],
-    say: Callable[[str], None],
+    progress: Progress,
+    asking: Callable[[Step], None],
 ) -> Report:
     """Measure everything; what an interruption leaves is reported all the same.
 
@@ -81,19 +84,19 @@ def bench(
         sessions: over one target, each with another draft, the last perhaps with none.
         request: what is wanted.
         cancel: stops it.
-        progress: called before every question.
-        say: told what else takes time.
+        progress: told what takes time.
+        asking: called before every question.
 
     Raises:
         Cancelled: it was stopped before there was anything to report.
     """
     arms = arms_of(sessions, request)
-    where = environment(list(sessions))
+    where = _environment(sessions)
     common = request.settings(sessions[0].pair.target.model.end_tokens)
-    runner = Runner(arms, common, cancel, deadline=request.deadline, progress=progress)
-    say("Warming up")
+    runner = Runner(arms, common, cancel, deadline=request.deadline, progress=asking)
+    progress("Warming up", None)
     runner.warm_up(_middling(request.prompts.prompts))
-    say("Measuring what decodes cost")
+    progress("Measuring what decodes cost", None)
     points = _points(sessions[0], cancel)
     outcome = runner.run(request.prompts.prompts, request.repeats)
     if not outcome.runs:
@@ -178,7 +181,7 @@ def _report(
     where: Mapping[str, Any],
 ) -> Report:
     runs = outcome.runs
-    reports = tuple(_arm(arm, runs, show=arm.name in outcome.demonstrating) for arm in arms)
+    reports = tuple(_arm(arm, runs) for arm in arms)
     partings = tuple(outcome.partings)
     return Report(
         environment=where,
@@ -203,14 +206,47 @@ def _report(
     )
 
 
-def _arm(arm: Arm, runs: Sequence[Run], *, show: bool) -> ArmReport:
+def _environment(sessions: Sequence[Session]) -> dict[str, Any]:
+    """Machine, backend, versions and models. No paths, no user and no host name."""
+    first = sessions[0].pair
+    drafts = [session.pair.draft for session in sessions if session.pair.draft is not None]
+    return {
+        "machine": machine(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "localspec": __version__,
+        "python": platform.python_version(),
+        "llama_cpp_python": build(),
+        "pair": one_line(first.name, 80),
+        "target": _model(first.target),
+        "drafts": [_model(draft) for draft in drafts],
+        "loaded_with": first.loaded.document(),
+    }
+
+
+def _model(context: Context) -> dict[str, Any]:
+    """A model's name and what tells its file from others."""
+    path = context.model.path
+    size = path.stat().st_size
+    whole = size <= _WHOLE
+    with path.open("rb") as file:
+        if whole:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            digest = hashlib.sha256(file.read(_FIRST)).hexdigest()
+    return {
+        "name": one_line(context.model.name, 80),
+        "file_bytes": size,
+        "sha256" if whole else "sha256_of_first_mebibyte": digest,
+    }
+
+
+def _arm(arm: Arm, runs: Sequence[Run]) -> ArmReport:
     kinds, overall = rows(runs, arm.name)
     name = arm.session.draft_name if arm.gamma != 0 else None
     return ArmReport(
         name=arm.name,
         draft=one_line(name, 80) if name else None,
         gamma=str(arm.gamma),
-        demonstration=show,
         swept=arm.swept,
         kinds=kinds,
         overall=overall,
@@ -218,10 +254,10 @@ def _arm(arm: Arm, runs: Sequence[Run], *, show: bool) -> ArmReport:
 
 
 def _sweep(
-    arms: Sequence[Arm], reports: Sequence[ArmReport], runs: Sequence[Run], points: _Points
+    arms: Sequence[Arm], reports: Sequence[ArmReport], runs: Sequence[Run], measured: _Points
 ) -> tuple[SweepPoint, ...]:
     """What the costs and the acceptance promise, beside what was measured at that length."""
-    if 1 not in points.target or 1 not in points.draft or not runs or len(arms) < 2:
+    if 1 not in measured.target or 1 not in measured.draft or not runs or len(arms) < 2:
         return ()
     first = [arm for arm in arms if arm.gamma != 0 and arm.session is arms[1].session]
     # A fixed length meets every position, a long one leaves out the fewest bonus tokens; `auto`
@@ -230,20 +266,22 @@ def _sweep(
     telling = set(fixed.values()) or {arm.name for arm in first}
     drafting = _rounds(runs, telling)
     seen = _rounds(runs, {fixed[max(fixed)]}) if fixed else drafting
-    costs = _costs(points, _rounds(runs, {OFF}), drafting)
+    costs = _costs(measured, _rounds(runs, {OFF}), drafting)
     names = {OFF, *(arm.name for arm in first)}
     by_length = {
         arm.gamma: report for arm, report in zip(arms, reports, strict=True) if arm.name in names
     }
-    return tuple(
-        _sweep_point(expected, by_length.get(expected.gamma), runs)
-        for expected in predictions(costs, seen)
-    )
+    points = []
+    for expected in predictions(costs, seen):
+        report = by_length.get(expected.gamma)
+        speed = speed_over_all(run for run in runs if report is not None and run.arm == report.name)
+        points.append(SweepPoint(expected, speed, report.overall.speedup if report else None))
+    return tuple(points)
 
 
 def _rounds(runs: Sequence[Run], names: set[str]) -> list[Round]:
     """All rounds of these settings but the first of each answer, which never drafts."""
-    return [done for run in runs if run.arm in names for done in run.rounds[1:]]
+    return [done for run in runs if run.arm in names for done in run.stats.rounds[1:]]
 
 
 def _costs(points: _Points, plain: Sequence[Round], drafting: Sequence[Round]) -> RoundCosts:
@@ -257,14 +295,4 @@ def _costs(points: _Points, plain: Sequence[Round], drafting: Sequence[Round]) -
         Curve({n: slower * seconds for n, seconds in points.target.items()}),
         Curve({n: slower * seconds for n, seconds in points.draft.items()}),
         overhead([*plain, *drafting]),
-    )
-
-
-def _sweep_point(expected: Prediction, report: ArmReport | None, runs: Sequence[Run]) -> SweepPoint:
-    """One draft length, measured where it was run."""
-    name = report.name if report else None
-    return SweepPoint(
-        expected,
-        speed_over_all(run for run in runs if run.arm == name),
-        report.overall.speedup if report else None,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec import formats
-from localspec.engine.stats import Round
+from localspec.engine.stats import GenerationStats
 
 FORMAT = 1
 INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
@@ -30,11 +30,7 @@ class Run:
         prompt, kind: which question.
         arm: under which setting.
         repeat: counted from 0.
-        prompt_tokens: length of the prompt.
-        rounds: every round, in order.
-        time_to_first_token_s: from the start of the prefill to the first token.
-        tokens_per_second: tokens after the first over the time after it; None where there is one
-            token or none.
+        stats: sums over its rounds, and the rounds.
         prompt_s: from the question to the end of its reading, templating included.
         around_s: Python's work before the first round and after the last.
         wall_s: from the question to the end of the answer, by a clock of its own.
@@ -44,10 +40,7 @@ class Run:
     kind: str
     arm: str
     repeat: int
-    prompt_tokens: int
-    rounds: tuple[Round, ...]
-    time_to_first_token_s: float | None
-    tokens_per_second: float | None
+    stats: GenerationStats
     prompt_s: float
     around_s: float
     wall_s: float
@@ -55,48 +48,24 @@ class Run:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The ids of the answer."""
-        return tuple(token for done in self.rounds for token in done.tokens)
-
-    @property
-    def generated(self) -> int:
-        """Tokens of the answer."""
-        return sum(done.emitted for done in self.rounds)
-
-    @property
-    def drafted(self) -> int:
-        """Tokens that the draft proposed."""
-        return sum(done.drafted for done in self.rounds)
-
-    @property
-    def accepted(self) -> int:
-        """Tokens of those that verification accepted."""
-        return sum(done.accepted for done in self.rounds)
+        return tuple(token for done in self.stats.rounds for token in done.tokens)
 
     @property
     def draft_s(self) -> float:
         """Time in the draft."""
-        return sum(done.draft_s for done in self.rounds if done.draft_passes)
-
-    @property
-    def verify_s(self) -> float:
-        """Time in the target's decodes, the prompt's left out."""
-        return sum(done.verify_s for done in self.rounds)
+        return sum(done.draft_s for done in self.stats.rounds if done.draft_passes)
 
     @property
     def python_s(self) -> float:
-        """Time in neither: sampling, the rule, text, and what happens between two rounds."""
-        whole = sum(done.total_s + done.between_s for done in self.rounds)
-        return whole - self.draft_s - self.verify_s + self.around_s
-
-    @property
-    def parts_s(self) -> float:
-        """The sum of the parts; `wall_s` but for the clock's own doings."""
-        return self.prompt_s + self.draft_s + self.verify_s + self.python_s
+        """Time in neither model: sampling, the rule, text, and what happens between two rounds."""
+        whole = sum(done.total_s + done.between_s for done in self.stats.rounds)
+        return whole - self.draft_s - self.stats.verify_s + self.around_s
 
     @property
     def timed(self) -> bool:
         """Whether there is enough of it to give a speed."""
-        return self.tokens_per_second is not None and self.generated >= LEAST_TOKENS
+        stats = self.stats
+        return stats.tokens_per_second is not None and stats.generated_tokens >= LEAST_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +160,6 @@ class ArmReport:
         name: how it is called; ``off`` is plain decoding.
         draft: the draft's name; None where nothing drafts.
         gamma: ``"auto"`` or a number.
-        demonstration: whether it drafted for show where that did not pay.
         swept: one of a sweep over draft lengths.
         kinds: a row for every kind.
         overall: the row over all.
@@ -200,7 +168,6 @@ class ArmReport:
     name: str
     draft: str | None
     gamma: str
-    demonstration: bool
     swept: bool
     kinds: tuple[KindRow, ...]
     overall: KindRow

@@ -18,7 +18,7 @@ from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
-from localspec.engine.stats import FinishReason, GammaReason
+from localspec.engine.stats import FinishReason
 from localspec.errors import Cancelled, PromptTooLong
 
 WARM_UP_TOKENS = 32
@@ -78,7 +78,6 @@ class BenchOutcome:
         runs: in the order in which they were made.
         partings: where answers with and without speculation part.
         compared: how many pairs of answers were compared.
-        demonstrating: settings that drafted for show, where that did not pay.
         too_long: names of prompts that do not fit in the context.
         ended: why it ended early; empty if it did not.
     """
@@ -86,7 +85,6 @@ class BenchOutcome:
     runs: list[Run] = field(default_factory=list)
     partings: list[Parting] = field(default_factory=list)
     compared: int = 0
-    demonstrating: set[str] = field(default_factory=set)
     too_long: list[str] = field(default_factory=list)
     ended: str = ""
 
@@ -169,9 +167,6 @@ class Runner:
                 outcome.ended = OUT_OF_TIME
                 return False
             found[arm.name] = run
-            note = arm.session.figures().gamma_note
-            if note is not None and note.reason is GammaReason.DEMONSTRATION:
-                outcome.demonstrating.add(arm.name)
         outcome.runs += found.values()
         try:
             self._compare(found, repeat, outcome)
@@ -214,16 +209,12 @@ class Runner:
                 raise AssertionError("the turn ended without an end")
         if event.reason is FinishReason.CANCELLED:
             raise Cancelled
-        stats = event.stats
         return Run(
             prompt=prompt.name,
             kind=prompt.kind,
             arm=arm.name,
             repeat=repeat,
-            prompt_tokens=stats.prompt_tokens,
-            rounds=tuple(stats.rounds),
-            time_to_first_token_s=stats.time_to_first_token_s,
-            tokens_per_second=stats.tokens_per_second,
+            stats=event.stats,
             prompt_s=read - started,
             around_s=(before or 0.0) + after,
             wall_s=latest + after - started,
@@ -250,7 +241,7 @@ def part(plain: Run, other: Run, target: Context, *, greedy: bool) -> Parting:
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     margin = None
     if greedy:
-        prompt = target.tokens[: plain.prompt_tokens]
+        prompt = target.tokens[: plain.stats.prompt_tokens]
         margin = _margin(target, [*prompt, *plain.tokens[:common]])
     return Parting(plain.prompt, other.arm, common, margin)
 

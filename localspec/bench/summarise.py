@@ -71,7 +71,7 @@ def speedups(runs: Sequence[Run], arm: str) -> dict[str, list[float]]:
 
 def _speed(run: Run) -> float:
     """Tokens per second of a run that is long enough to be timed."""
-    return run.tokens_per_second or 0.0
+    return run.stats.tokens_per_second or 0.0
 
 
 def _geometric(kind: str, mine: Sequence[Run], runs: Sequence[Run]) -> float | None:
@@ -92,7 +92,7 @@ def _row(
     speedup: Interval | None,
 ) -> KindRow:
     short = set(too_short(runs))
-    rounds = [done for run in mine for done in run.rounds]
+    rounds = [done for run in mine for done in run.stats.rounds]
     drafting = [done.drafted for done in rounds if done.drafted]
     firsts = by_first_token(mine)
     return KindRow(
@@ -113,15 +113,15 @@ def by_first_token(runs: Iterable[Run]) -> list[float | None]:
     """The time to the first token of every question: the median over its repeats."""
     times: dict[str, list[float | None]] = {}
     for run in runs:
-        times.setdefault(run.prompt, []).append(run.time_to_first_token_s)
+        times.setdefault(run.prompt, []).append(run.stats.time_to_first_token_s)
     return [middle(each) for each in times.values()]
 
 
 def speed_over_all(runs: Iterable[Run]) -> float | None:
     """All tokens over all time, those of the first rounds left out."""
-    timed = [run for run in runs if run.timed]
-    later = sum(run.generated - run.rounds[0].emitted for run in timed)
-    seconds = sum((run.generated - run.rounds[0].emitted) / _speed(run) for run in timed)
+    timed = [run.stats for run in runs if run.timed]
+    later = sum(stats.generated_tokens - stats.tokens_in_first_round for stats in timed)
+    seconds = sum(stats.after_first_s for stats in timed)
     return ratio(later, seconds)
 
 
@@ -129,7 +129,7 @@ def curve(measured: Mapping[int, float], runs: Iterable[Run]) -> tuple[CurvePoin
     """T(n) as it was measured, and as the runs show it."""
     seen: dict[int, list[float]] = {}
     for run in runs:
-        for done in run.rounds:
+        for done in run.stats.rounds:
             if done.tokens:
                 seen.setdefault(done.drafted + 1, []).append(done.verify_s)
     return tuple(
@@ -142,7 +142,7 @@ def shares(runs: Iterable[Run]) -> Shares | None:
     """The shares over all of these runs together; None where there is no time."""
     chosen = list(runs)
     draft = sum(run.draft_s for run in chosen)
-    verify = sum(run.verify_s for run in chosen)
+    verify = sum(run.stats.verify_s for run in chosen)
     python = sum(run.python_s for run in chosen)
     whole = draft + verify + python
     return Shares(draft / whole, verify / whole, python / whole) if whole > 0 else None

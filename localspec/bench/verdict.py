@@ -88,8 +88,6 @@ def _advice(best: ArmReport) -> list[str]:
 
 def _forced(report: Report, best: ArmReport) -> list[str]:
     """What a fixed draft length has to do with it."""
-    if best.demonstration:
-        return ["The demo pair drafts even where that does not pay: it is there to be seen."]
     if best.gamma == "auto" or best.overall.speedup is None:
         return []
     expected = max((p.predicted for p in report.sweep), key=_speed, default=None)

@@ -1,18 +1,24 @@
-"""One answer while it is written: tokens come in by the round, text goes out."""
+"""One answer while it is written: tokens come in by the round, text goes out.
+
+On its way bytes become characters, what might become a stop string is held back, and it is noted
+whether code or prose is being written.
+"""
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from localspec.chat.detokenise import Detokeniser, joined
 from localspec.chat.events import Origin, RoundText, Span
-from localspec.chat.kind import TextKind
-from localspec.chat.stops import StopFilter
 from localspec.engine.stats import FinishReason, Round
 
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_FENCE_WITHIN = 80  # characters of a line that are looked at: a fence stands at its beginning
 
-class Answer:
+
+class AnswerText:
     """Turns rounds into released text, and ends the answer at a stop string.
 
     Args:
@@ -63,3 +69,149 @@ class Answer:
         for span in spans:
             self.kind.feed(span.text)
         return RoundText(spans, done)
+
+
+class Detokeniser:
+    """Incremental UTF-8 over token pieces, remembering who proposed what.
+
+    A character is released once its last byte has come. It counts as the draft's only when the
+    draft proposed every one of its bytes. Bytes that are no UTF-8 become U+FFFD.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun: Origin | None = None  # origin of the bytes of an unfinished character
+
+    def feed(self, piece: bytes, origin: Origin) -> tuple[Span, ...]:
+        """Add one token's bytes; return the text that they complete."""
+        begun = self._begun
+        text = self._decoder.decode(piece)
+        unfinished = bool(self._decoder.getstate()[0])
+        if not text:
+            self._begun = _joint(begun, origin) if unfinished else None
+            return ()
+        self._begun = origin if unfinished else None
+        first = _joint(begun, origin)
+        if first is origin:
+            return (Span(text, origin),)
+        return joined((Span(text[0], first), Span(text[1:], origin)))
+
+    def flush(self) -> tuple[Span, ...]:
+        """The end: an unfinished character becomes U+FFFD."""
+        begun, self._begun = self._begun, None
+        text = self._decoder.decode(b"", final=True)
+        return (Span(text, begun or Origin.TARGET),) if text else ()
+
+
+def joined(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """`spans` without empty ones, neighbours of one origin made one."""
+    merged: list[Span] = []
+    for span in spans:
+        if not span.text:
+            continue
+        if merged and merged[-1].origin is span.origin:
+            merged[-1] = Span(merged[-1].text + span.text, span.origin)
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def _joint(begun: Origin | None, origin: Origin) -> Origin:
+    """The origin of a character whose first bytes came from `begun`, its last from `origin`."""
+    return origin if begun in (None, origin) else Origin.TARGET
+
+
+class StopFilter:
+    """Passes text through until a stop string is complete.
+
+    What comes out does not depend on how the text was cut into pieces: the stop string that is
+    complete first wins, and among those that end at the same character the longest.
+
+    Args:
+        stops: the stop strings; empty ones are ignored.
+    """
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._stops = tuple(dict.fromkeys(stop for stop in stops if stop))
+        self._held: tuple[Span, ...] = ()
+        self.hit: str | None = None
+
+    def feed(self, spans: tuple[Span, ...]) -> tuple[Span, ...]:
+        """Add text; return what may be shown. After a `hit` nothing comes any more."""
+        if self.hit is not None:
+            return ()
+        if not self._stops:
+            return spans
+        pending = joined(self._held + spans)
+        text = "".join(span.text for span in pending)
+        end = self._first_stop(text)
+        if self.hit is None:
+            end = len(text) - self._possible_beginning(text)
+        released, self._held = _split(pending, end)
+        return released
+
+    def flush(self) -> tuple[Span, ...]:
+        """The end: return what was held back, as no stop string came of it."""
+        held, self._held = self._held, ()
+        return () if self.hit is not None else held
+
+    def _first_stop(self, text: str) -> int:
+        """Note the stop string that is complete first; return where it starts."""
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if not found:
+            return 0
+        _, start, self.hit = min(found)
+        return start
+
+    def _possible_beginning(self, text: str) -> int:
+        """Length of the longest end of `text` with which some stop string begins."""
+        return max(_overlap(text, stop) for stop in self._stops)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest proper beginning of `stop` that `text` ends with."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+def _split(spans: tuple[Span, ...], end: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Cut `spans` after `end` characters."""
+    before: list[Span] = []
+    after: list[Span] = []
+    for span in spans:
+        cut = max(0, min(len(span.text), end))
+        before.append(Span(span.text[:cut], span.origin))
+        after.append(Span(span.text[cut:], span.origin))
+        end -= len(span.text)
+    return joined(tuple(before)), joined(tuple(after))
+
+
+class TextKind:
+    """Follows Markdown's fences as the text comes in, in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._line = ""
+        self._fence = ""
+
+    @property
+    def name(self) -> str:
+        """``code`` or ``prose``."""
+        return "code" if self._fence else "prose"
+
+    def feed(self, text: str) -> None:
+        """Go on with `text`."""
+        first, *others = text.split("\n")
+        self._line += first[: max(0, _FENCE_WITHIN - len(self._line))]
+        for line in others:
+            self._end_line()
+            self._line = line[:_FENCE_WITHIN]
+
+    def _end_line(self) -> None:
+        found = _FENCE.match(self._line)
+        if found is None:
+            return
+        mark, after = found[1], self._line[found.end() :]
+        if not self._fence:
+            self._fence = mark
+        elif mark.startswith(self._fence) and not after.strip():
+            self._fence = ""

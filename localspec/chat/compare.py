@@ -9,37 +9,21 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from localspec.chat.conversation import Message
     from localspec.chat.events import TurnEvent
+    from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
 
 _SEED_BITS = 32
 
 
-class Answering(Protocol):
-    """What is needed of a session."""
-
-    speculation: bool
-    settings: Any
-
-    def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
-        """Answer `text`."""
-
-    def open(self, messages: Sequence[Message]) -> None:
-        """Go on from other messages."""
-
-    def aside(self) -> AbstractContextManager[None]:
-        """Answers within leave the conversation, the settings and the figures what they were."""
-
-
 def answer_twice(
-    session: Answering, text: str, before: Sequence[Message], cancel: Cancel
+    session: Session, text: str, before: Sequence[Message], cancel: Cancel
 ) -> Iterator[tuple[bool, TurnEvent]]:
     """Answer `text` after `before` without speculation, then with it; both draw the same.
 

@@ -1,13 +1,12 @@
-"""Whether drafts are made, what decides their length, and what plain decoding would give."""
+"""Whether drafts are made, what decides their length, and what that brings."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from localspec.chat.meter import PlainSpeed
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.stats import GammaNote, GammaReason
+from localspec.engine.stats import GammaNote, GammaReason, Speedup
 
 if TYPE_CHECKING:
     from localspec.chat.settings import ChatSettings
@@ -28,7 +27,6 @@ class Drafting:
         self._auto = auto
         self.able = able
         self._on = able and settings.draft_length > 0
-        self._plain = PlainSpeed()
 
     @property
     def settings(self) -> ChatSettings:
@@ -81,25 +79,16 @@ class Drafting:
             note = replace(self._auto.note(), kind=kind)
         return replace(note, lenience=settings.lenience)
 
+    def begin(self) -> None:
+        """An answer begins."""
+        if self._auto is not None:
+            self._auto.neighbours.begin()
+
     def add(self, done: Round) -> None:
-        """Learn the plain speed: from rounds without a draft, and from the others' costs."""
-        self._plain.add(done)
+        """Learn from a round that a fixed length has planned; one that decides learns itself."""
         if self._auto is not None and not isinstance(self.policy(), AutoGamma):
-            self._auto.follow(done)  # else the table shows a machine as it was when measured
+            self._auto.follow(done)
 
-    def plain_seconds(self, done: Round) -> float | None:
-        """What the tokens of `done` would have taken without a draft, None while nobody knows.
-
-        At the speed that the machine had in that round: a turn's sum can be set against the
-        turn's time, where the speed at its end alone would tell of a busy moment.
-        """
-        if done.drafted == 0:
-            return done.undrafted_s + done.between_s
-        speed = self.plain_speed(done.context)
-        return None if speed is None else done.emitted / speed
-
-    def plain_speed(self, context: int) -> float | None:
-        """Tokens per second without a draft now, from the measured costs or from plain rounds."""
-        if isinstance(self._auto, AutoGamma):
-            return 1 / self._auto.costs.target.at(context).seconds(1)
-        return self._plain.tokens_per_second
+    def speedup(self) -> Speedup | None:
+        """Of the answer that is being written, as measured; None while nobody knows."""
+        return None if self._auto is None else self._auto.speedup()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from localspec.engine.stats import GammaNote
+from localspec.engine.stats import GammaNote, Speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class Figures:
         gamma_note: where gamma comes from; `wording.gamma_words` says it. None where nobody knows.
         speed_now: tokens per second over about the last second.
         speed_average: tokens per second of this turn after its first token.
-        plain_speed: tokens per second that this pair makes here without a draft, as measured.
+        speedup: of this answer over plain decoding, measured by neighbouring rounds with and
+            without a draft; None while that is not known.
         lossy: "lossy" and the lenience where drafting changes what the target would say, else "".
         acceptance_rate: accepted over drafted tokens, this turn.
         tokens_per_round: emitted tokens per verify pass, this turn.
@@ -38,7 +39,7 @@ class Figures:
     gamma_note: GammaNote | None = None
     speed_now: float | None = None
     speed_average: float | None = None
-    plain_speed: float | None = None
+    speedup: Speedup | None = None
     lossy: str = ""
     acceptance_rate: float | None = None
     tokens_per_round: float | None = None
@@ -58,9 +59,8 @@ class Figures:
     context_size: int = 0
 
     @property
-    def speedup(self) -> float | None:
-        """This turn's speed against plain decoding; None while nothing was drafted."""
-        speed = self.speed_average or self.speed_now
-        if not self.drafted or not speed or not self.plain_speed:
+    def plain_speed(self) -> float | None:
+        """Tokens per second that this answer would have had without a draft, None if unknown."""
+        if self.speedup is None or self.speed_average is None:
             return None
-        return speed / self.plain_speed
+        return self.speed_average / self.speedup.estimate

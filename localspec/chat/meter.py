@@ -9,31 +9,9 @@ from collections.abc import Callable
 
 from localspec.chat.figures import Figures
 from localspec.chat.wording import lossy_words
-from localspec.engine.stats import GammaNote, GenerationStats, Prefill, Round
+from localspec.engine.stats import GammaNote, GenerationStats, Prefill, Round, Speedup
 
 _WINDOW_S = 1.0
-_ENOUGH = 8  # tokens that make a speed without a draft
-
-
-class PlainSpeed:
-    """What this pair makes without a draft, from rounds in which nothing was drafted."""
-
-    def __init__(self) -> None:
-        self._tokens = 0
-        self._seconds = 0.0
-
-    def add(self, done: Round) -> None:
-        """Count a round."""
-        if done.drafted == 0:
-            self._tokens += done.emitted
-            self._seconds += done.undrafted_s + done.between_s
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """None until enough was decoded without a draft."""
-        if self._tokens < _ENOUGH or self._seconds <= 0:
-            return None
-        return self._tokens / self._seconds
 
 
 class Meter:
@@ -46,8 +24,6 @@ class Meter:
 
     Attributes:
         stats: the sums; the engine's thread alone writes them.
-        plain_speed: tokens per second without a draft, None while that is not known; of this turn
-            as soon as it is long enough to tell.
     """
 
     def __init__(
@@ -58,9 +34,7 @@ class Meter:
         lenience: float | None = None,
     ) -> None:
         self.stats = GenerationStats(lenience=lenience)
-        self.plain_speed: float | None = None
-        self._plain_tokens = 0
-        self._plain_s = 0.0
+        self._speedup: Speedup | None = None
         self._context_size = context_size
         self._clock = clock
         self._lock = threading.Lock()
@@ -75,15 +49,11 @@ class Meter:
             self.stats.add_prefill(prefill)
             self._recent.append((self._clock(), 0))
 
-    def add(self, done: Round, plain_s: float | None = None) -> None:
-        """Count one round, whose tokens would have taken `plain_s` without a draft, if known."""
+    def add(self, done: Round, speedup: Speedup | None = None) -> None:
+        """Count one round, after which the turn's speed-up is known to be this."""
         with self._lock:
             self.stats.add(done)
-            if plain_s is not None:
-                self._plain_tokens += done.emitted
-                self._plain_s += plain_s
-                if self._plain_tokens >= _ENOUGH and self._plain_s > 0:
-                    self.plain_speed = self._plain_tokens / self._plain_s
+            self._speedup = speedup
             now = self._clock()
             self._recent.append((now, done.emitted))
             self._recent_tokens += done.emitted
@@ -104,7 +74,7 @@ class Meter:
                 gamma_note=note,
                 speed_now=self._speed_now(),
                 speed_average=stats.tokens_per_second,
-                plain_speed=self.plain_speed,
+                speedup=self._speedup,
                 lossy=lossy_words(stats.lenience),
                 acceptance_rate=stats.acceptance_rate,
                 tokens_per_round=stats.mean_tokens_per_round,

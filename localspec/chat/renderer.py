@@ -11,9 +11,8 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from localspec import machine
 from localspec.chat.conversation import Message
@@ -47,7 +46,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TemplateSource:
     """A chat template, and the texts of the control tokens that it may ask for."""
 
     template: str
@@ -71,20 +70,9 @@ class Renderer:
         with suppress(OSError):  # it is tried again when it is needed, and told then
             self._start()
 
-    def check(self, source: Source) -> None:
-        """Read a template.
-
-        Raises:
-            Unusable: it is no template, or one that is too large.
-            Cancelled: while it was read.
-        """
-        if len(source.template) > _LARGEST:
-            raise Unusable("is too large")
-        self._ask(source, None, Budget(), self._cancel)
-
     def render(
         self,
-        source: Source,
+        source: TemplateSource,
         messages: Sequence[Message],
         budget: Budget,
         cancel: Cancel | None = None,
@@ -99,33 +87,25 @@ class Renderer:
 
         Raises:
             Refused: the template raises an error.
-            Unusable: it takes more time, memory or room than it may have.
+            Unusable: it is no template, or takes more time, memory or room than it may have.
             Cancelled: `cancel` was set meanwhile.
         """
+        if len(source.template) > _LARGEST:
+            raise Unusable("is too large")
         plain = [{"role": m.role.value, "content": m.content} for m in messages]
-        return self._ask(source, plain, budget, cancel or self._cancel)
+        request = json.dumps({**asdict(source), "messages": plain}).encode() + b"\n"
+        reply = self._reply(request, budget, cancel or self._cancel)
+        if "refused" in reply:
+            raise Refused(reply["refused"])
+        if "unusable" in reply:
+            raise Unusable(reply["unusable"])
+        return reply["text"]
 
     def close(self) -> None:
         """End the child; it is started again where it is needed again."""
         if self._child is not None:
             self._child.end()
             self._child = None
-
-    def _ask(self, source: Source, messages: Any, budget: Budget, cancel: Cancel) -> str:
-        request = {
-            "template": source.template,
-            "bos": source.bos,
-            "eos": source.eos,
-            "messages": messages,
-        }
-        reply = self._reply(json.dumps(request).encode() + b"\n", budget, cancel)
-        if "refused" in reply:
-            raise Refused(reply["refused"])
-        if "unreadable" in reply:
-            raise Unusable(f"cannot be read ({reply['unreadable']})")
-        if "over" in reply:
-            raise Unusable(_TOO_MUCH[reply["over"]])
-        return reply["text"]
 
     def _reply(self, line: bytes, budget: Budget, cancel: Cancel) -> dict[str, str]:
         for _ in range(2):  # a child that somebody has ended is no fault of the template
@@ -164,22 +144,12 @@ class Renderer:
             with suppress(queue.Empty):
                 return came.get(timeout=_STEP_S)
             budget.seconds -= min(time.monotonic() - begun, 2 * _STEP_S)
-            if cancel.is_set():
+            large = self._child is not None and self._child.resident() > _MEMORY
+            if cancel.is_set() or budget.seconds <= 0 or large:
                 self.close()
-                raise Cancelled
-            if budget.seconds <= 0:
-                self.close()
-                raise Unusable(_TOO_MUCH["time"])
-            if self._child is not None and self._child.resident() > _MEMORY:
-                self.close()
-                raise Unusable(_TOO_MUCH["memory"])
-
-
-_TOO_MUCH = {
-    "time": "takes too long",
-    "memory": "takes too much memory",
-    "output": "writes too much",
-}
+                if cancel.is_set():
+                    raise Cancelled
+                raise Unusable("takes too much memory" if large else "takes too long")
 
 
 class _Child:

@@ -5,9 +5,8 @@ for minutes, and no thread can be taken away from it. `localspec.chat.renderer` 
 speaks with it in lines of JSON, and ends it where it takes too long. It imports nothing of
 localspec, so that it is there soon and small.
 
-A request has ``template``, ``bos``, ``eos`` and ``messages`` (None: only read the template). The
-reply has one of ``text``, ``unreadable`` (the template is none), ``refused`` (it raised), ``over``
-(it took more than it may have).
+A request has ``template``, ``bos``, ``eos`` and ``messages``. The reply has one of ``text``,
+``refused`` (what the template raised) and ``unusable`` (why nothing can be made with it).
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ except ImportError:  # Windows: the parent's clock is the only limit
 MEMORY = 192 << 20  # address space, in bytes, beyond what this process has to begin with
 CPU_S = 3  # should the parent be gone, or stopped, while a template goes round in circles
 LEAST_OUTPUT = 1_000_000  # characters, for a conversation of next to none
+TOO_MUCH_MEMORY = {"unusable": "takes too much memory"}
 _STATM = Path("/proc/self/statm")
 
 
@@ -86,19 +86,23 @@ def compiled(template: str) -> jinja2.Template:
 def reply(request: dict[str, Any]) -> dict[str, str]:
     """What a request comes to."""
     try:
-        return {"text": rendered(compiled(request["template"]), request)}
+        template = compiled(request["template"])
     except MemoryError:
-        return {"over": "memory"}
-    except Output:
-        return {"over": "output"}
+        return TOO_MUCH_MEMORY
     except Exception as error:
-        return {"unreadable" if request["messages"] is None else "refused": reason(error)}
+        return {"unusable": f"cannot be read ({reason(error)})"}
+    try:
+        return {"text": rendered(template, request)}
+    except MemoryError:
+        return TOO_MUCH_MEMORY
+    except Output:
+        return {"unusable": "writes too much"}
+    except Exception as error:
+        return {"refused": reason(error)}
 
 
 def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
-    """The text of a conversation; empty where there is none."""
-    if request["messages"] is None:
-        return ""
+    """The text of a conversation."""
     room = LEAST_OUTPUT + 4 * sum(len(message["content"]) for message in request["messages"])
     parts = []
     for part in template.generate(**variables(request)):
@@ -168,7 +172,7 @@ def serve(requests: Iterable[bytes], replies: BinaryIO) -> None:
         try:
             answer = json.dumps(reply(json.loads(line)))
         except MemoryError:
-            answer = json.dumps({"over": "memory"})
+            answer = json.dumps(TOO_MUCH_MEMORY)
         replies.write(answer.encode() + b"\n")
         replies.flush()
 

@@ -8,20 +8,18 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
-from localspec.chat.answer import Answer
+from localspec.chat.answer import AnswerText, TextKind
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
-from localspec.chat.kind import TextKind
 from localspec.chat.meter import Meter
 from localspec.chat.pair import LoadedPair
+from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
 from localspec.chat.switch import Switch
 from localspec.chat.template import ChatTemplate
-from localspec.chat.transcript import Transcript
-from localspec.chat.window import Window
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import AutoGamma
@@ -82,7 +80,7 @@ class Session:
         self.pair = pair
         self._engine = engine
         self._template = ChatTemplate(pair.target.model, renderer)
-        self._transcript = Transcript(self._template)
+        self._known_ids = KnownIds(self._template)
         self.thinking = self._template.thinking()
         self._meter = Meter(pair.target.n_ctx)
         self._kind = TextKind()
@@ -208,7 +206,7 @@ class Session:
             LocalspecError: a turn is running.
         """
         self.open(())
-        self._transcript.clear()
+        self._known_ids.clear()
 
     def open(self, messages: Sequence[Message]) -> None:
         """Go on from other messages: a stored conversation, or another version of this one.
@@ -308,7 +306,7 @@ class Session:
             yield TurnsLeftOut(self._window.left_out)
         self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
         piece = self.pair.target.model.piece
-        answer = Answer(piece, (*settings.stop, *self._template.stops))
+        answer = AnswerText(piece, (*settings.stop, *self._template.stops))
         self._kind = answer.kind
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
@@ -318,7 +316,7 @@ class Session:
             reason = FinishReason.CANCELLED
             raise
         finally:
-            self._transcript.answered(answer.tokens, piece, answer.text)
+            self._known_ids.answered(answer.tokens, piece, answer.text)
             again = len(asked) <= len(before)
             stopped = reason is FinishReason.CANCELLED
             if not answer.text and (reason is None or (again and stopped)):
@@ -344,16 +342,16 @@ class Session:
         # An answer stopped before its first word is nothing that the model said.
         said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
         text = self._template.render(with_system(said, settings.system_prompt), cancel)
-        return self._transcript.prompt(text)
+        return self._known_ids.prompt(text)
 
     def _write(
-        self, prompt: list[int] | None, settings: ChatSettings, answer: Answer, cancel: Cancel
+        self, prompt: list[int] | None, settings: ChatSettings, answer: AnswerText, cancel: Cancel
     ) -> Generator[TurnEvent, None, FinishReason]:
         prefill = None if prompt is None else (yield from self._read(prompt, cancel))
         if prompt is None or prefill is None:
             return FinishReason.CANCELLED
         self._meter.prefilled(prefill)
-        self._meter.plain_speed = self._drafting.plain_speed(len(prompt))
+        self._drafting.begin()
         how = GenerateSettings(
             sampling=settings.sampling,
             accept=settings.rule,
@@ -369,7 +367,7 @@ class Session:
             for done in rounds:
                 event = answer.add(done)
                 self._drafting.add(event.round)
-                self._meter.add(event.round, self._drafting.plain_seconds(event.round))
+                self._meter.add(event.round, self._drafting.speedup())
                 yield event
                 if event.round.finish is not None:
                     return event.round.finish

@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
-from localspec.chat.renderer import Budget, Refused, Renderer, Source, Unusable
+from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
 from localspec.chat.thinking import Thinking, thinking_of
 from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError
+
+if TYPE_CHECKING:
+    from localspec.engine.llama import Model
 
 PLAIN_STOPS = ("\nUser:",)
 
 # Where a message contains the text of a control token, one of these private-use characters
 # takes its place until the rendered text has been cut into control tokens and plain text.
 _GUARDS = range(0x10FF00, 0x10FFFE)
-
-
-class Tokeniser(Protocol):
-    """What a template needs of a model."""
-
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja template, if the model has one."""
-
-    @property
-    def add_bos(self) -> bool:
-        """Whether a text begins with BOS."""
-
-    @property
-    def bos(self) -> int | None:
-        """The BOS token."""
-
-    @property
-    def eos(self) -> int | None:
-        """The EOS token."""
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """`text` as ids."""
-
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of `token`."""
 
 
 class ChatTemplate:
@@ -55,15 +32,12 @@ class ChatTemplate:
         stops: stop strings that the plain fallback needs; empty for a real template.
     """
 
-    def __init__(self, model: Tokeniser, renderer: Renderer | None = None) -> None:
+    def __init__(self, model: Model, renderer: Renderer | None = None) -> None:
         """Read the template of `model`.
 
         Args:
             model: has the template, and makes ids.
             renderer: renders it; closed with this object.
-
-        Raises:
-            Cancelled: the flag of `renderer` was set meanwhile.
         """
         self._model = model
         self._guards: dict[str, str] = {}  # text that looks like a control token -> its stand-in
@@ -71,26 +45,17 @@ class ChatTemplate:
         self.notices: list[str] = []
         self.stops: tuple[str, ...] = ()
         self._renderer = renderer or Renderer()
-        self._source = self._read()
+        self._source: TemplateSource | None = None
+        if model.chat_template is None:
+            self._fall_back("the model has no chat template")
+        else:
+            bos, eos = self._special(model.bos), self._special(model.eos)
+            self._source = TemplateSource(model.chat_template, bos, eos)
         self._prefix_space = self._text_of(self._ids("x", control=False)) == " x"
 
     def close(self) -> None:
         """End the process that renders."""
         self._renderer.close()
-
-    def _read(self) -> Source | None:
-        """The model's own template; None where the plain transcript takes its place."""
-        template = self._model.chat_template
-        if template is None:
-            self._fall_back("the model has no chat template")
-            return None
-        source = Source(template, self._special(self._model.bos), self._special(self._model.eos))
-        try:
-            self._renderer.check(source)
-        except Unusable as error:
-            self._fall_back(f"the model's chat template {error}")
-            return None
-        return source
 
     def _fall_back(self, why: str) -> None:
         """From here on a transcript that any text model can continue takes the template's place."""
@@ -103,7 +68,8 @@ class ChatTemplate:
 
         A template that refuses the system role, or drops it, gets the system prompt in the
         first user message; one that wants alternating roles gets neighbours merged. One that
-        takes more than it may have, or writes nothing, is given up for the plain transcript.
+        cannot be read, takes more than it may have, or writes nothing, is given up for the plain
+        transcript.
 
         Args:
             messages: the conversation.
@@ -121,7 +87,9 @@ class ChatTemplate:
                 self._fall_back(f"the model's chat template {error}")
         return _plain_text(guarded)
 
-    def _arranged(self, source: Source, guarded: list[Message], cancel: Cancel | None) -> str:
+    def _arranged(
+        self, source: TemplateSource, guarded: list[Message], cancel: Cancel | None
+    ) -> str:
         """The text of the first arrangement of the messages that the template takes."""
         refusal, budget = "", Budget()
         for arrange in (list, fold_system, merge_neighbours, _fold_and_merge):

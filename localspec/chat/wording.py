@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localspec.engine.stats import GammaNote, GammaReason
+from localspec.engine.stats import GammaNote, GammaReason, Speedup
 
 _GAMMA = {
     GammaReason.OFF: "off",
@@ -13,8 +13,6 @@ _GAMMA = {
     GammaReason.TOO_DEAR: "not drafting: this draft costs more than it saves here",
     GammaReason.UNKNOWN: "drafting: nothing is known about this draft yet",
     GammaReason.PAYS: "drafting {length}: {accepted}, {gain:.1f}{times} expected",
-    GammaReason.DEMONSTRATION: "demonstration: drafting {length}, {accepted};"
-    " plain decoding would be {loss:.1f}{times} as fast",
 }
 
 
@@ -38,8 +36,12 @@ def gamma_words(note: GammaNote | None, *, times: str = "x") -> str:
         length=note.length,
         accepted=f"{note.kind}, {accepted}" if note.kind else accepted,
         gain=gain,
-        loss=1 / gain,
         times=times,
     )
     lossy = note.lenience is not None and note.reason is not GammaReason.OFF
     return f"{said}, {lossy_words(note.lenience)}" if lossy else said
+
+
+def speedup_words(found: Speedup, *, times: str = "x") -> str:
+    """What drafting brought, with its doubt, for a person."""
+    return f"{found.estimate:.1f}{times}, {found.low:.1f} to {found.high:.1f}"

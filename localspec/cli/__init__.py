@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False  # the real one would cost an import before Ctrl+C is looked after
 if TYPE_CHECKING:
@@ -22,6 +23,31 @@ def main() -> NoReturn:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored: nohup
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    from localspec.cli import app  # noqa: PLC0415 - under the guard
+    from localspec.process import spawning  # noqa: PLC0415 - under the guard
 
-    app.main()
+    if _needs_engine(sys.argv[1:]):
+        spawning.begin_ahead()
+    try:
+        from localspec.cli import app  # noqa: PLC0415
+
+        app.main()
+    finally:
+        spawning.give_up()
+
+
+def _needs_engine(words: list[str]) -> bool:
+    """Whether a command line will ask for an engine, as far as can be told at once.
+
+    Not under a limit on memory: whether there is room is looked at first.
+    """
+    if words[:1] not in (["chat"], ["run"], ["tune"]) or {"-h", "--help"} & set(words):
+        return False
+    return os.environ.get("LOCALSPEC_ENGINE") != "inline" and not _limited()
+
+
+def _limited() -> bool:
+    try:
+        import resource  # noqa: PLC0415
+    except ImportError:  # Windows
+        return False
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY

@@ -10,7 +10,7 @@ import click
 
 from localspec import formats
 from localspec.chat.events import Noticed, RoundText
-from localspec.chat.wording import gamma_words, lossy_words
+from localspec.chat.wording import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import write, write_said
 from localspec.engine.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import Answered
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from localspec.process.client import Worker
 
 
+_ROUND = ("gamma", "drafter", "drafted", "accepted", "emitted", "draft_s", "verify_s")
+
+
 def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
-    """Print text, figures or a document of an `Answer`; whether the user stopped it.
+    """Print text, figures or a document of an `AnswerJob`; whether the user stopped it.
 
     Args:
         worker: at work on it.
@@ -67,7 +70,7 @@ def _stream(worker: Worker, *, show: bool) -> Answered:
 
 def _document(found: Answered, memory: int) -> dict[str, Any]:
     """The document that `--json` prints: times in seconds, sizes in bytes."""
-    stats = found.stats
+    stats, speedup = found.stats, found.figures.speedup
     return {
         "text": found.text,
         "tokens": [token for done in stats.rounds for token in done.tokens],
@@ -80,6 +83,7 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
         "accepted_tokens": stats.accepted_tokens,
         "acceptance_rate": stats.acceptance_rate,
         "mean_tokens_per_round": stats.mean_tokens_per_round,
+        "speedup": asdict(speedup) if speedup else None,
         "rounds": [_round(done) for done in stats.rounds],
         "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
         "prefill": _prefill(stats),
@@ -90,15 +94,7 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
 
 
 def _round(done: Round) -> dict[str, Any]:
-    return {
-        "gamma": done.gamma,
-        "drafter": done.drafter,
-        "drafted": done.drafted,
-        "accepted": done.accepted,
-        "emitted": done.emitted,
-        "draft_s": done.draft_s,
-        "verify_s": done.verify_s,
-    }
+    return {name: getattr(done, name) for name in _ROUND}
 
 
 def _prefill(stats: GenerationStats) -> dict[str, dict[str, int]]:
@@ -120,6 +116,7 @@ def _summary(found: Answered, memory: int) -> str:
         ("drafted", f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"),
         ("acceptance rate", formats.percent(stats.acceptance_rate, 1)),
         ("tokens per round", formats.number(stats.mean_tokens_per_round, 2)),
+        ("speed-up", _speedup_line(found)),
         ("time", f"{stats.draft_s:.2f} s drafting, {stats.verify_s:.2f} s verifying"),
         ("peak memory", formats.size(memory)),
     ]
@@ -142,3 +139,8 @@ def _gamma_line(found: Answered) -> str:
     if not figures.speculation:
         return f"0 (plain decoding; {found.speculation_note or 'gamma is 0'})"
     return f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
+
+
+def _speedup_line(found: Answered) -> str:
+    speedup = found.figures.speedup
+    return f"{speedup_words(speedup)} (measured)" if speedup else "- (not measured)"

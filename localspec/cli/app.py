@@ -16,7 +16,14 @@ import click
 
 from localspec import __version__
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
-from localspec.errors import EXIT_INTERRUPTED, Cancelled, Ended, LocalspecError, exit_code
+from localspec.errors import (
+    EXIT_INTERRUPTED,
+    Cancelled,
+    Ended,
+    LocalspecError,
+    OutOfMemory,
+    exit_code,
+)
 from localspec.pairs.folders import config_folder
 from localspec.safe_text import safe
 
@@ -44,6 +51,9 @@ _STRAINS = {
     errno.EIO: "Look at the disk, or the terminal: it does not answer.",
 }
 _LONGEST = 450  # characters of a message; the line has more around it
+
+LEAST = 200_000_000
+"""Bytes for numpy and llama.cpp's libraries, one thread, and what it takes to say what is wrong."""
 
 # Those that need llama.cpp.
 _WITH_ENGINE = {"chat", "run", "show", "tune", "bench", "doctor"}
@@ -108,8 +118,6 @@ class LateGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that is about to run; it must have the room that its imports take."""
         if args and args[0] in _WITH_ENGINE:
-            from localspec.cli.room import require_room  # noqa: PLC0415 - not for `--help`
-
             require_room()
         return super().resolve_command(ctx, args)
 
@@ -127,6 +135,27 @@ class LateGroup(click.Group):
 @click.version_option(__version__, prog_name="localspec")
 def cli() -> None:
     """Local chat with speculative decoding: a draft guesses, the target checks, the text stays."""
+
+
+def require_room() -> None:
+    """Refuse to go on where numpy or llama.cpp could only abort while they are imported.
+
+    Raises:
+        OutOfMemory: the limit leaves too little.
+    """
+    from localspec import formats, machine  # noqa: PLC0415 - not for `--help`
+
+    left = machine.address_space_left()
+    if left is None:
+        return
+    # Its threads take address space, and nothing here uses linear algebra.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if left < LEAST:
+        raise OutOfMemory(
+            f"localspec itself needs {formats.size(LEAST)} of memory, this process may take"
+            f" {formats.size(left)}",
+            "Raise the limit (ulimit -v).",
+        )
 
 
 def main() -> NoReturn:

@@ -14,7 +14,7 @@ import click
 from localspec.bench import request as prompts
 from localspec.bench.request import BenchRequest, PromptSet
 from localspec.cli import option_types as types
-from localspec.cli.options import GPU_LAYERS, MAX_THREADS, PAIR, with_options
+from localspec.cli.options import CTX_SIZE, GPU_LAYERS, MAX_THREADS, PAIR, with_options
 from localspec.errors import Cancelled, UsageError
 from localspec.loading.request import LoadRequest
 
@@ -94,9 +94,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Let answers go on past their end.  [default: only with the demo pair's prompts]",
 )
 @click.option("--quick", is_flag=True, help="Under one minute.")
-@click.option(
-    *("-c", "--ctx-size"), type=click.IntRange(0), metavar="N", help="Context size in tokens."
-)
+@with_options(CTX_SIZE)
 @click.option(
     *("-t", "--threads"), type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads."
 )
@@ -148,7 +146,7 @@ def command(
     from localspec.cli.benching import print_bench  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
     from localspec.process.client import Worker  # noqa: PLC0415
-    from localspec.process.jobs import Bench  # noqa: PLC0415
+    from localspec.process.jobs import BenchJob  # noqa: PLC0415
 
     check(outputs)
     pair = target if pair is None else pair
@@ -163,7 +161,7 @@ def command(
         temp=request.temperature,
     )
     with closing(Worker()) as worker:
-        worker.begin(Bench(options, request))
+        worker.begin(BenchJob(options, request))
         printed = partial(print_bench, worker, as_json=as_json, outputs=outputs)
         if interruptible(printed, worker.stop):
             raise Cancelled

@@ -15,7 +15,7 @@ from localspec.bench.output import files
 from localspec.bench.output.text import text
 from localspec.bench.result import ALL, INTERRUPTED, Report
 from localspec.chat.events import Noticed
-from localspec.cli.standard_streams import StatusLine, warn, write
+from localspec.cli.standard_streams import ProgressLine, warn, write
 from localspec.errors import LocalspecError
 from localspec.process.messages import Asking, Event, Loading, Turn
 from localspec.safe_text import one_line
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def print_bench(worker: Worker, *, as_json: bool, outputs: Sequence[Path]) -> bool:
-    """Print and write what comes of a `Bench`, with progress; whether the user stopped it.
+    """Print and write what comes of a `BenchJob`, with progress; whether the user stopped it.
 
     Args:
         worker: at work on it.
@@ -37,7 +37,7 @@ def print_bench(worker: Worker, *, as_json: bool, outputs: Sequence[Path]) -> bo
         LocalspecError: as `Worker.result`; files that cannot be written.
         Cancelled: it was stopped before there was anything to report.
     """
-    line = StatusLine()
+    line = ProgressLine()
 
     def hear(event: Event) -> None:
         match event:

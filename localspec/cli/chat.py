@@ -17,7 +17,7 @@ from localspec.loading.request import LoadRequest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from localspec.chat.history.records import Header
+    from localspec.chat.history.tree import Header
     from localspec.ui.app import Looks
 
 
@@ -53,9 +53,11 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
         draft = found.pair.draft if options.draft is None else options.draft
         options = replace(options, pair=found.pair.target, draft=draft)
     # Late, like everything heavy: `chat --help` needs neither Textual nor an engine.
-    from localspec.process.client import Engine  # noqa: PLC0415
+    from localspec.process.client import EngineClient  # noqa: PLC0415
 
-    engine = Engine(options)  # it imports and loads in its process, while this one imports Textual
+    engine = EngineClient(
+        options
+    )  # it imports and loads in its process, while this one imports Textual
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
     looks = _looks(click.get_current_context().obj)

@@ -12,7 +12,7 @@ from localspec import formats
 
 if TYPE_CHECKING:
     from localspec.cli.settings_file import SettingsFile
-    from localspec.doctor.facts import Facts
+    from localspec.doctor.facts import MachineFacts
     from localspec.doctor.findings import Finding
 
 
@@ -45,7 +45,7 @@ def _threads_asked(settings: SettingsFile | None) -> int:
     return max((n for n in asked if isinstance(n, int)), default=0)
 
 
-def _fact_lines(facts: Facts) -> list[str]:
+def _fact_lines(facts: MachineFacts) -> list[str]:
     devices = [
         f"device      {device.label}: {device.name},"
         f" {formats.size(device.free)} free of {formats.size(device.total)}"

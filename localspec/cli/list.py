@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from localspec import formats
-from localspec.pairs import describe, installed, listing
-from localspec.pairs.listing import Row
+from localspec.pairs import catalogue, describe, installed
+from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.remove import used_bytes
 from localspec.safe_text import one_line
 
@@ -21,7 +21,7 @@ _HEADINGS = ("NAME", "FOR", "CLASS", "SIZE", "MEMORY", "LICENCE", "STATE")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool) -> None:
     """List the curated pairs and the installed ones, and what fits this machine."""
-    rows, used, damaged = listing.rows(), used_bytes(installed.all_pairs()), installed.damaged()
+    rows, used, damaged = catalogue.rows(), used_bytes(installed.all_pairs()), installed.damaged()
     if as_json:
         data = {"pairs": [_data(row) for row in rows], "used_bytes": used, "damaged": damaged}
         click.echo(json.dumps(data, indent=2))
@@ -40,7 +40,7 @@ def command(as_json: bool) -> None:
         )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ListedPair) -> tuple[str, ...]:
     cells = (
         row.name,
         row.kind,
@@ -61,7 +61,7 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _data(row: Row) -> dict[str, Any]:
+def _data(row: ListedPair) -> dict[str, Any]:
     data = asdict(row)
     data["bytes"] = data.pop("n_bytes")
     data["memory"] = describe.fit_data(row.fit)

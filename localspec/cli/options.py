@@ -61,6 +61,8 @@ GPU_LAYERS = _choose(
     metavar="N|auto|all",
 )
 
+CTX_SIZE = _choose("-c --ctx-size", click.IntRange(0), "Context size in tokens.")
+
 BUT_THREADS: tuple[Option, ...] = (
     _threads(
         "-tb --threads-batch",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import time
+from functools import partial
 
 import click
 
 from localspec import formats
 from localspec.cli.interrupt import raising
+from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import Cancelled, Ended
 from localspec.pairs import describe
 from localspec.pairs.hub.patience import Patience
@@ -29,24 +28,24 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
     A download that was stopped continues where it was.
     """
     patience = Patience()
-    screen = _Screen()
+    line = ProgressLine()
     try:
         with raising():
-            found = plan(pair, draft, name, patience, screen.note)
-            screen.clear()
-            for line in describe.lines(found.report):
-                click.echo(unbroken(line))
+            found = plan(pair, draft, name, patience, line.show)
+            line.clear()
+            for said in describe.lines(found.report):
+                click.echo(unbroken(said))
             click.echo(f"disk        {_disk_line(found)}")
             require_room(found)
             if dry_run:
                 return
-            record = execute(found, patience, screen.show)
+            record = execute(found, patience, partial(_show, line))
     except KeyboardInterrupt as error:
-        screen.clear()
+        line.clear()
         click.echo("stopped; what came so far is kept, and the same command continues", err=True)
         raise error if isinstance(error, Ended) else Cancelled from None
     finally:
-        screen.clear()
+        line.clear()
     click.echo(f"installed as {record.name}: try `localspec chat {record.name}`")
 
 
@@ -56,42 +55,9 @@ def _disk_line(found: PullPlan) -> str:
     return f"{formats.size(found.report.missing)} to fetch, {formats.size(found.free)} free"
 
 
-class _Screen:
-    """One line of progress on standard error: redrawn on a terminal, now and then elsewhere."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._drawn = False
-        self._last = ("", "")
-        self._next = 0.0
-
-    def note(self, text: str) -> None:
-        """Say what is going on."""
-        self._draw(text)
-
-    def show(self, progress: PullProgress) -> None:
-        """Draw `progress`."""
-        state = (progress.file.etag, progress.file.phase)
-        now = time.monotonic()
-        if not self._is_terminal and state == self._last and now < self._next:
-            return
-        self._last, self._next = state, now + 10
-        self._draw(_describe(progress))
-
-    def clear(self) -> None:
-        """Take the line away."""
-        if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
-            self._drawn = False
-
-    def _draw(self, text: str) -> None:
-        text = unbroken(text)
-        if self._is_terminal:
-            columns = shutil.get_terminal_size().columns
-            click.echo(f"\r\x1b[K{text[: columns - 1]}", nl=False, err=True)
-            self._drawn = True
-        else:
-            click.echo(text, err=True)
+def _show(line: ProgressLine, progress: PullProgress) -> None:
+    """Draw `progress`; a line for every phase of every file where there is no terminal."""
+    line.update(_describe(progress), (progress.file.etag, progress.file.phase))
 
 
 def _describe(progress: PullProgress) -> str:

@@ -47,9 +47,9 @@ def command(
     from localspec.process.client import Worker  # noqa: PLC0415
 
     with closing(Worker()) as worker:
-        from localspec.process.jobs import Answer  # noqa: PLC0415
+        from localspec.process.jobs import AnswerJob  # noqa: PLC0415
 
-        worker.begin(Answer(options, text, None if trace is None else str(trace)))
+        worker.begin(AnswerJob(options, text, None if trace is None else str(trace)))
         from localspec.cli.answering import print_answer  # noqa: PLC0415
 
         printed = partial(print_answer, worker, stats=stats, as_json=as_json)

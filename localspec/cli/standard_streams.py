@@ -81,7 +81,7 @@ def warn(notice: str) -> None:
     click.echo(f"warning: {one_line(notice, 400)}", err=True)
 
 
-class StatusLine:
+class ProgressLine:
     """Progress on standard error: one line redrawn on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:

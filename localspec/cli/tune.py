@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.cli.options import BUT_THREADS, MAX_THREADS, PAIR, with_options
+from localspec.cli.interrupt import interruptible
+from localspec.cli.options import BUT_THREADS, CTX_SIZE, MAX_THREADS, PAIR, with_options
+from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from localspec.loading.results import Choice, Tuned, TunedPair
+    from localspec.process.client import Worker
+    from localspec.process.messages import Event
+
+
+_WIDTH = 40  # characters of the longest bar
+_NOISY = 0.3
+
 
 @click.command(name="tune")
-@with_options(*PAIR)
-@click.option(
-    *("-c", "--ctx-size"), type=click.IntRange(0), metavar="N", help="Context size in tokens."
-)
+@with_options(*PAIR, CTX_SIZE)
 @click.option(
     *("-t", "--threads"),
     type=click.IntRange(1, MAX_THREADS),
@@ -34,13 +46,118 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     """
     if pair is not None and target is not None:
         raise UsageError("PAIR and --target say the same", "Give one of them.")
-    from localspec.cli.interrupt import interruptible  # noqa: PLC0415 - not for `tune --help`
-    from localspec.cli.tuning import print_tuned  # noqa: PLC0415
-    from localspec.process.client import Worker  # noqa: PLC0415
-    from localspec.process.jobs import Tune  # noqa: PLC0415
+    from localspec.process.client import Worker  # noqa: PLC0415 - not for `tune --help`
+    from localspec.process.jobs import TuneJob  # noqa: PLC0415
 
     # A fixed gamma: loading need not measure what is about to be measured.
     options = LoadRequest(pair=target if pair is None else pair, gamma=0, **given)
     with closing(Worker()) as worker:
-        worker.begin(Tune(options))
-        interruptible(partial(print_tuned, worker, as_json=as_json), worker.stop)
+        worker.begin(TuneJob(options))
+        interruptible(partial(_print_tuned, worker, as_json=as_json), worker.stop)
+
+
+def _print_tuned(worker: Worker, *, as_json: bool) -> None:
+    """Print what comes of a `TuneJob`.
+
+    Args:
+        worker: at work on it.
+        as_json: print one JSON document, and no progress.
+
+    Raises:
+        LocalspecError, Cancelled: as `Worker.result`.
+    """
+    from localspec.loading.results import TunedPair  # noqa: PLC0415
+    from localspec.process.messages import Loading  # noqa: PLC0415
+
+    line = ProgressLine()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Loading) and not as_json:
+            line.step(event.step)
+
+    try:
+        found = worker.result(TunedPair, hear)
+    finally:
+        line.clear()
+    click.echo(json.dumps(_document(found), indent=2) if as_json else _text(found))
+
+
+def _document(found: TunedPair) -> dict[str, Any]:
+    """All that was found, for `--json`; times in seconds."""
+    return {
+        "pair": found.name,
+        "machine": found.machine,
+        "build": found.build,
+        "target": _model(found.target),
+        "draft": _model(found.draft) if found.draft else None,
+        "draft_note": found.draft_note,
+        "gamma": [asdict(one) for one in found.choices],
+    }
+
+
+def _model(found: Tuned) -> dict[str, Any]:
+    return {
+        "file": found.name,
+        "threads": found.threads,
+        "by_threads": {
+            str(n): {"one_token_s": one, "four_tokens_s": few}
+            for n, (one, few) in found.by_threads.items()
+        },
+        "seconds": {str(n): seconds for n, seconds in found.points.items()},
+        "stored": found.stored,
+        "spread": found.spread,
+    }
+
+
+def _text(found: TunedPair) -> str:
+    """The same for a person."""
+    target, draft = found.target, found.draft
+    lines = [found.machine, "", *_curve_lines(target)]
+    if draft is None:
+        lines += ["", f"No draft: {found.draft_note or 'gamma is 0'}."]
+    else:
+        lines += ["", *_draft_lines(draft, target), "", *_gamma_lines(found.choices)]
+    models = [target, draft] if draft else [target]
+    for model in models:
+        lines += _thread_lines(model)
+    spread = max(model.spread for model in models)
+    if spread > _NOISY:
+        lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
+    if not target.stored:
+        lines += ["", "The cache folder cannot be written: nothing was stored."]
+    return "\n".join(lines)
+
+
+def _curve_lines(target: Tuned) -> list[str]:
+    """T(n) as bars; points that were not measured are interpolated and marked."""
+    longest, alone = max(target.curve), target.curve[0]
+    lines = [f"Target {target.name}, {target.threads} threads", "   n        ms  of T(1)"]
+    for n, seconds in enumerate(target.curve, 1):
+        bar = "#" if n in target.points else "."
+        length = max(1, round(_WIDTH * seconds / longest))
+        lines.append(f"{n:>4}{1e3 * seconds:>10.2f}{seconds / alone:>9.2f}  {bar * length}")
+    return lines
+
+
+def _draft_lines(draft: Tuned, target: Tuned) -> list[str]:
+    one, alone, most = draft.points[1], target.points[1], max(draft.points)
+    return [
+        f"Draft {draft.name}, {draft.threads} threads",
+        f"  one step {1e3 * one:.2f} ms, {one / alone:.2f} of the target's",
+        f"  reading {most} tokens {1e3 * draft.points[most]:.2f} ms",
+    ]
+
+
+def _gamma_lines(choices: Sequence[Choice]) -> list[str]:
+    lines = ["accepted  draft  speed-up"]
+    for choice in choices:
+        gamma = choice.gamma or "none"
+        lines.append(f"{choice.acceptance:>7.0%} {gamma:>7} {choice.speedup:>8.2f}x")
+    return lines
+
+
+def _thread_lines(model: Tuned) -> list[str]:
+    if not model.by_threads:
+        return []
+    tried = ", ".join(f"{n}: {1e3 * one:.2f} ms" for n, (one, _) in model.by_threads.items())
+    return ["", f"Threads for {model.name}: {model.threads} ({tried} a token)"]

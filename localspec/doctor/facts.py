@@ -8,14 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
+import numpy as np
 import psutil
 
 from localspec import __version__, machine
-from localspec.doctor.bandwidth import read_bandwidth
 from localspec.engine.llama import backends, build, default_threads, devices, repacking_works
 from localspec.engine.stats import DeviceMemory
 
@@ -23,11 +25,13 @@ _VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _DRM = Path("/sys/class/drm")
 _DISPLAY_CLASS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 _MOST_CARDS = 16
+_MOST_READ = 1 << 28
+_LEAST_READ = 1 << 24
 _WANTED_FEATURES = ("avx2", "fma", "f16c", "avx512f")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class MachineFacts:
     """One look at the machine; sizes in bytes.
 
     Attributes:
@@ -89,7 +93,7 @@ class Facts:
     bandwidth_one: float
 
 
-def look(threads_asked: int = 0) -> Facts:
+def look(threads_asked: int = 0) -> MachineFacts:
     """Look at this machine; takes two seconds, most of them for the bandwidth.
 
     `threads_asked` is what the settings file says.
@@ -100,7 +104,7 @@ def look(threads_asked: int = 0) -> Facts:
     clock, clock_most = _clock()
     version, _, system_info = build().partition(" ")
     battery = _battery()
-    return Facts(
+    return MachineFacts(
         localspec=__version__,
         python=platform.python_version(),
         llama_cpp=version,
@@ -215,6 +219,36 @@ def _drivers() -> list[str]:
             except OSError:
                 continue
     return found
+
+
+def read_bandwidth(
+    threads: int,
+    available: int,
+    *,
+    seconds: float = 0.7,
+    clock: Callable[[], float] = perf_counter,
+) -> float:
+    """Bytes per second at which `threads` threads read an array; the best of several passes.
+
+    It bounds decoding on a CPU.
+
+    Args:
+        threads: how many read at once.
+        available: bytes of free memory, of which a small part is used.
+        seconds: in which a new pass may be begun.
+        clock: counts seconds.
+    """
+    size = max(_LEAST_READ, min(_MOST_READ, available // 8))
+    data = np.ones(size // 8)
+    parts = np.array_split(data, threads)
+    best, started = float("inf"), clock()
+    with ThreadPoolExecutor(threads) as pool:
+        while True:
+            begun = clock()
+            list(pool.map(np.max, parts))
+            best = min(best, clock() - begun)
+            if clock() - started > seconds:
+                return data.nbytes / best if best > 0 else 0.0
 
 
 def _in_project() -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from localspec.doctor.facts import Facts
+from localspec.doctor.facts import MachineFacts
 
 SWAP_WORTH_MENTIONING = 200_000_000
 BUSY_SHARE = 0.5
@@ -36,13 +36,13 @@ class Finding:
     remedy: str = ""
 
 
-def findings(facts: Facts) -> list[Finding]:
+def findings(facts: MachineFacts) -> list[Finding]:
     """Everything worth saying, what matters most first."""
     found = [finding for check in _CHECKS for finding in check(facts)]
     return sorted(found, key=lambda finding: finding.level is not Level.SLOW)
 
 
-def rebuild(facts: Facts, flag: str) -> str:
+def rebuild(facts: MachineFacts, flag: str) -> str:
     """The command that compiles llama.cpp anew with a CMake flag, for this platform's shell."""
     build = "uv sync --no-cache --reinstall-package llama-cpp-python"
     if not facts.project:
@@ -55,7 +55,7 @@ def rebuild(facts: Facts, flag: str) -> str:
     return f'CMAKE_ARGS="{flag}" {build}'
 
 
-def _graphics(facts: Facts) -> Iterator[Finding]:
+def _graphics(facts: MachineFacts) -> Iterator[Finding]:
     used = [name for name in facts.backends if name.startswith(_GPU_BACKENDS)]
     if facts.devices:
         return
@@ -90,7 +90,7 @@ def _graphics(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _translated(facts: Facts) -> Iterator[Finding]:
+def _translated(facts: MachineFacts) -> Iterator[Finding]:
     if facts.translated:
         yield Finding(
             Level.SLOW,
@@ -101,7 +101,7 @@ def _translated(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _instructions(facts: Facts) -> Iterator[Finding]:
+def _instructions(facts: MachineFacts) -> Iterator[Finding]:
     unused = [name for name in facts.features if name not in facts.built_for]
     if unused:
         yield Finding(
@@ -117,7 +117,7 @@ def _instructions(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _memory(facts: Facts) -> Iterator[Finding]:
+def _memory(facts: MachineFacts) -> Iterator[Finding]:
     if facts.swap_used > SWAP_WORTH_MENTIONING and facts.memory_free < facts.memory_total // 4:
         yield Finding(
             Level.SLOW,
@@ -134,7 +134,7 @@ def _memory(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _busy(facts: Facts) -> Iterator[Finding]:
+def _busy(facts: MachineFacts) -> Iterator[Finding]:
     if facts.load is not None and facts.load > BUSY_SHARE * facts.logical:
         yield Finding(
             Level.SLOW,
@@ -161,7 +161,7 @@ def _busy(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _power(facts: Facts) -> Iterator[Finding]:
+def _power(facts: MachineFacts) -> Iterator[Finding]:
     if facts.power_profile in ("low-power", "quiet"):
         yield Finding(
             Level.SLOW,
@@ -186,7 +186,7 @@ def _power(facts: Facts) -> Iterator[Finding]:
         )
 
 
-_CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[MachineFacts], Iterator[Finding]], ...] = (
     _translated,
     _graphics,
     _instructions,

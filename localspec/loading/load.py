@@ -20,13 +20,12 @@ from localspec.engine.llama import Context, ContextOptions, Model, devices
 from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
-from localspec.errors import SamplingError, UsageError
+from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import check_files, devices_of_draft, draft_plan, load_plan
 from localspec.loading.request import LoadRequest
 from localspec.pairs import demo
-from localspec.pairs.installed import DEMO
-from localspec.pairs.last_used import lasting
+from localspec.pairs.installed import DEMO, lasting, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import MemoryPlan
 from localspec.pairs.resolver import ResolvedPair
@@ -141,6 +140,32 @@ def load_session(
         session = _session(pair, settings, progress, renderer)
         undo.pop_all()
     return session
+
+
+def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
+    """Load the pair of `options`, and remember it if it was named.
+
+    Without a name the last used pair is loaded; where it cannot be, the demo pair with a notice.
+
+    Raises:
+        LocalspecError, Cancelled: as `load_session`.
+    """
+    if options.pair is not None:
+        session = load_session(options, progress=progress, cancel=cancel)
+        remember_last(options.pair, options.draft)
+        return session
+    used = recall_last()
+    if used is None:
+        return load_session(options, progress=progress, cancel=cancel)
+    draft = used.draft if options.draft is None else options.draft
+    try:
+        again = replace(options, pair=used.pair, draft=draft)
+        return load_session(again, progress=progress, cancel=cancel)
+    except UsageError:
+        raise
+    except LocalspecError as error:
+        notice = f"{used.pair}, used last, cannot be opened ({error.message}): this is {DEMO}"
+        return load_session(options, progress=progress, cancel=cancel, notices=(notice,))
 
 
 def load_beside(

@@ -22,10 +22,6 @@ from localspec.engine.length.profile import (
 from localspec.engine.llama import Context, default_threads, devices
 from localspec.engine.stats import DRAFT
 from localspec.pairs import folders
-from localspec.pairs.installed import DEMO
-
-# The demo pair is there to show speculation, even where its tiny target would be faster alone.
-DEMO_GAMMA = 3
 
 ANY_THREADS = 0
 
@@ -68,12 +64,11 @@ class Measured:
             now = self.store.load(known.identity)
             # It may have been too noisy to keep, or measured anew by another process.
             if now is not None and now.measured == known.measured:
-                taught = {
-                    at: points
+                taught = {  # of other sizes another process may know better
+                    at: {**now.learned.get(at, {}), **points}
                     for at, points in model.learned().items()
-                    if points != known.learned.get(at)  # else another process may know better
                 }
-                self.store.learn(now, {**now.learned, **taught})
+                self.store.learn(now, taught or now.learned)
 
 
 def chosen_threads(
@@ -129,17 +124,19 @@ def measured(
         return None  # a context too small to measure in
     target_costs = _costs(pair.target, target, pair.loaded.n_gpu_layers)
     draft_costs = _costs(pair.draft, draft, pair.loaded.draft_n_gpu_layers)
-    auto = AutoGamma(
-        Costs(target_costs, {DRAFT: draft_costs}, pair.target.takes_back),
-        demonstration=DEMO_GAMMA if pair.name == DEMO else 0,
-    )
+    auto = AutoGamma(Costs(target_costs, {DRAFT: draft_costs}, pair.target.takes_back))
     return Measured(store, target, draft, auto)
 
 
 def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
     """The costs of a model from its profile."""
     on_device = bool(devices()) and n_gpu_layers != 0
-    return ModelCosts(found.measured, found.learned, estimate=growth(context, on_device=on_device))
+    return ModelCosts(
+        found.measured,
+        found.learned,
+        estimate=growth(context, on_device=on_device),
+        copies=context.takes_back is not None,
+    )
 
 
 def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:

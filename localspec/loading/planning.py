@@ -14,9 +14,8 @@ from localspec.pairs import resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.header import ModelFiles
-from localspec.pairs.memory import disk
-from localspec.pairs.memory.facts import Facts, facts
-from localspec.pairs.memory.free import Device, Free
+from localspec.pairs.memory.facts import ModelFacts, facts
+from localspec.pairs.memory.free import Device, Free, read_speed
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import DEFAULT_CTX, MemoryPlan, Wishes, plan
 from localspec.pairs.resolver import ResolvedPair
@@ -51,7 +50,7 @@ def load_plan(options: LoadRequest) -> LoadPlan:
         models[1] if draft else None,
         free_memory(options.device, devices_of_draft(options), _threads(options)),
         wishes,
-        lambda: disk.read_speed(target.paths[0]),
+        lambda: read_speed(target.paths[0]),
     )
     n_ctx = memory.target.n_ctx
     notices = [
@@ -105,7 +104,7 @@ def _read(path: Path) -> ModelFiles:
     return model
 
 
-def facts_of(model: ModelFiles) -> Facts:
+def facts_of(model: ModelFiles) -> ModelFacts:
     """The sizes of a model on disk."""
     return facts(model.header)
 
@@ -161,7 +160,7 @@ def _usable(device: DeviceMemory) -> int:
     return min(device.free, machine.available()) if device.integrated else device.free
 
 
-def _wishes(options: LoadRequest, target: Facts) -> Wishes:
+def _wishes(options: LoadRequest, target: ModelFacts) -> Wishes:
     kinds = (options.cache_type_k, options.cache_type_v)
     if options.flash_attn == "off" and kinds[1] not in (None, "f32", "f16", "bf16"):
         raise UsageError(
@@ -180,7 +179,7 @@ def _wishes(options: LoadRequest, target: Facts) -> Wishes:
     )
 
 
-def _context_size(options: LoadRequest, target: Facts) -> int | None:
+def _context_size(options: LoadRequest, target: ModelFacts) -> int | None:
     if options.ctx_size is None:
         return None
     n_ctx = options.ctx_size or target.trained or DEFAULT_CTX

@@ -1,15 +1,23 @@
-"""The curated pairs: ``catalogue.toml``, read and checked."""
+"""The curated pairs of ``catalogue.toml``, and the list of all pairs with size, fit and state."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from localspec.errors import LocalspecError
-from localspec.pairs import folders
+from localspec.pairs import demo, folders, installed
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.installed import DEMO, InstalledPair
+from localspec.pairs.memory import outlook
+from localspec.pairs.memory.facts import facts
+from localspec.pairs.memory.outlook import Fit
 from localspec.pairs.references import Reference
+
+if TYPE_CHECKING:
+    from localspec.pairs.examine import PairReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +57,10 @@ class CuratedPair:
     kind: str
     memory_gb: int
     licence: str
-    notes: str
-    evidence: str
     target: CuratedFile
     draft: CuratedFile
+    notes: str = ""
+    evidence: str = ""
 
     @property
     def verified(self) -> bool:
@@ -81,17 +89,9 @@ def pairs() -> dict[str, CuratedPair]:
         ) from None
 
 
-def _pair(entry: Mapping[str, Any]) -> CuratedPair:
-    return CuratedPair(
-        name=entry["name"],
-        kind=entry["kind"],
-        memory_gb=int(entry["memory_gb"]),
-        licence=entry["licence"],
-        notes=entry.get("notes", ""),
-        evidence=entry.get("evidence", ""),
-        target=_file(entry["target"]),
-        draft=_file(entry["draft"]),
-    )
+def _pair(entry: dict[str, Any]) -> CuratedPair:
+    sides = {side: _file(entry[side]) for side in ("target", "draft")}
+    return CuratedPair(**entry | sides)
 
 
 def _file(side: Mapping[str, Any]) -> CuratedFile:
@@ -101,4 +101,116 @@ def _file(side: Mapping[str, Any]) -> CuratedFile:
         revision=side.get("revision", ""),
         n_bytes=int(side.get("bytes") or side["gb"] * 1e9),
         sha256=side.get("sha256", ""),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPair:
+    """One pair.
+
+    Attributes:
+        kind: ``demo``, ``chat``, ``code``, ``reasoning``, or ``own`` for pairs by reference.
+        memory_gb: the memory class, 0 where there is none.
+        n_bytes: size of all its files.
+        state: ``installed``, ``incomplete`` (files are gone) or ``available``.
+        verified: whether it is pinned to revisions and hashes.
+    """
+
+    name: str
+    kind: str = "own"
+    memory_gb: int = 0
+    n_bytes: int
+    fit: Fit
+    licence: str
+    state: str
+    target: str
+    draft: str
+    notes: str = ""
+    verified: bool
+
+
+def rows() -> list[ListedPair]:
+    """List the demo, the installed pairs and the rest of the catalogue, in this order.
+
+    Raises:
+        LocalspecError: the demo pair or the catalogue is missing.
+    """
+    known = pairs()
+    mine = installed.all_pairs()
+    names = {pair.name for pair in mine}
+    return [
+        _demo(),
+        *(_installed(pair, known.get(pair.name)) for pair in mine),
+        *(_available(entry) for entry in known.values() if entry.name not in names),
+    ]
+
+
+def _demo() -> ListedPair:
+    pair = demo.pair()
+    target, draft = (model.path.name for model in pair.models)
+    return replace(
+        _installed(pair, None),
+        kind=DEMO,
+        target=target,
+        draft=draft,
+        notes="Ships with localspec: a very small model for a first look.",
+        verified=True,
+    )
+
+
+def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
+    n_bytes = sum(model.n_bytes for model in pair.models)
+    return ListedPair(
+        name=pair.name,
+        kind=entry.kind if entry else "own",
+        memory_gb=entry.memory_gb if entry else 0,
+        n_bytes=n_bytes,
+        fit=_fit(pair, n_bytes),
+        licence=entry.licence if entry else pair.target.licence,
+        state="installed" if pair.complete else "incomplete",
+        target=pair.target.reference or pair.target.paths[0],
+        draft="none" if pair.draft is None else pair.draft.reference or pair.draft.paths[0],
+        notes=entry.notes if entry else "",
+        verified=all(model.sha256 and all(model.sha256) for model in pair.models),
+    )
+
+
+def _fit(pair: InstalledPair, n_bytes: int) -> Fit:
+    """The fit by the headers, or by the sizes where the files are gone or damaged."""
+    try:
+        target, *drafts = (facts(gguf.read_model(model.path).header) for model in pair.models)
+    except LocalspecError:
+        return outlook.unread(n_bytes)
+    return outlook.counted(target, drafts[0] if drafts else None)
+
+
+def examined(report: PairReport) -> ListedPair:
+    """A pair that was looked at and is not installed yet, as it would be listed."""
+    target, draft = report.target, report.draft
+    files = [file for model in (target, draft) if model is not None for file in model.files]
+    return ListedPair(
+        name=report.name,
+        n_bytes=report.n_bytes,
+        fit=report.outlook.fit,
+        licence=target.licence,
+        state="available",
+        target=target.reference or target.label,
+        draft="none" if draft is None else draft.reference or draft.label,
+        verified=all(file.sha256 for file in files),
+    )
+
+
+def _available(entry: CuratedPair) -> ListedPair:
+    return ListedPair(
+        name=entry.name,
+        kind=entry.kind,
+        memory_gb=entry.memory_gb,
+        n_bytes=entry.n_bytes,
+        fit=outlook.unread(entry.n_bytes),
+        licence=entry.licence,
+        state="available",
+        target=str(entry.target.reference),
+        draft=str(entry.draft.reference),
+        notes=entry.notes,
+        verified=entry.verified,
     )

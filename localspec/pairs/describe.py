@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from localspec import formats
-from localspec.pairs.drafts import Candidate
-from localspec.pairs.examine import PairReport
+from localspec.pairs.examine import DraftCandidate, PairReport
 from localspec.pairs.memory.need import Need, Setup
 from localspec.pairs.memory.outlook import Fit, Outlook
-from localspec.pairs.sources import Source
+from localspec.pairs.sources import ModelSource
 from localspec.safe_text import one_line
 
 MOST_CANDIDATES = 12
@@ -81,7 +80,7 @@ def licence_line(report: PairReport) -> str:
     return " / ".join(names) + tail
 
 
-def candidate_lines(candidates: tuple[Candidate, ...]) -> list[str]:
+def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
     """Say which drafts would fit a target without one, and why others do not."""
     found = []
     for one in candidates[:MOST_CANDIDATES]:
@@ -95,7 +94,7 @@ def candidate_lines(candidates: tuple[Candidate, ...]) -> list[str]:
     return found
 
 
-def _model_line(role: str, source: Source) -> str:
+def _model_line(role: str, source: ModelSource) -> str:
     state = "on this disk" if not source.missing else f"{formats.size(source.missing)} to fetch"
     return (
         f"{role:11} {source.label}, {one_line(source.header.architecture, 30)},"
@@ -176,7 +175,7 @@ def _placed_data(setup: Setup | None, need: Need | None) -> dict[str, int] | Non
     }
 
 
-def _model_data(source: Source) -> dict[str, Any]:
+def _model_data(source: ModelSource) -> dict[str, Any]:
     header = source.header
     return {
         "label": source.label,

@@ -1,31 +1,54 @@
-"""Looking at a pair before anything is fetched or loaded: sizes, vocabulary, memory, licence."""
+"""Looking at a pair before anything is fetched or loaded: sizes, vocabulary, memory, licence.
+
+Of a target that came without a draft, the known models are tried that might serve as one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
 
-from localspec.errors import DownloadCorrupt, NotOnHub
-from localspec.pairs import (
-    drafts,
-    references,
-    resolver,
-    sources,
-    vocabulary,
-)
+from localspec import formats
+from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub
+from localspec.pairs import catalogue, demo, installed, references, resolver, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
+from localspec.pairs.gguf.header import GgufHeader, read_header
+from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.memory import disk, outlook
+from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.memory import outlook
 from localspec.pairs.memory.facts import facts
-from localspec.pairs.memory.free import Free
+from localspec.pairs.memory.free import Free, read_speed
 from localspec.pairs.memory.outlook import Outlook
 from localspec.pairs.references import Reference
 from localspec.pairs.resolver import NO_DRAFT
-from localspec.pairs.sources import Source
+from localspec.pairs.sources import ModelSource, Note
 from localspec.pairs.vocabulary import VocabularyReport
 
-Note = Callable[[str], None]
+# A draft that is not much smaller than its target costs more than it saves.
+LARGEST_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCandidate:
+    """A model that may be tried as a draft, or was.
+
+    Attributes:
+        name: what to give as ``--draft``.
+        n_bytes: its size.
+        here: whether it is on this disk already.
+        fits: whether it can serve the target.
+        reason: why it does or does not.
+    """
+
+    name: str
+    n_bytes: int
+    here: bool
+    fits: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +64,12 @@ class PairReport:
     """
 
     name: str
-    target: Source
-    draft: Source | None
+    target: ModelSource
+    draft: ModelSource | None
     draft_reason: str
     vocabulary: VocabularyReport | None
     outlook: Outlook
-    candidates: tuple[drafts.Candidate, ...] = ()
+    candidates: tuple[DraftCandidate, ...] = ()
 
     @property
     def missing(self) -> int:
@@ -65,7 +88,7 @@ def examine(
     pair: str,
     draft: str | None,
     patience: Patience,
-    note: Note | None = None,
+    note: Note = sources.silent,
     *,
     n_ctx: int | None = None,
     free: Free | None = None,
@@ -85,7 +108,7 @@ def examine(
         Cancelled: the user wants to stop.
     """
     name, target, known_draft = _find(pair, patience, note)
-    candidates: tuple[drafts.Candidate, ...] = ()
+    candidates: tuple[DraftCandidate, ...] = ()
     if draft is not None and draft.lower() == NO_DRAFT:
         found, reason = None, "none was wanted"
     elif draft is not None:
@@ -100,20 +123,24 @@ def examine(
         facts(found.header, found.more_bytes) if found else None,
         free,
         n_ctx,
-        lambda: disk.read_speed(target.paths[0]) if target.paths else None,
+        lambda: read_speed(target.paths[0]) if target.paths else None,
     )
     return PairReport(name, target, found, reason, report, ahead, candidates)
 
 
-Finder = Callable[[], Source | None]
+Finder = Callable[[], ModelSource | None]
 
 
-def _find(text: str, patience: Patience, note: Note | None) -> tuple[str, Source, Finder | None]:
+def _find(text: str, patience: Patience, note: Note) -> tuple[str, ModelSource, Finder | None]:
     """Find the pair's name (empty if none), its target, and how to find its own draft."""
     found = resolver.meaning(text)
     if isinstance(found, InstalledPair):
-        target = _from_record(found.target, patience, note)
-        return found.name, target, _own_draft(found, patience, note)
+        target, draft = _from_record(found.target, patience, note), found.draft
+        return (
+            found.name,
+            target,
+            lambda: None if draft is None else _from_record(draft, patience, note),
+        )
     if isinstance(found, CuratedPair):
         entry = found
         target = replace(_curated(entry, entry.target, patience, note), licence=entry.licence)
@@ -123,9 +150,7 @@ def _find(text: str, patience: Patience, note: Note | None) -> tuple[str, Source
     return "", sources.local(found), None
 
 
-def _curated(
-    entry: CuratedPair, file: CuratedFile, patience: Patience, note: Note | None
-) -> Source:
+def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience, note: Note) -> ModelSource:
     """Look at one side of a curated pair; it must be the very file that was verified."""
     target, draft = (Reference(side.repo, file=side.file) for side in (entry.target, entry.draft))
     newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
@@ -140,12 +165,7 @@ def _curated(
     return found
 
 
-def _own_draft(record: InstalledPair, patience: Patience, note: Note | None) -> Finder:
-    draft = record.draft
-    return lambda: None if draft is None else _from_record(draft, patience, note)
-
-
-def _from_record(model: InstalledModel, patience: Patience, note: Note | None) -> Source:
+def _from_record(model: InstalledModel, patience: Patience, note: Note) -> ModelSource:
     """Look at an installed model where it is, or on the Hub where files of it are gone."""
     if not model.complete and model.reference:
         again = sources.from_hub(references.parse(model.reference), patience, note)
@@ -159,20 +179,109 @@ def _from_record(model: InstalledModel, patience: Patience, note: Note | None) -
     return sources.from_record(found, model)
 
 
-def _find_draft(text: str, patience: Patience, note: Note | None) -> Source:
+def _find_draft(text: str, patience: Patience, note: Note) -> ModelSource:
     _, found, own_draft = _find(text, patience, note)
     # A pair's name stands for its draft here.
     return (own_draft() if own_draft is not None else None) or found
 
 
 def _search(
-    target: Source, patience: Patience, note: Note | None
-) -> tuple[Source | None, str, tuple[drafts.Candidate, ...]]:
+    target: ModelSource, patience: Patience, note: Note
+) -> tuple[ModelSource | None, str, tuple[DraftCandidate, ...]]:
     """Find a draft for a target that came without one."""
-    paired = drafts.paired_before(target)
+    paired = _paired_before(target)
     if paired:
         return _find_draft(paired, patience, note), f"as in the pair {paired}", ()
-    candidates = tuple(drafts.search(target, patience, note))
+    candidates = _try_all(target, patience, note)
     fitting = sum(candidate.fits for candidate in candidates)
     reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
     return None, reason, candidates
+
+
+def _paired_before(target: ModelSource) -> str:
+    """Find a known pair with the same target, an installed one or a curated one; else ""."""
+    known = resolver.pair_with(target.paths[0])
+    if known is not None:
+        return known.name
+    for entry in catalogue.pairs().values():
+        same = target.repo.lower() == entry.target.repo.lower()
+        if same and any(file.name == entry.target.file for file in target.files):
+            return entry.name
+    return ""
+
+
+def _try_all(target: ModelSource, patience: Patience, note: Note) -> tuple[DraftCandidate, ...]:
+    """Try the demo's draft, installed models and the catalogue's drafts on `target`.
+
+    Of what is not on this disk only the start of the header is read, and all of it where that
+    agrees. Without a network, the rest of the catalogue is left out. The fitting ones come
+    first, those on this disk before the others, the smallest first.
+
+    Raises:
+        Cancelled: the user wants to stop.
+    """
+    found: dict[str, DraftCandidate] = {}
+    for untried, header in (*_on_disk(target), *_in_catalogue(target, patience)):
+        if untried.name in found:
+            continue
+        patience.check()
+        if not untried.here:
+            note(f"trying {untried.name} as a draft")
+        try:
+            found[untried.name] = _tried(target, untried, header)
+        except HubOffline:
+            break
+    return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.here, one.n_bytes)))
+
+
+Trial = tuple[DraftCandidate, Callable[[], GgufHeader]]
+"""A model to be tried, and how its header is read."""
+
+
+def _on_disk(target: ModelSource) -> Iterator[Trial]:
+    own = target.paths[0].resolve()
+    shipped = demo.pair().models[-1]
+    named = [
+        # The draft first: it has the pair's name.
+        (pair.name if model is pair.draft else model.reference or model.paths[0], model)
+        for pair in installed.all_pairs()
+        for model in reversed(pair.models)
+        if model.complete
+    ]
+    for name, model in (*named, (DEMO, shipped)):
+        if model.path.resolve() != own:
+            yield _here(name, model.n_bytes, model.path)
+
+
+def _here(name: str, n_bytes: int, path: Path) -> Trial:
+    return DraftCandidate(name, n_bytes, here=True), partial(read_header, path)
+
+
+def _in_catalogue(target: ModelSource, patience: Patience) -> Iterator[Trial]:
+    for entry in catalogue.pairs().values():
+        reference, n_bytes = entry.draft.reference, entry.draft.n_bytes
+        cached = hub_cache.find(reference)
+        if cached:
+            yield _here(str(reference), n_bytes, cached[0])
+        else:
+            read = partial(_read_remote, target, reference, patience)
+            yield DraftCandidate(str(reference), n_bytes, here=False), read
+
+
+def _read_remote(target: ModelSource, reference: Reference, patience: Patience) -> GgufHeader:
+    return sources.from_hub(reference, patience, like=target.header).header
+
+
+def _tried(
+    target: ModelSource, untried: DraftCandidate, header: Callable[[], GgufHeader]
+) -> DraftCandidate:
+    if untried.n_bytes > LARGEST_SHARE * target.n_bytes:
+        share = formats.percent(LARGEST_SHARE)
+        return replace(untried, reason=f"it is too large: more than {share} of the target")
+    try:
+        report = vocabulary.compare(target.header, header())
+    except HubOffline:
+        raise
+    except LocalspecError as error:
+        return replace(untried, reason=error.message)
+    return replace(untried, fits=report.compatible, reason=report.reason)

@@ -8,32 +8,27 @@ from pathlib import Path
 
 def data_folder() -> Path:
     """Give the folder of localspec's own records; ``LOCALSPEC_DATA`` overrides the platform's."""
-    override = os.environ.get("LOCALSPEC_DATA")
-    if override:
-        return user_path(override)
-    import platformdirs  # noqa: PLC0415 - only when it is needed
-
-    return platformdirs.user_data_path("localspec", appauthor=False)
+    return _folder("LOCALSPEC_DATA", "user_data_path")
 
 
 def config_folder() -> Path:
     """Give the folder of the user's settings; ``LOCALSPEC_CONFIG`` overrides the platform's."""
-    override = os.environ.get("LOCALSPEC_CONFIG")
-    if override:
-        return user_path(override)
-    import platformdirs  # noqa: PLC0415 - only when it is needed
-
-    return platformdirs.user_config_path("localspec", appauthor=False)
+    return _folder("LOCALSPEC_CONFIG", "user_config_path")
 
 
 def cache_folder() -> Path:
     """Give the folder of what can be made again; ``LOCALSPEC_CACHE`` overrides the platform's."""
-    override = os.environ.get("LOCALSPEC_CACHE")
+    return _folder("LOCALSPEC_CACHE", "user_cache_path")
+
+
+def _folder(variable: str, usual: str) -> Path:
+    override = os.environ.get(variable)
     if override:
         return user_path(override)
     import platformdirs  # noqa: PLC0415 - only when it is needed
 
-    return platformdirs.user_cache_path("localspec", appauthor=False)
+    found: Path = getattr(platformdirs, usual)("localspec", appauthor=False)
+    return found
 
 
 def shipped(name: str) -> Path:

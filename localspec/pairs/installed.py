@@ -1,4 +1,4 @@
-"""The pairs on this machine: a name, and the files that it stands for.
+"""The pairs on this machine: a name, and the files that it stands for; and which was last used.
 
 One JSON file per pair, written aside and moved into place, so that a reader never sees half
 of one and two processes never mix theirs.
@@ -13,17 +13,17 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from localspec import private
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import LARGEST_FILE
-from localspec.pairs import folders
+from localspec.pairs import folders, references
 from localspec.safe_text import reason
 
-FORMAT: Final = 1
 DEMO: Final = "demo"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _RESERVED: Final = frozenset({DEMO, "none"})
@@ -44,13 +44,13 @@ class InstalledModel:
         licence: as the repository or the file says, empty when neither does.
     """
 
-    paths: tuple[str, ...]
+    paths: Annotated[tuple[str, ...], Meta(min_length=1)]
     reference: str = ""
     repo: str = ""
     commit: str = ""
     files: tuple[str, ...] = ()
     sha256: tuple[str, ...] = ()
-    n_bytes: int = 0
+    n_bytes: Annotated[int, Meta(ge=0, le=LARGEST_FILE)] = 0
     licence: str = ""
 
     @property
@@ -61,7 +61,12 @@ class InstalledModel:
     @property
     def complete(self) -> bool:
         """Whether all files are still there."""
-        return all(folders.is_file(Path(path)) for path in self.paths)
+        return not self.first_gone
+
+    @property
+    def first_gone(self) -> str:
+        """The first file that is not there any more; empty where all are."""
+        return next((path for path in self.paths if not folders.is_file(Path(path))), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +119,15 @@ def find(name: str) -> InstalledPair | None:
         return None
     path = folder() / f"{lowered}.json"
     try:
-        return _decode(lowered, path.read_bytes())
+        record = msgspec.json.decode(path.read_bytes(), type=_PairRecord)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LocalspecError(
-            f"the record of {lowered} is damaged: {path} ({error})",
+            f"the record of {lowered} is damaged: {path} ({reason(error)})",
             f"Run `localspec rm {lowered}`, then pull the pair again; files are kept.",
         ) from None
+    return InstalledPair(lowered, record.target, record.draft)
 
 
 def all_pairs() -> list[InstalledPair]:
@@ -130,18 +136,28 @@ def all_pairs() -> list[InstalledPair]:
     Raises:
         LocalspecError: their folder may not be read.
     """
-    found = []
-    for path in _record_paths():
-        with contextlib.suppress(LocalspecError):
-            pair = find(path.stem)
-            if pair is not None:
-                found.append(pair)
-    return found
+    return [pair for _, pair in _records() if pair is not None]
 
 
 def damaged() -> list[str]:
     """List the names whose records cannot be read."""
-    return [name for name, broken in _records() if broken]
+    return [name for name, pair in _records() if pair is None]
+
+
+def _records() -> Iterator[tuple[str, InstalledPair | None]]:
+    """Give every name with its pair, None where the record is damaged."""
+    try:
+        paths = sorted(folder().glob("*.json"))
+    except OSError as error:
+        raise LocalspecError(
+            f"the records of pairs in {folder()} cannot be read: {error.strerror}",
+            "Check the folder's permissions, or set LOCALSPEC_DATA to another.",
+        ) from None
+    for path in paths:
+        pair = None
+        with contextlib.suppress(LocalspecError):
+            pair = find(path.stem)
+        yield path.stem, pair
 
 
 def save(pair: InstalledPair) -> None:
@@ -151,10 +167,10 @@ def save(pair: InstalledPair) -> None:
         LocalspecError: the folder cannot be written.
     """
     name = check_name(pair.name)
-    data = {"format": FORMAT, **asdict(pair), "name": name}
+    data = {"format": 1, **asdict(pair), "name": name}
     with _recording(name):
         private.make_folder(folder())
-        private.write_atomically(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
+        private.write_whole(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
 
 
 def require_recordable(name: str) -> None:
@@ -191,45 +207,60 @@ def forget(name: str) -> None:
         raise LocalspecError(f"the record of {name} cannot be deleted: {error.strerror}") from None
 
 
-def _record_paths() -> list[Path]:
-    try:
-        return sorted(folder().glob("*.json"))
-    except OSError as error:
-        raise LocalspecError(
-            f"the records of pairs in {folder()} cannot be read: {error.strerror}",
-            "Check the folder's permissions, or set LOCALSPEC_DATA to another.",
-        ) from None
-
-
-def _records() -> Iterator[tuple[str, bool]]:
-    for path in _record_paths():
-        try:
-            yield path.stem, find(path.stem) is None
-        except LocalspecError:
-            yield path.stem, True
-
-
-class _Record(msgspec.Struct):
+class _PairRecord(msgspec.Struct):
     """A pair as its file has it."""
 
-    format: int
+    format: Literal[1]
     target: InstalledModel
     draft: InstalledModel | None
 
 
-def _decode(name: str, data: bytes) -> InstalledPair:
-    """Decode a record.
+@dataclass(frozen=True, slots=True)
+class LastUsed:
+    """What to open again.
 
-    Raises:
-        ValueError: it is damaged, or of another version.
+    Attributes:
+        pair: a name, an absolute path or a reference.
+        draft: the same for a draft that was named besides, ``none``, or None where none was.
     """
+
+    pair: str
+    draft: str | None = None
+    format: Literal[1] = 1
+
+
+def recall_last() -> LastUsed | None:
+    """Read what was used last; None where nothing was, or where it cannot be read."""
     try:
-        record = msgspec.json.decode(data, type=_Record)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(reason(error)) from None
-    if record.format != FORMAT:
-        raise ValueError(f"format {record.format} is unknown")
-    pair = InstalledPair(name, record.target, record.draft)
-    if not all(model.paths and 0 <= model.n_bytes <= LARGEST_FILE for model in pair.models):
-        raise ValueError("a model has no files, or an impossible size")
-    return pair
+        found = msgspec.json.decode(_last_path().read_bytes(), type=LastUsed)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if found.pair.strip() else None
+
+
+def remember_last(pair: str, draft: str | None = None) -> None:
+    """Keep what was used now; a folder that cannot be written costs nothing but the memory."""
+    used = LastUsed(lasting(pair), None if draft is None else lasting(draft))
+    with contextlib.suppress(OSError):
+        private.make_folder(_last_path().parent)
+        private.write_whole(_last_path(), json.dumps(asdict(used), indent=2) + "\n")
+
+
+def forget_last(pair: str) -> None:
+    """Let go of `pair`, if it was the last one."""
+    used = recall_last()
+    if used is not None and used.pair.lower() == pair.lower():
+        with contextlib.suppress(OSError):
+            _last_path().unlink(missing_ok=True)
+
+
+def _last_path() -> Path:
+    return folders.data_folder() / "last-pair.json"
+
+
+def lasting(text: str) -> str:
+    """What means the same in another working folder."""
+    text = text.strip()
+    if references.means_local(text):
+        return str(folders.user_path(text).absolute())
+    return text

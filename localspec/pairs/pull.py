@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,20 +13,23 @@ from typing import Final
 from localspec import formats
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
 from localspec.pairs import catalogue, installed, vocabulary
-from localspec.pairs.examine import Note, PairReport, examine
+from localspec.pairs.examine import PairReport, examine
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
-from localspec.pairs.hub import settings as hub_settings
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
-from localspec.pairs.sources import Source
+from localspec.pairs.sources import ModelSource, Note, silent
 
 # Room that a download leaves on the disk, in bytes.
 DISK_MARGIN: Final = 256 * 1000 * 1000
 _RATE_WINDOW_S: Final = 10.0
 _RATE_FIRST_S: Final = 0.5
+_FORM: Final = (
+    "Write PAIR or user/repo[:QUANT|:file.gguf][@rev], with --draft and --name if need be."
+)
+_COMMAND: Final = ["localspec", "pull"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class PullPlan:
 
 
 def plan(
-    pair: str, draft: str | None, name: str | None, patience: Patience, note: Note | None = None
+    pair: str, draft: str | None, name: str | None, patience: Patience, note: Note = silent
 ) -> PullPlan:
     """Look at a pair and insist that pulling it makes sense; no weight is fetched.
 
@@ -94,7 +98,7 @@ def plan(
     if report.draft is not None:
         vocabulary.check(report.target.header, report.draft.header)
     report = replace(report, name=_choose_name(name, report))
-    return PullPlan(report, hub_cache.free_bytes(hub_settings.cache_folder()))
+    return PullPlan(report, hub_cache.free_bytes(hub_cache.cache_folder()))
 
 
 def require_room(plan: PullPlan) -> None:
@@ -107,7 +111,7 @@ def require_room(plan: PullPlan) -> None:
     if plan.report.missing and needed > plan.free:
         raise NotEnoughDisk(
             f"{formats.size(plan.report.missing)} are to be fetched and"
-            f" {formats.size(plan.free)} are free in {hub_settings.cache_folder()}",
+            f" {formats.size(plan.free)} are free in {hub_cache.cache_folder()}",
             f"Make room for {formats.size(needed - plan.free)} more,"
             " or set HF_HOME to another disk.",
         )
@@ -128,7 +132,7 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
     pair = plan.report
     models = [pair.target] if pair.draft is None else [pair.target, pair.draft]
     wanted = [file_and_revision for model in models for file_and_revision in _to_fetch(model)]
-    meter = _Meter(list(dict.fromkeys(file for file, _ in wanted)), report)
+    meter = _PullMeter(list(dict.fromkeys(file for file, _ in wanted)), report)
     for file, revision in dict.fromkeys(wanted):  # once each: a model may be its own draft
         download.fetch(file, revision, patience, meter.tell)
     record = InstalledPair(
@@ -145,7 +149,7 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
     return record
 
 
-def _to_fetch(model: Source) -> list[tuple[RemoteFile, str]]:
+def _to_fetch(model: ModelSource) -> list[tuple[RemoteFile, str]]:
     """List the model's files that belong in the present cache, each with its revision.
 
     Local models have none; an installed pair may have them, complete, in another HF_HOME's cache.
@@ -158,21 +162,19 @@ def _to_fetch(model: Source) -> list[tuple[RemoteFile, str]]:
 
 
 @dataclass(slots=True)
-class _Meter:
+class _PullMeter:
     """Adds up the files' progress and knows the speed."""
 
     wanted: list[RemoteFile]
     report: Report
-    done: dict[str, int] = field(default_factory=dict)
-    fetched: dict[str, int] = field(default_factory=dict)
+    last: dict[str, FileProgress] = field(default_factory=dict)
     points: deque[tuple[float, int]] = field(default_factory=deque)
 
     def tell(self, progress: FileProgress) -> None:
         """Take one file's progress and pass on the sum."""
         now = time.monotonic()
-        self.done[progress.etag] = progress.done
-        self.fetched[progress.etag] = progress.fetched
-        self.points.append((now, sum(self.fetched.values())))
+        self.last[progress.etag] = progress
+        self.points.append((now, sum(each.fetched for each in self.last.values())))
         while now - self.points[0][0] > _RATE_WINDOW_S:
             self.points.popleft()
         done, total = self._sums()
@@ -185,8 +187,8 @@ class _Meter:
         done = total = 0
         for file in self.wanted:
             total += file.size
-            if file.etag in self.done:
-                done += self.done[file.etag]
+            if file.etag in self.last:
+                done += self.last[file.etag].done
             elif hub_cache.is_here(file):
                 done += file.size
             else:
@@ -215,7 +217,7 @@ def _choose_name(wanted: str | None, report: PairReport) -> str:
     return next(name for name in candidates if _free_for(name, report))
 
 
-def _derive(target: Source) -> str:
+def _derive(target: ModelSource) -> str:
     """Make a name from the repository's, or from the file's."""
     text = target.repo.rpartition("/")[2] or target.paths[0].stem
     text = re.sub(r"[-_.]gguf$", "", text.lower())
@@ -235,7 +237,7 @@ def _free_for(name: str, report: PairReport) -> bool:
     return entry is None or _is_curated(entry, report)
 
 
-def _same(model: InstalledModel | None, source: Source | None) -> bool:
+def _same(model: InstalledModel | None, source: ModelSource | None) -> bool:
     """Tell whether both are the same model, at whatever commit."""
     if model is None or source is None:
         return model is None and source is None
@@ -251,3 +253,49 @@ def _is_curated(entry: catalogue.CuratedPair, report: PairReport) -> bool:
         ours is not None and ours.repo == theirs.repo and ours.files[0].name == theirs.file
         for theirs, ours in sides
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What is to be pulled; the meaning is that of `pull.plan`."""
+
+    pair: str
+    draft: str | None = None
+    name: str | None = None
+
+
+def parse_request(text: str) -> PullRequest:
+    """Read ``user/repo --draft other/repo --name NAME``, also with the command's name before it.
+
+    Raises:
+        UsageError: there is nothing to pull in it, or something unknown.
+    """
+    words = _words(text)
+    words = words[len(_COMMAND) :] if words[: len(_COMMAND)] == _COMMAND else words
+    pairs: list[str] = []
+    given: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        option, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            pairs.append(word)
+        elif option not in ("--draft", "--name"):
+            raise UsageError(f"there is no option {option} here", _FORM)
+        elif not equals and not words:
+            raise UsageError(f"{option} says nothing", _FORM)
+        else:
+            given[option] = value if equals else words.pop(0)
+    if len(pairs) != 1:
+        what = "nothing to pull is named" if not pairs else f"{pairs[1]!r} is one model too many"
+        raise UsageError(what, _FORM)
+    return PullRequest(pairs[0], given.get("--draft"), given.get("--name"))
+
+
+def _words(text: str) -> list[str]:
+    """Split at spaces outside of quotes; a backslash belongs to a path and escapes nothing."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
+    try:
+        return list(lexer)
+    except ValueError:
+        raise UsageError("a quotation mark is not closed", _FORM) from None

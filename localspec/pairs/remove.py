@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import catalogue, demo, installed, last_used, resolver
+from localspec.pairs import catalogue, demo, installed, resolver
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
-from localspec.pairs.hub import settings as hub_settings
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
@@ -51,7 +50,7 @@ def remove(name: str, patience: Patience) -> Removal:
         return Removal(name, 0, ("the model files: the pair's record was damaged",))
     if pair is None:
         return _remove_partial(name, patience)
-    last_used.forget(name)
+    installed.forget_last(name)
     installed.forget(name)  # first: a pair without all its files would be worse than none
     freed, kept = 0, []
     for model in pair.models:
@@ -100,7 +99,7 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
     if not model.repo:
         return "it is your own file"
     # However either is spelled: the cache may have been reached through a link.
-    if not path.parent.resolve().is_relative_to(hub_settings.cache_folder().resolve()):
+    if not path.parent.resolve().is_relative_to(hub_cache.cache_folder().resolve()):
         return "it lies outside the present Hub cache"
     snapshots = hub_cache.repo_folder(model.repo).resolve() / "snapshots"
     for pair in installed.all_pairs():
@@ -162,7 +161,7 @@ def _tidy(file: RemoteFile) -> None:
     left = [path for kind in ("blobs", "snapshots") for path in (folder / kind).glob("*")]
     if not left and folder.is_dir():
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(hub_settings.cache_folder() / ".locks" / folder.name, ignore_errors=True)
+        shutil.rmtree(hub_cache.cache_folder() / ".locks" / folder.name, ignore_errors=True)
 
 
 def _remove_partial(name: str, patience: Patience) -> Removal:

@@ -114,15 +114,15 @@ def _from_record(pair: InstalledPair) -> ResolvedPair:
     for model in pair.models:
         if not model.complete:
             raise ModelFileError(
-                f"a file of the pair {pair.name} is gone: {_first_gone(model.paths)}",
-                f"Run `localspec pull {repull_arguments(pair)}`.",
+                f"a file of the pair {pair.name} is gone: {model.first_gone}",
+                f"Run `localspec pull {_repull_arguments(pair)}`.",
             )
     if pair.draft is None:
         return ResolvedPair(pair.name, pair.target.path, None, "the pair was pulled without one")
     return ResolvedPair(pair.name, pair.target.path, pair.draft.path, f"part of {pair.name}")
 
 
-def repull_arguments(pair: InstalledPair) -> str:
+def _repull_arguments(pair: InstalledPair) -> str:
     """Give the arguments with which `localspec pull` restores `pair`."""
     draft = pair.draft
     words = [pair.target.reference or pair.target.paths[0]]
@@ -139,15 +139,19 @@ def _from_cache(entry: CuratedPair) -> ResolvedPair:
 
 def _with_known_draft(name: str, target: Path) -> ResolvedPair:
     """Give `target` the draft of an installed pair that has the same target, if there is one."""
+    pair = pair_with(target)
+    if pair is None or pair.draft is None:
+        return ResolvedPair(name, target, None, "none was named, and none is known for this target")
+    return ResolvedPair(name, target, pair.draft.path, f"as in the pair {pair.name}")
+
+
+def pair_with(target: Path) -> InstalledPair | None:
+    """Find an installed pair with this target and a draft that is there; None if there is none."""
     real = target.resolve()
     for pair in installed.all_pairs():
         if pair.draft and pair.draft.complete and pair.target.path.resolve() == real:
-            return ResolvedPair(name, target, pair.draft.path, f"as in the pair {pair.name}")
-    return ResolvedPair(name, target, None, "none was named, and none is known for this target")
-
-
-def _first_gone(paths: tuple[str, ...]) -> str:
-    return next(path for path in paths if not folders.is_file(Path(path)))
+            return pair
+    return None
 
 
 def suggestion(name: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.errors import HubOffline, ModelFileError, VocabularyMismatch
-from localspec.pairs import folders, quants, vocabulary
+from localspec.pairs import folders, references, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.cursor import ReadRange
@@ -22,36 +22,55 @@ from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel
 from localspec.pairs.references import Reference
 
+Note = Callable[[str], None]
+"""Is told what is being looked at."""
+
+
+def silent(_: str) -> None:
+    """Tell nobody."""
+
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """One model and what is known about it before it is loaded.
 
     Attributes:
-        label: how to name it to people.
         header: the first file's header.
         n_bytes: size of all files.
         paths: its files where they are, or will be once fetched.
         files: the files on the Hub that still belong to it; empty for local ones.
         missing: bytes that are still to come.
-        repo: ``user/name``; empty for local files.
-        commit: the commit it is pinned to.
         revision: the branch or tag that was asked for.
         licence: as the repository says; empty when unknown.
         gated: whether the repository is.
     """
 
-    label: str
     header: GgufHeader
     n_bytes: int
     paths: tuple[Path, ...]
     files: tuple[RemoteFile, ...] = ()
     missing: int = 0
-    repo: str = ""
-    commit: str = ""
     revision: str = ""
     licence: str = ""
     gated: bool = False
+
+    @property
+    def label(self) -> str:
+        """How to name it to people."""
+        if not self.files:
+            return str(self.paths[0])
+        more = f" and {len(self.files) - 1} more parts" if len(self.files) > 1 else ""
+        return f"{self.repo}:{self.files[0].name}{more}"
+
+    @property
+    def repo(self) -> str:
+        """``user/name``; empty for local files."""
+        return self.files[0].repo if self.files else ""
+
+    @property
+    def commit(self) -> str:
+        """The commit it is pinned to; empty for local files."""
+        return self.files[0].commit if self.files else ""
 
     @property
     def reference(self) -> str:
@@ -79,7 +98,7 @@ class Source:
         )
 
 
-def local(path: Path) -> Source:
+def local(path: Path) -> ModelSource:
     """Look at a model on this disk.
 
     Raises:
@@ -89,15 +108,15 @@ def local(path: Path) -> Source:
     model = gguf.read_model(path)
     strict.require_usable(model.header, str(path))
     licence = model.header.text("general.license")
-    return Source(str(path), model.header, model.file_bytes, model.paths, licence=licence)
+    return ModelSource(model.header, model.file_bytes, model.paths, licence=licence)
 
 
 def from_hub(
     reference: Reference,
     patience: Patience,
-    note: Callable[[str], None] | None = None,
+    note: Note = silent,
     like: GgufHeader | None = None,
-) -> Source:
+) -> ModelSource:
     """Look at a model on the Hub; a few MB at most are read of what is not on this disk.
 
     Without a connection, a model that is in the cache in full will do.
@@ -115,8 +134,7 @@ def from_hub(
         UnsupportedModel: nobody can chat with it.
         Cancelled: the user wants to stop.
     """
-    if note is not None:
-        note(f"looking at {reference}")
+    note(f"looking at {reference}")
     try:
         repo = hub.look_up(reference, patience)
     except HubOffline:
@@ -124,8 +142,7 @@ def from_hub(
         if not paths:
             raise
         return _from_cache(reference, paths)
-    names = quants.choose(repo.files, reference)
-    files = tuple(repo.files[name] for name in names)
+    files = tuple(repo.files[name] for name in references.choose(repo.files, reference))
     for file in files:
         hub.require_safe(file)
     source = _describe(repo, files, _header_of(files[0], patience, like))
@@ -133,9 +150,8 @@ def from_hub(
     return source
 
 
-def _from_cache(reference: Reference, paths: list[Path]) -> Source:
+def _from_cache(reference: Reference, paths: list[Path]) -> ModelSource:
     """Take a cached model as it is; its commit is the snapshot it lies in."""
-    found = local(paths[0])
     snapshots = hub_cache.repo_folder(reference.repo) / "snapshots"
     commit = paths[0].relative_to(snapshots).parts[0]
     files = tuple(
@@ -148,18 +164,11 @@ def _from_cache(reference: Reference, paths: list[Path]) -> Source:
         )
         for path in paths
     )
-    return replace(
-        found,
-        label=_label(reference.repo, files),
-        paths=tuple(paths),
-        files=files,
-        repo=reference.repo,
-        commit=commit,
-        revision=reference.revision or "main",
-    )
+    revision = reference.revision or "main"
+    return replace(local(paths[0]), paths=tuple(paths), files=files, revision=revision)
 
 
-def from_record(found: Source, model: InstalledModel) -> Source:
+def from_record(found: ModelSource, model: InstalledModel) -> ModelSource:
     """Add to a local model what its pair's record knows about where it came from."""
     files = tuple(
         # A file kept in git itself has no sha256 in the record; its blob has its name.
@@ -168,20 +177,13 @@ def from_record(found: Source, model: InstalledModel) -> Source:
         )
         for name, path, digest in zip(model.files, found.paths, model.sha256, strict=False)
     )
+    found = replace(found, licence=model.licence or found.licence)
     if not model.repo or len(files) != len(found.paths):
-        return replace(found, licence=model.licence or found.licence)
-    return replace(
-        found,
-        label=_label(model.repo, files),
-        files=files,
-        repo=model.repo,
-        commit=model.commit,
-        revision=model.commit,
-        licence=model.licence or found.licence,
-    )
+        return found
+    return replace(found, files=files, revision=model.commit)
 
 
-def sha256(source: Source) -> str:
+def sha256(source: ModelSource) -> str:
     """Give the hash of the first file; empty when neither the Hub nor this disk knows it.
 
     In a cache without links the file's own bytes say it.
@@ -193,28 +195,20 @@ def sha256(source: Source) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _describe(repo: RemoteRepo, files: tuple[RemoteFile, ...], header: GgufHeader) -> Source:
+def _describe(repo: RemoteRepo, files: tuple[RemoteFile, ...], header: GgufHeader) -> ModelSource:
     missing = sum(
         file.size - download.part_size(file) for file in files if not hub_cache.is_here(file)
     )
-    return Source(
-        label=_label(repo.repo, files),
+    return ModelSource(
         header=header,
         n_bytes=sum(file.size for file in files),
         paths=tuple(hub_cache.snapshot_path(file) for file in files),
         files=files,
         missing=missing,
-        repo=repo.repo,
-        commit=repo.commit,
         revision=repo.revision,
         licence=repo.licence or header.text("general.license"),
         gated=repo.gated,
     )
-
-
-def _label(repo: str, files: tuple[RemoteFile, ...]) -> str:
-    more = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
-    return f"{repo}:{files[0].name}{more}"
 
 
 def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) -> GgufHeader:

@@ -16,7 +16,8 @@ from localspec.pairs.gguf.header import TOKENS_KEY, Accept, GgufHeader
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from localspec.pairs.gguf.header import StringArray, Value
+    from localspec.pairs.gguf.cursor import StringArray
+    from localspec.pairs.gguf.header import Value
 
 MAX_SIZE_DIFFERENCE: Final = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 _MODEL_KEY: Final = "tokenizer.ggml.model"
@@ -48,8 +49,12 @@ _ALWAYS_BOS_PRE: Final = frozenset({"gemma4", "granite-embed-multi-311m"})
 _NO_BOS_ID_PRE: Final = frozenset({"chatglm-bpe", "glm4", "glm5"})
 
 
+_Failure = tuple[str, str, int | None]
+"""The first rule that fails, the reason and the token; ``("", "", None)`` if none does."""
+
+
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class HeaderVocabulary:
     """A model's vocabulary as llama.cpp would see it; ids are None where there is none."""
 
     kind: str
@@ -131,7 +136,7 @@ def require_like(target: GgufHeader) -> Accept:
     return accept
 
 
-def vocabulary(header: GgufHeader) -> Vocabulary:
+def vocabulary(header: GgufHeader) -> HeaderVocabulary:
     """Work out the vocabulary settings of `header`, with llama.cpp's defaults."""
     model = header.text(_MODEL_KEY)
     pre = "gemma4" if model == "gemma4" else header.text("tokenizer.ggml.pre")
@@ -141,14 +146,14 @@ def vocabulary(header: GgufHeader) -> Vocabulary:
     tokens = header.tokens
     if kind == "none":
         dummies = header.integer(header.arch_key("vocab_size"))
-        return Vocabulary(
+        return HeaderVocabulary(
             kind, dummies, add_bos=False, bos=None, add_eos=False, eos=None, tokens=None
         )
     if kind == "BPE":
         add_bos = add_bos or pre in _ADD_BOS_PRE
         bos = None if pre in _NO_BOS_ID_PRE else bos
     size = len(tokens) if tokens is not None else 0
-    return Vocabulary(
+    return HeaderVocabulary(
         kind=kind,
         size=size,
         add_bos=_flag(header, "tokenizer.ggml.add_bos_token", add_bos)
@@ -187,8 +192,8 @@ def _special(header: GgufHeader, key: str, default: int | None, size: int) -> in
     return default if default is not None and default < size else None
 
 
-def _first_failure(target: Vocabulary, draft: Vocabulary) -> tuple[str, str, int | None]:
-    """Name the first rule that fails, the reason and the token; ``("", "", None)`` if none."""
+def _first_failure(target: HeaderVocabulary, draft: HeaderVocabulary) -> _Failure:
+    """Apply the rules in llama.cpp's order."""
     if target.kind != draft.kind:
         return "type", f"its tokenizer is of type {draft.kind}, the target's {target.kind}", None
     for rule, ours, theirs in (
@@ -204,7 +209,7 @@ def _first_failure(target: Vocabulary, draft: Vocabulary) -> tuple[str, str, int
     return _compare_sizes(target, draft)
 
 
-def _compare_sizes(target: Vocabulary, draft: Vocabulary) -> tuple[str, str, int | None]:
+def _compare_sizes(target: HeaderVocabulary, draft: HeaderVocabulary) -> _Failure:
     """Apply the last two rules: about the same size, and the same texts."""
     rule, reason, token = _compare_texts(target, draft)
     if target.tokens is None or draft.tokens is None:
@@ -218,7 +223,7 @@ def _compare_sizes(target: Vocabulary, draft: Vocabulary) -> tuple[str, str, int
     return rule, reason, token
 
 
-def _habit(model: Vocabulary, special: tuple[bool, int | None]) -> str:
+def _habit(model: HeaderVocabulary, special: tuple[bool, int | None]) -> str:
     added, token = special
     if not added:
         return "adds no token"
@@ -228,7 +233,7 @@ def _habit(model: Vocabulary, special: tuple[bool, int | None]) -> str:
     return f"adds token {token}{text}"
 
 
-def _compare_texts(target: Vocabulary, draft: Vocabulary) -> tuple[str, str, int | None]:
+def _compare_texts(target: HeaderVocabulary, draft: HeaderVocabulary) -> _Failure:
     if target.tokens is None or draft.tokens is None:
         missing = "target" if target.tokens is None else "draft"
         return "text", f"the {missing}'s file holds no vocabulary", None

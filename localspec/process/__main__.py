@@ -10,16 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from localspec.process.contract import Loader
-from localspec.process.messages import Letter, Request
-from localspec.process.server import Server
-from localspec.process.wire import Line
+from localspec.process.messages import Letter, Request, Wire
+from localspec.process.server import Loader, Server
+from localspec.signals import ENDING
 
 if TYPE_CHECKING:
     from localspec.chat.session import Session
     from localspec.engine.cancel import Cancel
     from localspec.loading.request import LoadRequest
-    from localspec.process.contract import Progress, Tell
+    from localspec.process.server import Progress, Tell
 
 # A decode or a load that does not notice that it is to end does not keep the process alive.
 _GRACE_S = 5.0
@@ -29,16 +28,19 @@ _MORE_DISPENSABLE = 300
 
 def main() -> None:
     """Serve until the pipe ends, however it does."""
+    # What ends a whole group ends this process's user, which stops it and keeps what there is.
+    for number in ENDING:
+        signal.signal(number, lambda *_: None)  # not ignored, or a child of this one would, too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _offer_to_the_memory_killer()
     logging.basicConfig(level=logging.INFO)
     source, sink = _private()
-    line = Line(source, sink, Letter[Request])
-    server = Server(Loader(_load, _check, _perform), line.send)
-    server.start()
-    for letters in line.letters():
+    wire = Wire(source, sink, Letter[Request])
+    server = Server(Loader(_load, _check, _perform))
+    server.listen(wire.send)
+    for letters in wire.letters():
         for letter in letters:
-            server.take(letter)
+            server.send(letter)
     server.shut_down()
     server.join(_GRACE_S)
     sys.stderr.flush()
@@ -62,7 +64,7 @@ def _private() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _load(request: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    from localspec.loading.opening import open_session  # noqa: PLC0415 - after the pipes are safe
+    from localspec.loading.load import open_session  # noqa: PLC0415 - after the pipes are safe
 
     _log_to_standard_error()
     return open_session(request, progress, cancel)

@@ -13,9 +13,9 @@ from msgspec import Struct, msgpack, structs
 from localspec.errors import Cancelled
 from localspec.process.messages import (
     Ask,
-    Change,
     Changed,
     Close,
+    Configure,
     Died,
     Event,
     Kept,
@@ -54,16 +54,14 @@ def connect() -> Transport:
     """Start an engine: a process, or with ``LOCALSPEC_ENGINE=inline`` a thread of this one."""
     if os.environ.get("LOCALSPEC_ENGINE") != "inline":
         return Child()
-    from localspec.loading.load import check  # noqa: PLC0415 - they need numpy and llama.cpp
-    from localspec.loading.opening import open_session  # noqa: PLC0415
-    from localspec.process.contract import Loader  # noqa: PLC0415
+    from localspec.loading.load import check, open_session  # noqa: PLC0415 - needs numpy, llama.cpp
     from localspec.process.jobs import perform  # noqa: PLC0415
-    from localspec.process.transport import Inline  # noqa: PLC0415
+    from localspec.process.server import Loader, Server  # noqa: PLC0415
 
-    return Inline(Loader(open_session, check, perform))
+    return Server(Loader(open_session, check, perform))
 
 
-class Engine:
+class EngineClient:
     """An engine and one conversation with it, as one thread uses it; nothing here waits.
 
     It begins to load when it is made. Events arrive in another thread; the one that uses this
@@ -170,7 +168,7 @@ class Engine:
         """Put other settings in force."""
         if self.info is not None:
             self.info = self.latest = structs.replace(self.info, settings=settings)
-            self._changed = self._send(Change(settings))
+            self._changed = self._send(Configure(settings))
 
     def speculate(self, on: bool) -> None:
         """Switch drafting on or off."""

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from localspec.bench.result import Report
     from localspec.engine.cancel import Cancel
     from localspec.loading.results import Answered, TunedPair
-    from localspec.process.contract import Tell
+    from localspec.process.server import Tell
 
 
-class Answer(Struct, frozen=True, tag=True):
+class AnswerJob(Struct, frozen=True, tag=True):
     """Answer one prompt; `Answered` comes of it.
 
     Attributes:
@@ -33,7 +33,7 @@ class Answer(Struct, frozen=True, tag=True):
     trace: str | None = None
 
 
-class Bench(Struct, frozen=True, tag=True):
+class BenchJob(Struct, frozen=True, tag=True):
     """Measure speculation off against on; a `Report` comes of it, also where it is stopped.
 
     Attributes:
@@ -45,13 +45,13 @@ class Bench(Struct, frozen=True, tag=True):
     how: BenchRequest
 
 
-class Tune(Struct, frozen=True, tag=True):
+class TuneJob(Struct, frozen=True, tag=True):
     """Measure what decodes cost, and keep that; a `TunedPair` comes of it."""
 
     request: LoadRequest
 
 
-Job: TypeAlias = Answer | Bench | Tune
+Job: TypeAlias = AnswerJob | BenchJob | TuneJob
 
 
 def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
@@ -80,24 +80,23 @@ def _result(job: Job, tell: Tell, cancel: Cancel) -> Answered | Report | TunedPa
         tell(Turn(event))
 
     match job:  # late imports: each needs only its own
-        case Answer(request, prompt, trace):
+        case AnswerJob(request, prompt, trace):
             from localspec.loading.answering import answer  # noqa: PLC0415
 
             path = None if trace is None else Path(trace)
             return answer(request, prompt, path, progress=loading, hear=hear, cancel=cancel)
-        case Tune(request):
+        case TuneJob(request):
             from localspec.loading.tuning import tune  # noqa: PLC0415
 
             return tune(request, progress=loading, cancel=cancel)
-        case Bench(request, how):
+        case BenchJob(request, how):
             from localspec.bench.benchmark import bench_pair  # noqa: PLC0415
 
             return bench_pair(
                 request,
                 how,
                 cancel,
-                loading=loading,
-                progress=lambda at: tell(Asking(at.prompt.name, at.done, at.total, at.left_s)),
-                say=lambda what: loading(what, None),
+                progress=loading,
+                asking=lambda at: tell(Asking(at.prompt.name, at.done, at.total, at.left_s)),
                 warn=lambda notice: hear(Noticed(notice)),
             )

@@ -1,15 +1,19 @@
 """What is said between the engine's process and its user's: plain data, nothing else.
 
 A request goes one way, events come the other, each in a `Letter` that names both the request and
-the conversation it belongs to.
+the conversation it belongs to. A `Wire` carries them.
 """
 
 from __future__ import annotations
 
 import builtins
+import os
+import threading
 import traceback
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Iterator
+from typing import IO, Any, Generic, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from localspec import errors
@@ -23,6 +27,9 @@ from localspec.loading.request import LoadRequest
 
 PROTOCOL = 1
 """Both ends must speak the same version: the first frame each way says which."""
+
+_SIZE = 4
+_CHUNK = 1 << 16
 
 Body = TypeVar("Body")
 
@@ -176,7 +183,7 @@ class Compare(Struct, frozen=True, tag=True):
     before: tuple[Message, ...]
 
 
-class Change(Struct, frozen=True, tag=True):
+class Configure(Struct, frozen=True, tag=True):
     """Put other settings in force, at any time; `Changed` answers."""
 
     settings: ChatSettings
@@ -210,7 +217,7 @@ class Close(Struct, frozen=True, tag=True):
 
 Request: TypeAlias = (
     Hello | Load | Ask | Regenerate | Compact | Open | Reset | Compare
-    | Change | Speculate | Perform | Stop | Close
+    | Configure | Speculate | Perform | Stop | Close
 )  # fmt: skip
 
 
@@ -319,3 +326,84 @@ Event: TypeAlias = (
     Hello | Loading | Loaded | LoadFailed | Turn | TurnOver | ChangeDone | Changed | Status
     | Asking | Performed | Died
 )  # fmt: skip
+
+
+class Wire(Generic[Body]):
+    """One end of a line: two byte streams; a length in four bytes, then MessagePack.
+
+    Any thread may send, one receives.
+
+    Args:
+        source: where letters come from.
+        sink: where they go to.
+        incoming: the type of what comes, a `Letter` of something.
+    """
+
+    def __init__(self, source: IO[bytes], sink: IO[bytes], incoming: type[Letter[Body]]) -> None:
+        self._source = source
+        self._sink = sink
+        self._decoder = msgspec.msgpack.Decoder(incoming)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._lock = threading.Lock()
+        self.send(Letter(0, 0, Hello()))
+
+    def send(self, letter: Letter[Any]) -> None:
+        """Send a letter; waits while the other end does not read what has come before."""
+        self.write(self.encoded(letter))
+
+    def encoded(self, letter: Letter[Any]) -> bytes:
+        """A letter as `write` takes it."""
+        data = self._encoder.encode(letter)
+        return len(data).to_bytes(_SIZE, "little") + data
+
+    def write(self, data: bytes) -> None:
+        """Send an encoded letter; where nobody is left to read it, nothing happens."""
+        try:
+            with self._lock:
+                self._sink.write(data)
+                self._sink.flush()
+        except (OSError, ValueError):
+            return  # whoever receives sees the end, and knows more
+
+    def close(self) -> None:
+        """Send nothing more: the other end sees the end."""
+        try:
+            with self._lock:
+                self._sink.close()
+        except OSError:
+            return
+
+    def _decoded(self, data: bytearray) -> Letter[Body]:
+        try:
+            letter = self._decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            raise errors.EngineError(
+                f"what came from another process is no message: {error}"
+            ) from None
+        if isinstance(letter.body, Hello) and letter.body.protocol != PROTOCOL:
+            raise errors.EngineError(
+                f"the engine's process speaks version {letter.body.protocol}, this one {PROTOCOL}",
+                "Start localspec anew: it was changed while it ran.",
+            )
+        return letter
+
+    def letters(self) -> Iterator[list[Letter[Body]]]:
+        """All that has come at each look, until the line ends.
+
+        Raises:
+            EngineError: the other end speaks another version, or nonsense.
+        """
+        held = bytearray()
+        while data := os.read(self._source.fileno(), _CHUNK):
+            held += data
+            found = []
+            while len(held) >= _SIZE:
+                end = _SIZE + int.from_bytes(held[:_SIZE], "little")
+                if len(held) < end:
+                    break
+                letter = self._decoded(held[_SIZE:end])
+                del held[:end]
+                if not isinstance(letter.body, Hello):
+                    found.append(letter)
+            if found:
+                yield found

@@ -6,21 +6,23 @@ import logging
 import queue
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from localspec.chat.compare import answer_twice
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, LocalspecError
 from localspec.process.messages import (
     Ask,
-    Change,
     Changed,
     ChangeDone,
     Close,
     Compact,
     Compare,
+    Configure,
     Event,
     Fault,
     Kept,
@@ -44,29 +46,55 @@ from localspec.process.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from localspec.chat.conversation import Message
     from localspec.chat.events import TurnEvent
+    from localspec.chat.session import Session
     from localspec.loading.request import LoadRequest
-    from localspec.process.contract import ChatSession, Loader
+
+Tell: TypeAlias = "Callable[[Event], None]"
+"""Takes what is to be said while a job is done."""
+
+Progress: TypeAlias = "Callable[[str, float | None], None]"
+"""Called with a loading step and its share of 1, if that is known."""
 
 _FIGURES_S = 0.75
 _log = logging.getLogger(__name__)
 
 
+def _no_jobs(_job: bytes, _tell: Tell, _cancel: Cancel) -> bytes:
+    raise AssertionError("this engine takes no jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """How sessions come to be, and jobs get done; all raise `LocalspecError`.
+
+    Attributes:
+        load: makes a session; gives up with `Cancelled` once cancelled.
+        check: finds out what it can while other models are still there.
+        perform: does a job, encoded as its result is; gives up with `Cancelled` once cancelled.
+    """
+
+    load: Callable[[LoadRequest, Progress, Cancel], Session]
+    check: Callable[[LoadRequest], None] = lambda _request: None
+    perform: Callable[[bytes, Tell, Cancel], bytes] = _no_jobs
+
+
 class Server:
-    """Does one request after the other on a session that nobody else touches.
+    """Does one request after the other on a session that nobody else touches, in a thread.
+
+    A `Transport`: tests and debuggers use it in their own process.
 
     Args:
         loader: makes sessions, in the thread.
-        tell: takes events, from several threads.
     """
 
-    def __init__(self, loader: Loader, tell: Callable[[Letter[Event]], object]) -> None:
+    def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self._post = tell
-        self._session: ChatSession | None = None
+        self._hear: Callable[[Letter[Event]], object] = lambda _letter: None
+        self._session: Session | None = None
         self._loaded: LoadRequest | None = None  # also once it is freed
         self._letters: queue.SimpleQueue[Letter[Request] | None] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
@@ -76,19 +104,20 @@ class Server:
         # A daemon: a load that cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
-    def start(self) -> None:
-        """Do what is asked from now on."""
+    def listen(self, hear: Callable[[Letter[Event]], object]) -> None:
+        """Begin to work, and have `hear` called with every event, from several threads."""
+        self._hear = hear
         self._thread.start()
 
-    def take(self, letter: Letter[Request]) -> None:
-        """Take a request (one thread); returns at once."""
+    def send(self, letter: Letter[Request]) -> None:
+        """Have a request done (one thread may send); returns at once."""
         match letter.body:
             case Stop(request):
                 if request > self._done:
                     self._cancels[request].set()
             case Close():
                 self.shut_down()
-            case Change(settings):
+            case Configure(settings):
                 self._change(letter, lambda session: setattr(session, "settings", settings))
             case Speculate(on):
                 self._change(letter, lambda session: setattr(session, "speculation", on))
@@ -107,6 +136,10 @@ class Server:
         if self._thread.ident is not None:  # it was started
             self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def peak_beside(self) -> int:
+        """Nothing: there is no other process."""
+        return 0
 
     # In the thread
 
@@ -144,7 +177,7 @@ class Server:
 
     def _tell(self, letter: Letter[Any], event: Event) -> None:
         """Answer `letter`."""
-        self._post(Letter(letter.request, letter.conversation, event))
+        self._hear(Letter(letter.request, letter.conversation, event))
 
     def _tell_status(self, letter: Letter[Any]) -> None:
         with self._in_use:
@@ -216,7 +249,7 @@ class Server:
             speculation=session.speculation,
         )
 
-    def _in_force(self) -> ChatSession:
+    def _in_force(self) -> Session:
         if self._session is None:
             raise LocalspecError("no model is loaded", "Load one first.")
         return self._session
@@ -234,7 +267,7 @@ class Server:
     def _turn(
         self,
         letter: Letter[Any],
-        begin: Callable[[ChatSession], Iterator[TurnEvent]],
+        begin: Callable[[Session], Iterator[TurnEvent]],
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
         error: Fault | None = None
@@ -277,7 +310,7 @@ class Server:
             over.set()
             thread.join()
 
-    def _report(self, letter: Letter[Any], job: Callable[[ChatSession], None]) -> None:
+    def _report(self, letter: Letter[Any], job: Callable[[Session], None]) -> None:
         error: Fault | None = None
         try:
             job(self._in_force())
@@ -291,7 +324,7 @@ class Server:
     def _compare(
         self,
         letter: Letter[Any],
-        session: ChatSession,
+        session: Session,
         text: str,
         before: tuple[Message, ...],
         cancel: Cancel,
@@ -299,7 +332,7 @@ class Server:
         for speculation, event in answer_twice(session, text, before, cancel):
             self._tell(letter, Turn(event, speculation))
 
-    def _change(self, letter: Letter[Any], job: Callable[[ChatSession], None]) -> None:
+    def _change(self, letter: Letter[Any], job: Callable[[Session], None]) -> None:
         """Change what may be changed in the middle of an answer."""
         with self._in_use:
             if self._session is None:
@@ -310,7 +343,7 @@ class Server:
         self._tell_status(letter)
 
 
-def _open(session: ChatSession, messages: tuple[Message, ...], settings: Any) -> None:
+def _open(session: Session, messages: tuple[Message, ...], settings: Any) -> None:
     session.open(messages)
     if settings is not None:
         session.settings = settings

@@ -1,4 +1,4 @@
-"""How an engine is reached: a process of its own, or a thread of this one."""
+"""How an engine is reached: mostly in a process of its own, which is started here."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import os
 import queue
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from localspec.chat.events import RoundText
 from localspec.errors import EngineDied, LocalspecError
-from localspec.process.messages import Died, Event, Fault, Letter, Request, Status, Turn
-from localspec.process.wire import Line
+from localspec.process import spawning
+from localspec.process.messages import Died, Event, Fault, Letter, Request, Status, Turn, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import IO
-
-    from localspec.process.contract import Loader
 
 Hear: TypeAlias = "Callable[[Letter[Event]], object]"
 
@@ -56,44 +49,6 @@ class Transport(Protocol):
         """Peak resident size of this process, where the engine has one of its own."""
 
 
-class Inline:
-    """An engine in a thread of this process, for tests and debuggers.
-
-    Args:
-        loader: makes its sessions.
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        from localspec.process.server import Server  # noqa: PLC0415 - it needs numpy
-
-        self._hear: Hear = lambda _letter: None
-        self._server = Server(loader, self._tell)
-
-    def listen(self, hear: Hear) -> None:
-        """Begin to work."""
-        self._hear = hear
-        self._server.start()
-
-    def _tell(self, letter: Letter[Event]) -> None:
-        self._hear(letter)
-
-    def send(self, letter: Letter[Request]) -> None:
-        """Hand the request over as it is."""
-        self._server.take(letter)
-
-    def shut_down(self) -> None:
-        """Have the thread end."""
-        self._server.shut_down()
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread."""
-        return self._server.join(timeout)
-
-    def peak_beside(self) -> int:
-        """Nothing: the engine's own figures have it."""
-        return 0
-
-
 class Child:
     """An engine in a process of its own, which begins to import while its user still does.
 
@@ -102,18 +57,10 @@ class Child:
     a pipe holds little, and a process that is stopped or swapped out reads nothing.
     """
 
-    def __init__(self, command: tuple[str, ...] = ("-m", "localspec.process")) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the child
-        with _sigint_held():
-            self._process = subprocess.Popen(  # noqa: S603 - this very Python
-                [sys.executable, *_as_here(), *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-            )
+    def __init__(self, command: tuple[str, ...] = spawning.ENGINE) -> None:
+        self._process, self._log = spawning.engine(command)
         self._streams = _open(self._process.stdout), _open(self._process.stdin)
-        self._line: Line[Event] = Line(*self._streams, incoming=Letter[Event])
+        self._wire: Wire[Event] = Wire(*self._streams, incoming=Letter[Event])
         self._closing = False
         self._reader: threading.Thread | None = None
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -132,7 +79,7 @@ class Child:
 
     def send(self, letter: Letter[Request]) -> None:
         """Have it written, as it is now."""
-        self._requests.put(self._line.encoded(letter))
+        self._requests.put(self._wire.encoded(letter))
 
     def shut_down(self) -> None:
         """Have the pipe closed: the process stops whatever it does, and ends."""
@@ -162,12 +109,12 @@ class Child:
 
     def _write(self) -> None:
         while (data := self._requests.get()) is not None:
-            self._line.write(data)
-        self._line.close()
+            self._wire.write(data)
+        self._wire.close()
 
     def _read(self, hear: Hear) -> None:
         try:
-            for letters in self._line.letters():
+            for letters in self._wire.letters():
                 for letter in letters:
                     hear(_with_ours(letter))
                 if any(_is_text(letter) for letter in letters):
@@ -222,21 +169,3 @@ def _with_ours(letter: Letter[Event]) -> Letter[Event]:
         peak_process=memory.peak_process + machine.peak_resident(),
     )
     return Letter(letter.request, letter.conversation, Status(figures, both))
-
-
-def _as_here() -> list[str]:
-    """Python's option to look for modules where this process does: not in the current folder."""
-    return [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
-
-
-@contextmanager
-def _sigint_held() -> Iterator[None]:
-    """Let a process begin that Ctrl+C does not reach: it inherits what is blocked here."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -37,7 +37,7 @@ from localspec.ui import commands
 from localspec.ui.conversation import extracts
 from localspec.ui.conversation.gate import Gate, Phase
 from localspec.ui.conversation.growing import legend
-from localspec.ui.conversation.prompt import LONGEST_PASTE, Completion, Prompt
+from localspec.ui.conversation.prompt import LONGEST_PASTE, Completion, PromptArea
 from localspec.ui.conversation.shelf import Shelf
 from localspec.ui.conversation.stream import Stream, TurnNews
 from localspec.ui.conversation.transcript import Transcript
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from localspec.chat.events import PromptProgress
-    from localspec.process.client import Engine
+    from localspec.process.client import EngineClient
     from localspec.process.messages import Fault, SessionInfo
 
 _QUIT_WITHIN_S = 2.0
@@ -149,7 +149,7 @@ class ChatApp(App[None]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineClient,
         *,
         archive: Path | None = None,
         resume: str | None = None,
@@ -167,7 +167,7 @@ class ChatApp(App[None]):
         self.dashboard = Dashboard(self._looks.panel)
         self.transcript = Transcript(id="transcript")
         self._completion = Completion(self.commands, id="completion")
-        self.prompt = Prompt(self._accepts, self._completion.next, id="prompt")
+        self.prompt = PromptArea(self._accepts, self._completion.next, id="prompt")
         self._status = StatusLine(id="status")
         self.title_line = TitleLine(id="title")
 
@@ -334,13 +334,13 @@ class ChatApp(App[None]):
             return commands.may_run(*slash, self.turns.phase)
         return self.turns.phase is Phase.DEAD or (bool(text) and self.turns.phase is Phase.READY)
 
-    @on(Prompt.Refused)
+    @on(PromptArea.NotAccepted)
     def _refused(self) -> None:
         if self.prompt.text.strip():
             self._gate.refuse()
 
-    @on(Prompt.Sent)
-    def _sent(self, message: Prompt.Sent) -> None:
+    @on(PromptArea.Sent)
+    def _sent(self, message: PromptArea.Sent) -> None:
         if (slash := commands.parse(message.text)) is not None:
             self._run_command(*slash)
         elif self.turns.phase is Phase.DEAD:
@@ -361,15 +361,15 @@ class ChatApp(App[None]):
                 return
         self.prompt.put_back(text)
 
-    @on(Prompt.Changed)
+    @on(PromptArea.Changed)
     def _typed(self) -> None:
         text = self.prompt.text
         at_end = self.prompt.cursor_location == self.prompt.document.end
         self._completion.look(text if at_end else "")
         self.shelf.draft(text)
 
-    @on(Prompt.PasteRefused)
-    def _paste_refused(self, message: Prompt.PasteRefused) -> None:
+    @on(PromptArea.PasteRefused)
+    def _paste_refused(self, message: PromptArea.PasteRefused) -> None:
         self.transcript.say(
             f"the pasted text is too long: {message.length:,} characters, not more than"
             f" {LONGEST_PASTE:,} are taken",
@@ -377,8 +377,8 @@ class ChatApp(App[None]):
             error=True,
         )
 
-    @on(Prompt.ScrollWanted)
-    def _scroll(self, message: Prompt.ScrollWanted) -> None:
+    @on(PromptArea.ScrollWanted)
+    def _scroll(self, message: PromptArea.ScrollWanted) -> None:
         self.transcript.page(message.pages)
 
     def action_stop(self) -> None:

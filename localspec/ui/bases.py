@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from rich.color import Color
+from textual.content import Content
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.widget import Widget
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 MARK = "▸"
 MUTED, HEAD, KEY = "$foreground 65%", "bold $text-primary", "bold $text-accent"
+
+
+def key_hint(key: str, label: str, action: str) -> Content:
+    """A key and what it does, which a click does too."""
+    return Content.from_markup(f"[@click={action}][{KEY}]{key}[/] [$foreground 70%]{label}[/][/]")
 
 
 class Plain(Widget):

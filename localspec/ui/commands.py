@@ -19,9 +19,9 @@ from localspec.ui.screens import compare
 from localspec.ui.screens.history import HistoryScreen
 
 if TYPE_CHECKING:
-    from localspec.process.client import Engine
+    from localspec.process.client import EngineClient
     from localspec.process.messages import SessionInfo
-    from localspec.ui.conversation.prompt import Prompt
+    from localspec.ui.conversation.prompt import PromptArea
     from localspec.ui.conversation.shelf import Shelf
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.conversation.turns import Turns
@@ -45,14 +45,14 @@ class Parts:
         leave: quits.
     """
 
-    engine: Engine
+    engine: EngineClient
     turns: Turns
     shelf: Shelf
     in_use: InUse
     pairs: Pairs
     dashboard: Dashboard
     transcript: Transcript
-    prompt: Prompt
+    prompt: PromptArea
     say: Callable[[str], None]
     copy: Callable[[str, str], None]
     open: Callable[..., object]

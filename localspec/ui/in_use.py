@@ -11,7 +11,7 @@ from localspec.ui.conversation.gate import Gate, Phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from localspec.process.client import Engine
+    from localspec.process.client import EngineClient
     from localspec.process.messages import LoadFailed, SessionInfo
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.conversation.turns import Turns
@@ -36,7 +36,7 @@ class InUse:
         self,
         *,
         gate: Gate,
-        engine: Engine,
+        engine: EngineClient,
         turns: Turns,
         transcript: Transcript,
         seat: Callable[[SessionInfo], None],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from localspec.process.client import Engine
+    from localspec.process.client import EngineClient
     from localspec.ui.app import Looks
 
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
@@ -44,7 +44,7 @@ class _App(ChatApp):
 
 
 def run_app(
-    engine: Engine,
+    engine: EngineClient,
     *,
     archive: Path | None = None,
     resume: str | None = None,

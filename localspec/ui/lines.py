@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.safe_text import one_line
-from localspec.ui.bases import HEAD, KEY, MUTED, Uncopied
+from localspec.ui.bases import HEAD, KEY, MUTED, Uncopied, key_hint
 from localspec.ui.commands import COMMANDS
 from localspec.ui.panel import drawing
 
@@ -93,9 +93,7 @@ def key_line(width: int, commands: Sequence[Command] = COMMANDS) -> Content:
         if not command.footer:
             continue
         key = command.shown.split(",")[0]
-        click = f"[@click=app.command('{command.name}')]"
-        label = f"{click}[bold $text-accent]{key}[/] [$foreground 70%]{command.footer}[/][/]"
-        item = Content.from_markup(label)
+        item = key_hint(key, command.footer, f"app.command('{command.name}')")
         if line.cell_length + item.cell_length + 1 > width:
             break
         line = Content.assemble(line, item, "  ")

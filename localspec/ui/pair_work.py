@@ -11,17 +11,17 @@ from textual.message import Message
 
 from localspec import formats
 from localspec.errors import Cancelled, UsageError, in_words
-from localspec.pairs import installed, listing, pull, remove, request
+from localspec.pairs import catalogue, installed, pull, remove
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.request import PullRequest
+from localspec.pairs.pull import PullRequest
 from localspec.ui.conversation.gate import Gate, Phase
 from localspec.ui.screens.pairs import PairsScreen
 from localspec.ui.screens.pairs_lines import PairsState, Work
 
 if TYPE_CHECKING:
-    from localspec.pairs.listing import Row
+    from localspec.pairs.catalogue import ListedPair
     from localspec.pairs.pull import PullPlan, PullProgress
-    from localspec.process.client import Engine
+    from localspec.process.client import EngineClient
 
 _STOP_WITHIN_S = 2.0
 
@@ -53,7 +53,7 @@ class Pairs:
         self,
         *,
         gate: Gate,
-        engine: Engine,
+        engine: EngineClient,
         use: Callable[[str], None],
         tell: Callable[..., None],
         hints: Sequence[tuple[str, str]],
@@ -86,7 +86,7 @@ class Pairs:
         self._screen = None
         self.step_back()
 
-    def act(self, row: Row) -> None:
+    def act(self, row: ListedPair) -> None:
         """Do what Enter does on `row`: use it, check it, or pull what was checked."""
         state = self.state
         state.doomed = ""
@@ -103,14 +103,14 @@ class Pairs:
         """Check what was typed, as `localspec pull` would; whether it can be looked at."""
         self.state.doomed = ""
         try:
-            wanted = request.parse(text)
+            wanted = pull.parse_request(text)
         except UsageError as error:
             self.state.said = (f"✗ {error.message}", error.remedy)
             self.redraw()
             return False
         return self._check(text, wanted, typed=True)
 
-    def remove(self, row: Row) -> None:
+    def remove(self, row: ListedPair) -> None:
         """Remove `row` when it is asked for the second time."""
         state = self.state
         if row.name == state.in_use:
@@ -168,7 +168,7 @@ class Pairs:
     # The work itself, in its own thread
 
     def _list(self) -> None:
-        rows = listing.rows()
+        rows = catalogue.rows()
         used = remove.used_bytes(installed.all_pairs())
         self._tell(lambda: self.state.list(rows, used))
 
@@ -260,7 +260,7 @@ class Pairs:
         else:
             state.plan = plan
         if known is None:
-            state.guest = listing.examined(plan.report)
+            state.guest = catalogue.examined(plan.report)
         self._asked[plan.name] = wanted
         if typed and self._screen is not None:
             self._screen.select(plan.name)

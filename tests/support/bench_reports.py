@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from localspec.bench.result import (
@@ -18,7 +18,7 @@ from localspec.bench.result import (
     Shares,
     SweepPoint,
 )
-from localspec.engine.stats import Round
+from localspec.engine.stats import GenerationStats, Round
 
 CHEAP = {1: 10e-3, 2: 10.5e-3, 4: 11e-3, 8: 12e-3, 13: 14e-3}
 ENVIRONMENT = {
@@ -49,6 +49,17 @@ def done(tokens: int, drafted: int = 0, *, verify_s: float = 0.01, draft_s: floa
     )
 
 
+def stats(rounds: Iterable[Round], speed: float | None) -> GenerationStats:
+    """Sums over these rounds, at this speed after the first."""
+    found = GenerationStats(prompt_tokens=20)
+    for each in rounds:
+        found.add(each)
+    found.time_to_first_token_s = 0.1
+    later = found.generated_tokens - found.tokens_in_first_round
+    found.after_first_s = later / speed if speed else 0.0
+    return found
+
+
 def run(
     prompt: str, arm: str, speed: float | None, *, kind: str = "code", repeat: int = 0, n: int = 40
 ) -> Run:
@@ -58,10 +69,7 @@ def run(
         kind=kind,
         arm=arm,
         repeat=repeat,
-        prompt_tokens=20,
-        rounds=tuple(done(1) for _ in range(n)),
-        time_to_first_token_s=0.1,
-        tokens_per_second=speed,
+        stats=stats([done(1) for _ in range(n)], speed),
         prompt_s=0.09,
         around_s=0.0,
         wall_s=0.09 + 0.011 * n,
@@ -102,7 +110,6 @@ def arm(
         name=name,
         draft=None if overall is None else "Small 1B",
         gamma=gamma,
-        demonstration=False,
         swept=False,
         kinds=tuple(row(kind, found, acceptance=acceptance) for kind, found in chosen.items()),
         overall=total,
@@ -126,7 +133,6 @@ def report(*on: ArmReport, **changes: Any) -> Report:
         name="off",
         draft=None,
         gamma="0",
-        demonstration=False,
         swept=False,
         kinds=tuple(row(kind, None) for kind in off_kinds),
         overall=row(ALL, None),

@@ -244,7 +244,7 @@ def _tensor_changed(parts: Parts, rng: random.Random) -> tuple[Parts, str]:
 
 def _resized(tensor: Tensor, data: bytes) -> bytes:
     """As many bytes as the tensor's type and shape take, where that is not too many."""
-    from localspec.pairs.gguf.types import GGML_TYPES  # noqa: PLC0415
+    from localspec.pairs.gguf.header import GGML_TYPES  # noqa: PLC0415
 
     _, block, n_bytes = GGML_TYPES[tensor.kind]
     elements = 1

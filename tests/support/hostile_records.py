@@ -12,7 +12,7 @@ from typing import Any
 
 from localspec.cli.settings_file import FILE
 from localspec.engine.length.profile import Profile, ProfileStore
-from localspec.pairs import installed, last_used
+from localspec.pairs import installed
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from tests.support import hostile_options
 
@@ -31,7 +31,7 @@ def _records(folder: Path) -> list[Path]:
     pair = InstalledPair("hurt", _MODEL, replace(_MODEL, licence="MIT"))
     installed.save(pair)
     installed.save(replace(pair, name="sound"))
-    last_used.remember("hurt", "none")
+    installed.remember_last("hurt", "none")
     costs = ProfileStore(folder / "CACHE" / "costs")
     costs.save(Profile(KNOWN, {0: {1: 0.1, 2: 0.2}}, {128: {1: 0.1}}, 2))
     settings = folder / "CONFIG" / FILE
@@ -93,7 +93,7 @@ def _faults(folder: Path, damaged: Path) -> list[str]:
 
 
 _READERS: tuple[Callable[[Path], object], ...] = (
-    lambda _: last_used.recall(),
+    lambda _: installed.recall_last(),
     lambda folder: ProfileStore(folder / "CACHE" / "costs").matching(KNOWN),
     lambda folder: ProfileStore(folder / "CACHE" / "costs").load(KNOWN),
 )

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from localspec.loading.request import LoadRequest
-from localspec.process.client import Engine
-from localspec.process.contract import Loader
-from localspec.process.transport import Inline
+from localspec.process.client import EngineClient
+from localspec.process.server import Loader, Server
 
 
 def inline(
     load: Callable[..., Any], check: Callable[[str], object] | None = None, first: str = "first"
-) -> Engine:
+) -> EngineClient:
     """An engine whose sessions `load` makes, of the progress and the flag it is given.
 
     Args:
@@ -28,4 +27,4 @@ def inline(
             lambda request, progress, cancel: load(request.pair, progress, cancel),
             lambda request: check(request.pair),
         )
-    return Engine(LoadRequest(pair=first), lambda: Inline(loader))
+    return EngineClient(LoadRequest(pair=first), lambda: Server(loader))

@@ -24,7 +24,7 @@ class Rect:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """A line through at least two points."""
 
     points: tuple[tuple[float, float], ...]
@@ -49,7 +49,7 @@ class Drawing:
 
     width: float
     height: float
-    shapes: tuple[Rect | Line | Text, ...]
+    shapes: tuple[Rect | PlotLine | Text, ...]
 
     def svg(self) -> str:
         """One SVG document; text is escaped."""
@@ -75,13 +75,13 @@ class Drawing:
         return out.getvalue()
 
 
-def _element(shape: Rect | Line | Text) -> str:
+def _element(shape: Rect | PlotLine | Text) -> str:
     if isinstance(shape, Rect):
         return (
             f'<rect x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}"'
             f' height="{shape.height:.1f}" fill="{shape.colour}"/>'
         )
-    if isinstance(shape, Line):
+    if isinstance(shape, PlotLine):
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
         return (
             f'<polyline points="{points}" fill="none" stroke="{shape.colour}"'
@@ -93,14 +93,14 @@ def _element(shape: Rect | Line | Text) -> str:
     )
 
 
-def _paint(pen: ImageDraw.ImageDraw, shape: Rect | Line | Text) -> None:
+def _paint(pen: ImageDraw.ImageDraw, shape: Rect | PlotLine | Text) -> None:
     if isinstance(shape, Rect):
         left, top = round(_SCALE * shape.x), round(_SCALE * shape.y)
         right = round(_SCALE * (shape.x + shape.width)) - 1  # Pillow's ends are painted as well
         bottom = round(_SCALE * (shape.y + shape.height)) - 1
         if right >= left and bottom >= top:
             pen.rectangle((left, top, right, bottom), fill=shape.colour)
-    elif isinstance(shape, Line):
+    elif isinstance(shape, PlotLine):
         points = [(_SCALE * x, _SCALE * y) for x, y in shape.points]
         pen.line(points, fill=shape.colour, width=round(_SCALE * shape.width), joint="curve")
     else:

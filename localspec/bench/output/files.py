@@ -68,22 +68,23 @@ def document(report: Report) -> dict[str, Any]:
 
 def _run(run: Run) -> dict[str, Any]:
     """One run's sums: drafted = accepted + rejected, and the parts make up the wall time."""
+    stats = run.stats
     return {
         "prompt": run.prompt,
         "kind": run.kind,
         "arm": run.arm,
         "repeat": run.repeat,
-        "prompt_tokens": run.prompt_tokens,
-        "generated_tokens": run.generated,
-        "rounds": len(run.rounds),
-        "drafted": run.drafted,
-        "accepted": run.accepted,
-        "rejected": run.drafted - run.accepted,
-        "tokens_per_second": run.tokens_per_second,
-        "time_to_first_token_s": run.time_to_first_token_s,
+        "prompt_tokens": stats.prompt_tokens,
+        "generated_tokens": stats.generated_tokens,
+        "rounds": len(stats.rounds),
+        "drafted": stats.drafted_tokens,
+        "accepted": stats.accepted_tokens,
+        "rejected": stats.drafted_tokens - stats.accepted_tokens,
+        "tokens_per_second": stats.tokens_per_second,
+        "time_to_first_token_s": stats.time_to_first_token_s,
         "prompt_s": run.prompt_s,
         "draft_s": run.draft_s,
-        "verify_s": run.verify_s,
+        "verify_s": stats.verify_s,
         "python_s": run.python_s,
         "wall_s": run.wall_s,
     }

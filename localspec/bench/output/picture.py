@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from localspec.bench.output.drawing import Drawing, Line, Rect, Text
+from localspec.bench.output.drawing import Drawing, PlotLine, Rect, Text
 from localspec.bench.result import ArmReport, Interval, Report, SweepPoint
 from localspec.formats import known
 
@@ -14,7 +14,7 @@ _INK, _GREY, _GREEN, _RED, _BLUE = "#222222", "#999999", "#2e8b57", "#c0392b", "
 _SMALL, _BIG = 12.0, 16.0
 _MOST_TEXT = 106  # characters to a line
 
-Shapes = list[Rect | Line | Text]
+Shapes = list[Rect | PlotLine | Text]
 
 
 def draw(report: Report) -> Drawing:
@@ -68,7 +68,7 @@ def _bars(arm: ArmReport, shapes: Shapes, y: float) -> float:
         shapes.append(Text(20, top + index * _ROW + 14, kind[:18], _SMALL, _INK))
         _one_bar(found, shapes, top + index * _ROW, scale)
     bottom = top + len(rows) * _ROW
-    shapes.append(Line(((_LEFT + scale, top - 2), (_LEFT + scale, bottom)), _INK, 1.5))
+    shapes.append(PlotLine(((_LEFT + scale, top - 2), (_LEFT + scale, bottom)), _INK, 1.5))
     return bottom + 20
 
 
@@ -78,7 +78,7 @@ def _one_bar(found: Interval, shapes: Shapes, y: float, scale: float) -> None:
     if found.low is not None and found.high is not None:
         middle = y + _ROW / 2 - 2
         ends = ((_LEFT + scale * found.low, middle), (_LEFT + scale * found.high, middle))
-        shapes.append(Line(ends, _INK, 2))
+        shapes.append(PlotLine(ends, _INK, 2))
     shapes.append(Text(_RIGHT - 150, y + 14, known(found), _SMALL, _INK))
 
 
@@ -135,7 +135,7 @@ def _plot(title: str, series: Sequence[Series], shapes: Shapes, y: float) -> flo
     for points, colour in series:
         placed = tuple(at(point) for point in points)
         if len(placed) > 1:
-            shapes.append(Line(placed, colour, 2))
+            shapes.append(PlotLine(placed, colour, 2))
         shapes += [Rect(across - 3, down - 3, 6, 6, colour) for across, down in placed]
     return bottom + 44
 
@@ -146,7 +146,7 @@ def _axes(
     most_x: float,
     most_y: float,
 ) -> None:
-    shapes.append(Line((at((0, most_y)), at((0, 0)), at((most_x, 0))), _GREY, 1))
+    shapes.append(PlotLine((at((0, most_y)), at((0, 0)), at((most_x, 0))), _GREY, 1))
     for quarter in range(5):
         value = most_y * quarter / 4
         _, down = at((0, value))

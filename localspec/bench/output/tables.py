@@ -56,8 +56,7 @@ def _speeds(off: ArmReport, on: ArmReport) -> ReportTable:
         *("tokens/round", "gamma", "first token off/on, ms"),
     )
     rows = [_speed_row(a, b) for a, b in zip(off.rows, on.rows, strict=True)]
-    note = " (demonstration)" if on.demonstration else ""
-    title = f"{on.name}: draft {on.draft}, gamma {on.gamma}{note}"
+    title = f"{on.name}: draft {on.draft}, gamma {on.gamma}"
     return ReportTable(title, headers, tuple(rows))
 
 

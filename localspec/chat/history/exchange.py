@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.history.markdown import from_markdown, to_markdown
-from localspec.chat.history.records import (
-    VERSION,
+from localspec.chat.history.fields import is_moment, pack, sound_figures, unpack
+from localspec.chat.history.markdown import VERSION, from_markdown, to_markdown
+from localspec.chat.history.tree import (
     Header,
+    Node,
     PairReference,
     Stored,
-    is_moment,
-    pack,
-    sound_figures,
+    Tree,
+    fresh_id,
     title_of,
-    unpack,
 )
-from localspec.chat.history.tree import Node, Tree, fresh_id
 from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError
 
@@ -170,17 +168,11 @@ def _read(document: Mapping[str, Any]) -> Stored:
         raise ValueError("it has no messages")
     tree = Tree(nodes, ids.get(str(document.get("leaf"))))
     pair = document.get("pair")
-    pair = pair if isinstance(pair, dict) else {}
-    draft = pair.get("draft")
     parameters = document.get("parameters")
     header = Header(
         fresh_id(),
         " ".join(str(document.get("title") or title_of(nodes[0].message)).split()),
-        PairReference(
-            str(pair.get("name", "")),
-            str(pair.get("target", "")),
-            draft if isinstance(draft, str) else None,
-        ),
+        PairReference.of(pair if isinstance(pair, dict) else {}),
         parameters if isinstance(parameters, dict) else {},
         _moment(document.get("created")),
         time.time(),

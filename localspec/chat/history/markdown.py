@@ -14,8 +14,10 @@ from datetime import datetime
 from typing import Any
 
 from localspec.chat.conversation import Role
-from localspec.chat.history.records import VERSION, Header, Stored
-from localspec.chat.history.tree import Node
+from localspec.chat.history.tree import Header, Node, Stored
+
+VERSION = 1
+"""Of exported files, in either form."""
 
 _PROMPT = "system_prompt"  # in the parameters; it has a heading of its own
 _SYSTEM = "System prompt"

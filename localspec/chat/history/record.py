@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText
 from localspec.chat.history import parameters
-from localspec.chat.history.records import Header, PairReference, Stored, title_of
-from localspec.chat.history.tree import Node, Tree, fresh_id
+from localspec.chat.history.tree import (
+    Header,
+    Node,
+    PairReference,
+    Stored,
+    Tree,
+    fresh_id,
+    title_of,
+)
 
 if TYPE_CHECKING:
     from localspec.chat.events import TurnEvent

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.history.rows import readable
+from localspec.chat.history.fields import readable
 from localspec.chat.history.store import Store
 from localspec.errors import ConversationError
 

@@ -8,23 +8,23 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from localspec import private
 from localspec.chat.events import Span
-from localspec.chat.history.records import (
-    Header,
-    Listed,
-    Stored,
+from localspec.chat.history.fields import (
+    header_of,
+    node_of,
     pack,
+    readable,
     storable,
+    text,
     unpack,
 )
-from localspec.chat.history.rows import header_of, node_of, readable, text
 from localspec.chat.history.schema import back_up, migrate, require_known
-from localspec.chat.history.tree import Node, Tree
+from localspec.chat.history.tree import Header, Listed, Node, Stored, Tree
 from localspec.errors import ConversationError
 from localspec.safe_text import one_line
 
@@ -321,11 +321,6 @@ class Store:
             for table in ("words", "messages", "drafts"):
                 self._db.execute(f"DELETE FROM {table} WHERE conversation IN ({old})", before)  # noqa: S608
             self._db.execute(f"DELETE FROM conversations WHERE {where}", before)  # noqa: S608
-
-
-def touched(header: Header) -> Header:
-    """`header` as of now."""
-    return replace(header, updated=time.time())
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""A conversation with all its versions: messages as a tree, one path through it in force."""
+"""A conversation with all its versions: messages as a tree, one path through it in force.
+
+Also what is stored beside the messages: title, pair, settings, times.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from localspec.chat.conversation import Message
+
+_TITLE_LENGTH = 60
 
 
 @dataclass(slots=True)
@@ -107,3 +112,75 @@ class Tree:
         for node in self.path():
             if node.parent is not None:
                 self._preferred[node.parent] = node.id
+
+
+@dataclass(frozen=True, slots=True)
+class PairReference:
+    """How a pair is called, and what loads it again.
+
+    Attributes:
+        name: for people.
+        target: what names the target on the command line; empty where that is not known.
+        draft: the same for a draft that was named on its own; None for the pair's own.
+    """
+
+    name: str = ""
+    target: str = ""
+    draft: str | None = None
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> PairReference:
+        """The same out of what a file holds, whatever that is."""
+        name, target, draft = (document.get(one) for one in ("name", "target", "draft"))
+        return PairReference(
+            str(name or ""), str(target or ""), draft if isinstance(draft, str) else None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A conversation without its messages.
+
+    Attributes:
+        id: unlike any other.
+        title: one line.
+        pair: what answered last.
+        parameters: settings by name, see `parameters`.
+        created, updated: seconds since 1970.
+    """
+
+    id: str
+    title: str
+    pair: PairReference
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    created: float = 0.0
+    updated: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A conversation in a list.
+
+    Attributes:
+        header: what it is.
+        messages: how many messages it has, all versions counted.
+        found: where a search has hit, in a few words; empty without a search.
+    """
+
+    header: Header
+    messages: int
+    found: str = ""
+
+
+@dataclass(slots=True)
+class Stored:
+    """A whole conversation."""
+
+    header: Header
+    tree: Tree
+
+
+def title_of(message: Message) -> str:
+    """A title made of the first question: its first words on one line."""
+    line = " ".join(message.content.split())
+    return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1] + "…"

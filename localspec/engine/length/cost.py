@@ -1,17 +1,22 @@
 """What decodes cost on this machine: T(n) of the target, the draft's steps and its catching up.
 
-Pure: a measurement goes in (see `profile`), every round's own timing corrects it. Times are in
-seconds. Nothing here assumes that T grows with n: on real kernels it is jagged.
+Pure: a measurement goes in (see `profile`), and how rounds compare with their neighbours corrects
+it (see `neighbours`). Times are in seconds of the machine as it was when measured: only their
+ratios mean something later. Nothing here assumes that T grows with n: on real kernels it is jagged.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, combinations
+from statistics import median, median_low
 
 import numpy as np
+
+from localspec.engine.stats import Round
 
 Points = Mapping[int, float]
 """n -> seconds of one decode of n tokens."""
@@ -19,223 +24,103 @@ Points = Mapping[int, float]
 ByContext = Mapping[int, Points]
 """tokens of context -> points measured behind so many."""
 
-# Standard deviations of the logarithm, squared: one timing; a point measured before or learnt, when
-# anything may have gone on beside it; what the machine's speed has changed by since then; a point
-# that was only interpolated; what the speed may change by from round to round.
-_NOISE = 0.06**2
-_MEASURED = 0.15**2
-_SINCE = 0.50**2
-_UNKNOWN = 0.30**2
-_WANDER = 0.01**2
-
-_CLIP = 2.5  # standard deviations; what lies beyond counts no more than this
-_STREAK = 4  # so many outliers on one side are no outliers: the machine has changed
-_PAUSE = math.log(10)  # slower by so much, and by so many seconds, it was no decode:
-_PAUSE_S = 0.25  # the program was stopped
-_ALIKE = 0.8  # of a measurement's error, shared by sizes that no round has timed yet
-_TRIED = 5  # tokens of a decode at most, of which the best is hoped as long as no round timed it
-_AT_BEST = 0.05  # of T(1), for every further token
-_STALE = 0.005  # how far points may move before the table is worked out anew
-_GOING_BACK = 0.1  # weight of one observation
-_MOST_REREADS = 10.0
 _TABLE = 32  # n below is looked up, from here on it is computed
 _SIZES = np.arange(_TABLE)
+_STEP = 32  # tokens of context from one table to the next: attention adds half a percent
 _LEAST_LEFT = 0.2  # of a decode's time, with however much less context
-_STEP = 16  # tokens of context, from one table to the next within a bucket
 
+# A measurement may be wrong by any factor. No kernel does what these exclude: the jags of the
+# curves in benchmarks/simulator.py are within 1.25, and n tokens can be decoded one by one.
+_JAG = 1.3  # times what a longer decode takes, or n single ones
+_APART = 2.5  # times the line through the others, or less than that part of it
+_ENOUGH = 3  # points that make no line
+_STRAIGHT = 16  # tokens, up to which there is one
+_FASTER = 0.9  # of T(1): more tokens hardly take less
 
-def bucket(context: int) -> int:
-    """Which curve serves a context of so many tokens: 0 below 256, then one per doubling."""
-    return (context >> 8).bit_length()
+_VOTES = 15  # remembered of each size: their median is within 2 % where single ones scatter by 6 %
+_TOLD = 3  # votes that outvote what was measured: fewer may all be of one disturbed moment
 
+# A logarithm, by half: bursts of other programs moved corrections of right measurements by less.
+_FAR_OFF = 0.4
 
-def middle(of: int) -> int:
-    """The context that a bucket's curve stands for."""
-    return 384 << (of - 1) if of else 128
+_TRIED = 5  # tokens of a decode at most that is taken for cheap as long as few rounds timed it
+_AT_BEST = 0.15  # of T(1), for every further token, as on usual curves; 0.05 tried too much
 
-
-class Drift:
-    """A machine's common factor on all its timings: a throttling processor, a busy neighbour."""
-
-    def __init__(self) -> None:
-        self.log = 0.0
-        self.doubt = _SINCE
-        self.streak = 0
-
-    def paused(self, error: float, seconds: float) -> bool:
-        """Whether a timing that was so far off tells of a pause, not of the machine."""
-        if error <= _PAUSE or seconds <= _PAUSE_S:
-            return False
-        self.streak = max(0, self.streak) + 1
-        return self.streak < _STREAK
-
-    def admit(self, error: float, spread: float) -> float:
-        """The error to learn from: clipped, unless too many in a row say the same."""
-        limit = _CLIP * math.sqrt(spread)
-        if abs(error) <= limit:
-            self.streak = 0
-            return error
-        side = 1 if error > 0 else -1
-        self.streak = self.streak + side if self.streak * side >= 0 else side
-        if abs(self.streak) >= _STREAK:
-            self.doubt += error * error
-            return error
-        return math.copysign(limit, error)
+_GOING_BACK = 0.1  # weight of one observation
+_MOST_REREADS = 10.0
 
 
 class Curve:
     """Seconds of one decode, by the number of its tokens, at one length of context.
 
-    Every observation corrects two things at once, each by its share of the doubt: the point it
-    belongs to, and the drift that all points have in common. That is a Kalman filter without
-    its cross terms, on logarithms, with Huber's clipping.
-
-    The points hold for one length of context. A little more or less of it (`stand`) adds or takes
-    off what the growth says, and what is seen there corrects the points all the same.
-
     Attributes:
-        drift: of the machine, shared with other curves.
-        observed: whether it has been corrected.
-        least: at n the least of what `shape` has after n.
+        least: at n the least of what `times` has after n.
     """
 
-    def __init__(
-        self, points: Points, drift: Drift | None = None, growth: Growth | None = None
-    ) -> None:
-        """Start from measured points; at least one."""
-        self.drift = drift if drift is not None else Drift()
-        self._growth, self._more = growth, 0
-        self.observed = False
-        self._log = {n: math.log(seconds) for n, seconds in sorted(points.items())}
-        self._doubt = dict.fromkeys(self._log, _MEASURED)
-        self._rebuild()
+    def __init__(self, points: Points) -> None:
+        """Fill in what is not known, in a straight line from neighbour to neighbour.
 
-    @property
-    def unit(self) -> float:
-        """Seconds for one of what `shape` counts: what the machine's drift multiplies."""
-        return math.exp(self.drift.log)
-
-    def seconds(self, n: int) -> float:
-        """Of one decode of `n` tokens, now."""
-        return self.unit * self._steady(n)
-
-    def shape(self, n: int) -> list[float]:
-        """Times of decodes of 0 (never asked for), 1, ... `n` tokens, fewer than 32, in units."""
-        return self._table[: n + 1]
-
-    def hoped(self, n: int) -> list[float]:
-        """As `shape`, but short decodes that no round has timed as fast as they may be at best.
-
-        Where a measurement was disturbed, drafting may seem never to pay, and would never be tried.
+        Args:
+            points: at least one.
         """
-        one, hoped = self._table[1], self.shape(n)
-        for size in range(2, min(n, _TRIED) + 1):
-            if self._doubt.get(size, _UNKNOWN) >= _MEASURED:
-                hoped[size] = min(hoped[size], one * (1 + _AT_BEST * (size - 1)))
-        return hoped
-
-    def times(self, n: int) -> list[float]:
-        """Seconds, now, of decodes of 0 (never asked for), 1, ... `n` tokens, fewer than 32."""
-        unit = self.unit
-        return [unit * each for each in self.shape(n)]
-
-    def stand(self, more: int) -> None:
-        """Serve a context of so many tokens more than that of the points; fewer if negative."""
-        if self._growth is not None and more != self._more:
-            self._more = more
-            self._tabulate()
-
-    def points(self) -> dict[int, float]:
-        """The known points as they are now, at the context that they stand for."""
-        return {n: math.exp(log + self.drift.log) for n, log in self._log.items()}
-
-    def observe(self, n: int, seconds: float) -> None:
-        """One decode of `n` tokens took this long."""
-        if n < 1 or seconds <= 0:
-            return
-        # What is read at once may be of any length: that is learnt at powers of two alone.
-        at = n if n < _TABLE else 1 << round(math.log2(n))
-        log = self._log.get(at, math.log(self._between(at)))
-        expected = math.log(self._here(n, math.exp(log) if at == n else self._between(n)))
-        drift = self.drift
-        seen = math.log(seconds) - expected - drift.log
-        if drift.paused(seen, seconds):
-            return
-        self.observed = True
-        drift.doubt += _WANDER
-        doubt = self._doubt.get(at, _UNKNOWN)
-        spread = doubt + drift.doubt + _NOISE
-        error = drift.admit(seen, spread)
-        spread = doubt + drift.doubt + _NOISE
-        drift.log += drift.doubt / spread * error
-        drift.doubt *= 1 - drift.doubt / spread
-        # A point never becomes certain: it may be the context that has grown. What was so far off
-        # that it counts in part makes nothing surer.
-        sure = error == seen
-        self._doubt[at] = max(doubt * (1 - doubt / spread), _WANDER) if sure else doubt
-        known, correction = at in self._log, doubt / spread * error
-        self._log[at] = log + correction
-        self._moved += abs(correction)
-        if 1 < at < _TABLE and doubt >= _MEASURED:
-            self._pass_on(at, _ALIKE * correction)
-        if not known or self._moved > _STALE:
-            self._rebuild()
-
-    def _pass_on(self, but: int, correction: float) -> None:
-        """What went wrong at one size went wrong at others: they were measured side by side."""
-        for n, doubt in self._doubt.items():
-            if 1 < n < _TABLE and n != but and doubt >= _MEASURED:
-                self._log[n] += correction
-
-    def _rebuild(self) -> None:
-        """Fill in what is not known, in a straight line from neighbour to neighbour."""
-        self._moved = 0.0
-        known = sorted(self._log)
-        seconds = [math.exp(self._log[n]) for n in known]
-        self._known = list(zip(known, seconds, strict=True))
-        last_n, last = known[-1], seconds[-1]
+        self._known = sorted(points.items())
+        sizes, seconds = zip(*self._known, strict=True)
+        last_n, last = self._known[-1]
         # The slope beyond the last point is taken over half the curve: the last step is jagged.
-        half = bisect_right(known, last_n / 2) - 1
-        middle_n, middle = (known[half], seconds[half]) if half >= 0 else (0, 0.8 * last)
+        half = bisect_right(sizes, last_n / 2) - 1
+        middle_n, middle = self._known[half] if half >= 0 else (0, 0.8 * last)
         self._slope = max(0.0, (last - middle) / (last_n - middle_n))
-        self._base = np.interp(_SIZES, known, seconds)
-        self._base += self._slope * np.maximum(_SIZES - last_n, 0)
-        self._tabulate()
-
-    def _tabulate(self) -> None:
-        """Work the table out for the context in force."""
-        here = self._base
-        if self._growth is not None and self._more:
-            here = np.maximum(_LEAST_LEFT * here, here + self._more * self._growth.table)
-        self._table: list[float] = here.tolist()
+        table = np.interp(_SIZES, sizes, seconds) + self._slope * np.maximum(_SIZES - last_n, 0)
+        self._table: list[float] = table.tolist()
         self.least = least_after(self._table)
 
-    def _steady(self, n: int) -> float:
-        """Of one decode of `n` tokens, without the drift."""
-        return self._table[n] if n < _TABLE else self._here(n, self._between(n))
-
-    def _here(self, n: int, seconds: float) -> float:
-        """What is `seconds` at the points' context, at the one in force."""
-        if self._growth is None or not self._more:
-            return seconds
-        return self._growth.added(n, seconds, self._more)
-
-    def _between(self, n: int) -> float:
-        """On the line between the known points on both sides of `n`, or beyond the last."""
-        known = self._known
-        after = bisect_left(known, (n, 0.0))
-        if after == 0:
-            return known[0][1]
-        a, low = known[after - 1]
-        if after == len(known):
+    def seconds(self, n: int) -> float:
+        """Of one decode of `n` tokens."""
+        if n < _TABLE:
+            return self._table[n]
+        after = bisect_left(self._known, (n, 0.0))
+        a, low = self._known[after - 1]
+        if after == len(self._known):
             return low + self._slope * (n - a)
-        b, high = known[after]
+        b, high = self._known[after]
         return low + (high - low) * (n - a) / (b - a)
+
+    def times(self, n: int) -> list[float]:
+        """Times of decodes of 0 (never asked for), 1, ... `n` tokens, fewer than 32."""
+        return self._table[: n + 1]
 
 
 def least_after(times: Sequence[float]) -> list[float]:
     """At index n the least of what comes after n; infinite at the last."""
     return [*accumulate(reversed(times[1:]), min, initial=math.inf)][::-1]
+
+
+def plausible(points: Points, *, copies: bool = False) -> dict[int, float]:
+    """The points within what kernels do, whatever went on while they were measured.
+
+    One far off the line through the others (the median of slopes and of what they leave, by Theil
+    and Sen) is put on it.
+
+    Args:
+        points: seconds by tokens.
+        copies: whether a state is copied before decodes of more than one token, whatever it takes.
+    """
+    found = dict(points)
+    short = [n for n in sorted(points) if copies < n <= _STRAIGHT]
+    if len(short) > _ENOUGH:
+        slope = median((found[m] - found[n]) / (m - n) for n, m in combinations(short, 2))
+        start = median(found[n] - slope * n for n in short)
+        for n in short:
+            line = start + slope * n
+            if line > 0 and not line / _APART < found[n] < line * _APART:
+                found[n] = line
+    one, longer = found.get(1, 0.0), math.inf
+    single = math.inf if copies else one
+    for n in sorted(found, reverse=True):
+        if one and n > 1:
+            found[n] = max(_FASTER * one, min(found[n], _JAG * n * single, _JAG * longer))
+        longer = min(longer, found[n])
+    return found
 
 
 class Growth:
@@ -244,10 +129,6 @@ class Growth:
     T(n, context) = T(n, 0) + g(n) context. A GPU reads the cache once for all rows of a decode:
     there g is flat. llama.cpp's kernels for the CPU read it for each of a few rows. So g goes in
     straight lines from size to size.
-
-    Attributes:
-        flat: whether nothing grows.
-        table: `seconds` of 0, 1, ... 31.
     """
 
     def __init__(self, measured: ByContext, estimate: Points | None = None) -> None:
@@ -268,8 +149,6 @@ class Growth:
                 (n, max(0.0, measured[long][n] - measured[short][n]) / (long - short))
                 for n in sorted(both)
             ]
-        self.flat = not any(added for _, added in self._added)
-        self.table = np.array([self.seconds(int(n)) for n in _SIZES])
 
     def seconds(self, n: int) -> float:
         """Of a decode of `n` tokens, for each token of context."""
@@ -280,20 +159,14 @@ class Growth:
         (a, low), (b, high) = added[at - 1 : at + 1]
         return max(0.0, low + (high - low) * (n - a) / (b - a))
 
-    def over(self, points: Points, tokens: int) -> dict[int, float]:
-        """The points with so many tokens more, or fewer, of context."""
-        return {n: self.added(n, seconds, tokens) for n, seconds in points.items()}
-
-    def added(self, n: int, seconds: float, tokens: int) -> float:
-        """What a decode of `n` tokens, of `seconds`, takes with so many tokens more, or fewer."""
-        return max(_LEAST_LEFT * seconds, seconds + tokens * self.seconds(n))
-
 
 class ModelCosts:
-    """One model's curves, one for each bucket of contexts.
+    """One model's curve at every context, as measured and as rounds correct it.
 
-    A bucket that was never used starts from the nearest context known, by what the tokens between
-    add. How much that is was measured or estimated; rounds correct the curves, not the growth.
+    Rounds vote, size by size: by how much (a logarithm) their time over that of plain rounds beside
+    them is off what was measured. The median of a size's last votes and of the measurement corrects
+    it; sizes without votes are off as the others are. T(1) of a target has no votes, since all
+    others are over it.
     """
 
     def __init__(
@@ -302,58 +175,112 @@ class ModelCosts:
         learned: ByContext | None = None,
         *,
         estimate: Points | None = None,
+        copies: bool = False,
     ) -> None:
         """Start from what was measured, at one context or two, and what was learnt since.
 
         Args:
             measured: the former.
-            learned: the latter.
+            learned: the latter, at the shortest context that was measured.
             estimate: of the growth, where one context was measured (see `Growth`).
+            copies: see `plausible`.
         """
-        self._drift = Drift()
-        self._measured, self._estimate = measured, estimate
+        self._measured, self._estimate, self._copies = measured, estimate, copies
         self._growth = Growth(measured, estimate)
-        self._learned = dict(learned or {})
-        first = min(measured)  # where the most points are
-        self._known = self._learned or {first: measured[first]}
+        self._context = min(measured)  # where the most points are
+        told = (learned or {}).get(self._context, {})
+        self._points = plausible({**measured[self._context], **told}, copies=copies)
+        self._base = Curve(self._points)
+        self._lines: dict[int, tuple[float, float]] = {}  # at n seconds, and more by token
+        self._votes: dict[int, deque[float]] = {}
+        self._corrected: dict[int, float] = {}
+        self._stretches: deque[float] = deque(maxlen=_VOTES)
+        self._usual = 0.0  # correction of sizes that have no votes
         self._curves: dict[int, Curve] = {}
 
     def at(self, context: int) -> Curve:
         """The curve for a context of so many tokens."""
-        wanted = bucket(context)
-        curve = self._curves.get(wanted)
+        step = context // _STEP
+        curve = self._curves.get(step)
         if curve is None:
-            curve = self._curves[wanted] = self._new(middle(wanted))
-        curve.stand(context - context % _STEP - middle(wanted))
+            if len(self._curves) >= _VOTES:
+                self._curves.clear()
+            curve = self._curves[step] = Curve(self._at(step * _STEP))
         return curve
+
+    def expected(self, n: int, context: int) -> float:
+        """Seconds of one decode of `n` tokens by the measurement alone."""
+        known = self._lines.get(n)
+        if known is None:
+            known = self._base.seconds(n), self._growth.seconds(n)
+            if n < _TABLE:
+                self._lines[n] = known
+        base, each = known
+        return max(_LEAST_LEFT * base, base + (context - self._context) * each)
+
+    def vote(self, offs: Mapping[int, float]) -> None:
+        """A stretch's rounds, by their size, were off what was measured by this (logarithms)."""
+        self._stretches.append(median(offs.values()))
+        # Of two the lower: what disturbs a round only makes it longer.
+        self._usual = median_low((0.0, *self._stretches))
+        for n, off in offs.items():
+            self._votes.setdefault(n, deque(maxlen=_VOTES)).append(off)
+        # The measurement has two votes, one as soon as it was found far off.
+        before = (self._usual,) if self.doubtful else (self._usual, self._usual)
+        self._corrected = {n: median_low((*before, *votes)) for n, votes in self._votes.items()}
+        self._curves.clear()
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether rounds found what was measured far off somewhere: it may be elsewhere too."""
+        return any(abs(each) > _FAR_OFF for each in self._corrected.values())
+
+    def votes(self, n: int) -> int:
+        """How many there are on this size."""
+        return len(self._votes.get(n, ()))
+
+    def correction(self, n: int) -> float:
+        """What `expected` is off by now, as a logarithm."""
+        return self._corrected.get(n, 0.0 if n == 1 else self._usual)
+
+    def hoped(self, n: int, context: int) -> list[float]:
+        """`Curve.times`, but short decodes that no round has timed as fast as they may be at best.
+
+        Where a measurement was disturbed, drafting may seem never to pay, and would never be tried.
+        """
+        times = self.at(context).times(n)
+        for size in range(2, min(n, _TRIED) + 1):
+            if self.votes(size) < _TOLD:
+                times[size] = min(times[size], times[1] * (1 + _AT_BEST * (size - 1)))
+        return times
 
     def as_measured(self) -> ModelCosts:
         """New curves from the measurement alone, without anything learnt."""
-        return ModelCosts(self._measured, estimate=self._estimate)
+        return ModelCosts(self._measured, estimate=self._estimate, copies=self._copies)
 
     def learned(self) -> dict[int, dict[int, float]]:
-        """What rounds have taught, by context, to be stored."""
-        now = {middle(at): curve.points() for at, curve in self._curves.items() if curve.observed}
-        return {at: dict(points) for at, points in sorted({**self._learned, **now}.items())}
+        """What rounds have taught, to be stored: the sizes of which there are enough votes."""
+        here = self._context
+        sure = (n for n in self._votes if self.votes(n) >= _TOLD)
+        found = {n: self.expected(n, here) * math.exp(self.correction(n)) for n in sorted(sure)}
+        return {here: found} if found else {}
 
-    def _new(self, context: int) -> Curve:
-        known = dict(self._known)
-        for at, curve in self._curves.items():
-            if curve.observed:
-                known[middle(at)] = {n: s / curve.unit for n, s in curve.points().items()}
-        nearest = min(known, key=lambda at: abs(at - context))
-        points = self._growth.over(known[nearest], context - nearest)
-        return Curve(points, self._drift, None if self._growth.flat else self._growth)
+    def _at(self, context: int) -> dict[int, float]:
+        """The points at a context, corrected."""
+        sizes = self._points.keys() | self._corrected.keys()
+        found = {n: self.expected(n, context) * math.exp(self.correction(n)) for n in sizes}
+        told = {n: found[n] for n in self._corrected}
+        return {**plausible(found, copies=self._copies), **told}
 
 
 class Costs:
     """What a round costs with this target and these drafters.
 
     Attributes:
-        target: the target's curves. T(n) stands for all of a round but the drafting: the pass
+        target: the target's costs. T(n) stands for all of a round but the drafting: the pass
             itself, the copy of a recurrent state before it, the sampler chain along the draft, the
             rule.
-        drafts: the drafters' curves by their names.
+        drafts: the drafters' costs by their names.
         takes_back: drafted tokens that the target takes back at once, None for any number.
         rereads: seconds of going back over those of a decode of what stays, which is read again;
             0 where nothing is.
@@ -366,7 +293,7 @@ class Costs:
         takes_back: int | None = None,
     ) -> None:
         """Costs by what was measured, or with what was learnt besides."""
-        self.target = _model_costs(target)
+        self.target = _model_costs(target, copies=takes_back is not None)
         self.drafts = {name: _model_costs(draft) for name, draft in drafts.items()}
         self.takes_back = takes_back
         self.rereads = 1.0 if takes_back == 0 else 0.0
@@ -375,6 +302,11 @@ class Costs:
         """New costs from the measurements alone, without anything learnt."""
         drafts = {name: draft.as_measured() for name, draft in self.drafts.items()}
         return Costs(self.target.as_measured(), drafts, self.takes_back)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a measurement was found far off."""
+        return any(model.doubtful for model in (self.target, *self.drafts.values()))
 
     def longest(self, most: int) -> int:
         """The longest draft worth considering, at most `most`.
@@ -396,24 +328,20 @@ class Costs:
         curve = self.drafts[drafter].at(context)
         return curve.seconds(max(1, lag)) + (passes - 1) * curve.seconds(1)
 
+    def plain_rounds(self, done: Round, lag: int) -> float:
+        """What a round costs in plain rounds, if the draft had to read `lag` tokens."""
+        target = self.target.at(done.context)
+        seconds = self.drafting(done.drafter, done.context, lag, done.draft_passes)
+        seconds += target.seconds(done.drafted + 1)
+        seconds += self.going_back(done.context, done.drafted, done.accepted)
+        return seconds / target.seconds(1)
+
     def observe_going_back(self, context: int, accepted: int, seconds: float) -> None:
-        """Taking back all but `accepted` drafted tokens and the one before took this long."""
+        """Taking back all but `accepted` drafted tokens took this long, at the measured speed."""
         if self.rereads and seconds > 0:
             seen = seconds / self.target.at(context).seconds(accepted + 1)
             self.rereads += _GOING_BACK * (min(seen, _MOST_REREADS) - self.rereads)
 
-    def observe_draft(
-        self, drafter: str, context: int, lag: int, passes: int, seconds: float
-    ) -> None:
-        """A round's drafting took this long (see `drafting`)."""
-        if passes == 0:
-            return
-        curve = self.drafts[drafter].at(context)
-        if lag <= 2:  # reading one token or two is a step like the others
-            curve.observe(1, seconds / passes)
-        else:
-            curve.observe(lag, seconds - (passes - 1) * curve.seconds(1))
 
-
-def _model_costs(known: ByContext | ModelCosts) -> ModelCosts:
-    return known if isinstance(known, ModelCosts) else ModelCosts(known)
+def _model_costs(known: ByContext | ModelCosts, *, copies: bool = False) -> ModelCosts:
+    return known if isinstance(known, ModelCosts) else ModelCosts(known, copies=copies)

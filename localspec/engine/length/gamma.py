@@ -13,8 +13,9 @@ from typing import Protocol
 
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs, Curve
+from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation, StoppingPlan
-from localspec.engine.stats import GammaNote, GammaReason, Round
+from localspec.engine.stats import GammaNote, GammaReason, Round, Speedup
 
 LONGEST = 24
 """Tokens that the stopping rule drafts at most: a draft that is always right gains little more."""
@@ -66,6 +67,13 @@ _FADE = 1 - 1 / 40
 _LATELY = 1 / 12
 _WILLING = 0.25
 
+# While drafting pays, plain rounds are put between those that draft, so that what drafting brings
+# is measured: this share of the time, and more as long as it is not known well. (0.01 told no more
+# in benchmarks/gamma_disturbed.py, and took 0.3 % of the speed.)
+_SHARE = 0.005
+_SHARE_UNSURE = 0.04
+_STRETCHES = 3  # make an answer that must be repeatable sure, since nothing there may be timed
+
 # While plain decoding is best the draft is probed now and then, after pauses of this many rounds
 # and then longer and longer ones. Since a probe has to read all that was written meanwhile, pauses
 # alone do not bound what probes cost. An account does: so many seconds of plain rounds, less where
@@ -78,6 +86,7 @@ _CREDIT = 2.0
 _INTEREST = 0.005
 _RETURN = 0.01
 _NEARLY_ALWAYS = 0.98
+_HOPED = 0.2  # of T(1): a draft's step, as long as it was never asked; dearer ones seldom pay
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
 # as many again as were generated so far.
@@ -119,16 +128,16 @@ class AutoGamma:
     """Chooses by the stopping rule, drafter by drafter; plain decoding is one of the choices.
 
     Attributes:
-        costs: the cost table; it follows the rounds' own timings.
-        learnt: whether it knows more than it was given.
-        demonstration: draft this many where plain decoding would win; 0 for never.
+        costs: what is known of costs; the rounds correct it.
+        neighbours: the rounds beside each other, by which they do.
+        learnt: whether more is known than it was given.
     """
 
-    def __init__(self, costs: Costs, *, demonstration: int = 0) -> None:
+    def __init__(self, costs: Costs) -> None:
         self.costs = costs
+        self.neighbours = Neighbours(costs)
         self.learnt = False
         self._table = costs  # in force: in a generation that must be repeatable it stands still
-        self.demonstration = demonstration
         self._follow_clock = True
         self._reset()
 
@@ -137,6 +146,7 @@ class AutoGamma:
         # Sums over recent rounds: tokens, and what they took, in plain rounds of that moment: what
         # a throttled machine can do, or a longer context lets it do, is not what it did.
         self._tokens = self._spent = 0.0
+        self._saved = 0.0  # for plain rounds between those that draft, in plain rounds
         self._generated = 0
         self._probing = False  # whether the round is one that plain decoding would have won
         self._willing: float | None = None  # share of the last rounds where drafts promised to pay
@@ -149,6 +159,7 @@ class AutoGamma:
             self._reset()
         for track in self._tracks.values():
             track.rest(_RETURN * self._generated)
+        self.neighbours.begin()
         self._generated = 0
 
     def plan(self, situation: Situation) -> Plan:
@@ -158,9 +169,12 @@ class AutoGamma:
         if longest < 1 or not self._tracks:
             return PLAIN
         target = self._table.target.at(situation.context)
-        rate = max(1.0, self._gain) / target.shape(1)[1]
-        times = target.shape(longest + 1)
-        choices = [self._choice(name, situation, target, times, rate) for name in situation.lags]
+        rate = max(1.0, self._gain) / target.seconds(1)
+        least: Sequence[float] = target.least
+        times = target.times(longest + 1)
+        if self._tries and self.neighbours.compares and self._table.doubtful:
+            times, least = self._table.target.hoped(longest + 1, situation.context), ()
+        choices = [self._choice(name, situation, times, rate, least) for name in situation.lags]
         plan, cost = choices[0]
         if len(choices) > 1:
             plan, cost = max(choices, key=lambda choice: choice[0].promise() - choice[1])
@@ -169,32 +183,27 @@ class AutoGamma:
         self._willing = before + _LATELY * (pays - before)
         if pays:
             self._tracks[plan.drafter].rest()
-            return plan
-        if self.demonstration:
-            return FixedPlan(min(self.demonstration, longest), plan.drafter, learns=True)
+            return PLAIN if self._compares() else plan
         if not self._probes(plan.drafter, situation, target, longest):
             return PLAIN
         if not self._tries:
             return plan
         self._probing = True
-        times = target.hoped(longest + 1)
-        return self._choice(plan.drafter, situation, target, times, rate)[0]
+        times = self._table.target.hoped(longest + 1, situation.context)
+        return self._choice(plan.drafter, situation, times, rate, ())[0]
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
         if not done.tokens:
             return
-        context, lag = done.context, done.draft_prefill
-        if self._follow_clock:
-            self.follow(done)
+        self.follow(done)
+        lag = done.draft_prefill
         lag = _USUAL_LAG if lag > _HORIZON else lag  # a prompt is not read again every round
-        seconds = self._table.drafting(done.drafter, context, lag, done.draft_passes)
-        target = self._table.target.at(context)
+        rounds = self._table.plain_rounds(done, lag)
         self._tokens = _FADE * self._tokens + done.emitted
-        seconds += target.seconds(done.drafted + 1)
-        seconds += self._table.going_back(context, done.drafted, done.accepted)
-        rounds = seconds / (target.unit * target.shape(1)[1])
         self._spent = _FADE * self._spent + rounds
+        share = _SHARE_UNSURE if self._unsure else _SHARE
+        self._saved = min(1.0, self._saved + share * rounds)
         self._generated += done.emitted
         if done.draft_passes:
             track = self._tracks[done.drafter]
@@ -203,19 +212,28 @@ class AutoGamma:
                 track.spent += max(0.0, rounds - done.emitted)
 
     def follow(self, done: Round) -> None:
-        """Let the round's own timing correct the cost table, whoever planned it."""
-        if not done.tokens:
-            return
-        self.learnt = True
-        seconds = done.undrafted_s
-        if self.costs.rereads:  # it depends on how many were accepted: no part of T(n)
-            seconds -= done.rollback_s
-            if done.accepted < done.drafted:
-                self.costs.observe_going_back(done.context, done.accepted, done.rollback_s)
-        self.costs.target.at(done.context).observe(done.drafted + 1, seconds)
-        self.costs.observe_draft(
-            done.drafter, done.context, done.draft_prefill, done.draft_passes, done.draft_s
-        )
+        """Let the round's own timing correct what is known of costs, whoever planned it."""
+        if done.tokens:
+            self.learnt = True
+            self.neighbours.add(done)
+
+    def speedup(self) -> Speedup | None:
+        """Of this answer, as measured."""
+        return self.neighbours.speedup()
+
+    @property
+    def _unsure(self) -> bool:
+        """Whether more time may go into finding out; not by the clock where that must not be."""
+        if self._follow_clock:
+            return self.neighbours.unsure
+        return self.neighbours.stretches < _STRETCHES
+
+    def _compares(self) -> bool:
+        """Whether to decode plainly for once although drafting pays, to see what that takes."""
+        if self._saved < 1.0 or not self.neighbours.wants_plain:
+            return False
+        self._saved = 0.0
+        return True
 
     @property
     def _gain(self) -> float:
@@ -231,7 +249,7 @@ class AutoGamma:
     def length(self) -> int:
         """Tokens drafted per round lately; 0 while plain decoding is best."""
         track = max(self._tracks.values(), key=lambda each: each.rounds, default=None)
-        if track is None or not (self._drafting or self.demonstration):
+        if track is None or not self._drafting:
             return 0
         return track.length
 
@@ -242,41 +260,38 @@ class AutoGamma:
         if not self._tokens or self._willing is None:
             return GammaNote(GammaReason.UNDECIDED)
         track = max(self._tracks.values(), key=lambda each: each.rounds)
-        if not self._drafting and not (self.demonstration and track.rounds):
+        if not self._drafting:
             return GammaNote(GammaReason.TOO_DEAR)
         if track.drafted < 1:
             return GammaNote(GammaReason.UNKNOWN)
-        gain = self._gain
-        pays = self._drafting or gain >= 1
         return GammaNote(
-            GammaReason.PAYS if pays else GammaReason.DEMONSTRATION,
+            GammaReason.PAYS,
             length=self.length,
             acceptance=track.accepted / track.drafted,
-            speedup=gain,
+            speedup=self._gain,
         )
 
     def _choice(
         self,
         name: str,
         situation: Situation,
-        target: Curve,
         times: Sequence[float],
         rate: float,
+        least: Sequence[float],
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
         lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
         cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
-        unit = target.unit
         plan = StoppingPlan(
             self._tracks[name].calibration,
             times,
-            curve.seconds(1) / unit,
+            curve.seconds(1),
             rate,
-            least=() if self._probing else target.least,
+            least=least,
             drafter=name,
             rereads=self._table.rereads,
         )
-        return plan, rate * cost / unit
+        return plan, rate * cost
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual."""
@@ -302,13 +317,17 @@ class AutoGamma:
         if track.wait > 0:
             track.wait -= 1
             return False
-        unit = target.unit
-        cost = curve.seconds(situation.lags[name]) / (unit * target.shape(1)[1])
+        step = curve.seconds(1) / target.seconds(1)
+        cost = curve.seconds(situation.lags[name]) / target.seconds(1)
+        if not track.rounds:  # never asked: its measurement may be wrong by any factor
+            cost, step = cost * min(1.0, _HOPED / step), min(step, _HOPED)
         if track.spent + cost > _CREDIT:  # mostly so, and what could be gained takes long to tell
             return False
-        times = (target.hoped if self._tries else target.shape)(longest + 1)
-        step = curve.seconds(1) / unit
-        _, gain = gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)
+        times = target.times(longest + 1)
+        if self._tries:
+            times = self._table.target.hoped(longest + 1, situation.context)
+        rereads = self._table.rereads
+        _, gain = gamma_for(_NEARLY_ALWAYS, times, step * target.seconds(1), rereads=rereads)
         if track.spent + cost > _CREDIT * min(1.0, gain - 1):
             return False
         track.spent += cost

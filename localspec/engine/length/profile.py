@@ -232,7 +232,7 @@ class Profile:
     Attributes:
         identity: what they hold for.
         measured: by tokens of context, as measured: one or two lengths.
-        learned: the same, corrected by use; empty until then, one length for each bucket since.
+        learned: of the shortest length, the sizes that rounds have corrected; empty until then.
         threads: the fastest number of CPU threads that was found; None if nobody looked.
     """
 
@@ -243,8 +243,8 @@ class Profile:
 
     @property
     def best(self) -> ByContext:
-        """What is known best."""
-        return self.learned or self.measured
+        """What is known best: as measured, but for sizes that rounds have corrected."""
+        return {at: {**points, **self.learned.get(at, {})} for at, points in self.measured.items()}
 
 
 def identity(context: Context, *, threads: int, n_gpu_layers: int, draft: bool) -> dict[str, Any]:
@@ -324,7 +324,8 @@ class ProfileStore:
         path = self._path(profile.identity)
         try:
             private.make_folder(self.folder)
-            private.write_atomically(path, document)
+            with private.whole_file(path) as file:
+                file.write(document.encode())
         except OSError:
             return False
         return True

@@ -1,9 +1,11 @@
-"""A bounded reader over the bytes of a GGUF header."""
+"""A bounded reader over the bytes of a GGUF header, and the strings that stay in them."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
 
 from localspec import formats
@@ -102,6 +104,45 @@ class Cursor:
         length = self.count("bytes in one string", limit)
         start = self.skip(length)
         return self.buffer[start : start + length].decode("utf-8", "replace")
+
+
+class StringArray:
+    """The strings of a GGUF array as raw bytes (UTF-8 is usual, not promised), read on demand."""
+
+    __slots__ = ("_buffer", "_starts")
+
+    def __init__(self, buffer: bytearray, starts: array[int]) -> None:
+        self._buffer = buffer
+        self._starts = starts
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> bytes:
+        start = self._starts[index]
+        (length,) = struct.unpack_from("<Q", self._buffer, start - 8)
+        return bytes(self._buffer[start : start + length])
+
+    def __iter__(self) -> Iterator[bytes]:
+        starts, data = self._starts, bytes(self._raw(0, len(self)))
+        base = starts[0] if starts else 0
+        ends = chain((start - 8 for start in starts[1:]), (base - 8 + len(data),))
+        return (
+            data[start - base + 8 : end - base + 8]
+            for start, end in zip(starts, ends, strict=False)
+        )
+
+    def same(self, other: StringArray, first: int, last: int) -> bool:
+        """Tell whether both arrays hold the same bytes from index `first` up to `last`."""
+        return self._raw(first, last) == other._raw(first, last)
+
+    def _raw(self, first: int, last: int) -> memoryview:
+        """Give the strings with their lengths before them, as they stand in the file."""
+        if first >= last:
+            return memoryview(b"")
+        (length,) = struct.unpack_from("<Q", self._buffer, self._starts[last - 1] - 8)
+        end = self._starts[last - 1] + length
+        return memoryview(self._buffer)[self._starts[first] - 8 : end]
 
 
 # What a file that is no GGUF seems to be, by its first bytes.

@@ -2,20 +2,22 @@
 
 The layout is that of ggml's ``gguf.cpp``, and what it refuses is refused here, with a reason.
 A header comes from strangers, so everything in it is bounded: a hostile one costs at most
-`MAX_HEADER_BYTES` of reading and a small multiple of that in memory. Long arrays (a
-vocabulary has 150,000 strings) stay in the bytes that were read until somebody looks.
+`MAX_HEADER_BYTES` of reading and a small multiple of that in memory. Strings (a vocabulary
+has 150,000) stay in the bytes that were read until somebody looks.
 """
 
 from __future__ import annotations
 
+import re
 import stat
 import struct
+import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, BinaryIO, Final, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 from localspec.errors import ModelFileError
 from localspec.pairs.gguf.cursor import (
@@ -23,9 +25,8 @@ from localspec.pairs.gguf.cursor import (
     MAX_STRING_LENGTH,
     Cursor,
     ReadRange,
+    StringArray,
 )
-from localspec.pairs.gguf.split import require_parts
-from localspec.pairs.gguf.types import GGML_TYPES
 from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ MAX_KEY_LENGTH: Final = 4096
 MAX_NAME_LENGTH: Final = 63  # GGML_MAX_NAME - 1
 MAX_DIMS: Final = 4  # GGML_MAX_DIMS
 LEAST_ALIGNMENT: Final = 32  # of what llama.cpp takes (TENSOR_ALIGNMENT), and the usual one
+SPLIT_NAME: Final = re.compile(r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$", re.I)
+"""NAME-00001-of-00003.gguf and so on: files of a model that is split."""
 _INT64_MAX: Final = 2**63 - 1
 
 # GGUF value types: id -> struct format.
@@ -59,85 +62,51 @@ _UINT32: Final = 4
 _STRING: Final = 8
 _ARRAY: Final = 9
 
+# How many bytes a tensor of each ggml type takes (ggml.h, `enum ggml_type`):
+# id -> (name, elements per block, bytes per block). Ids that are missing were removed from
+# the format; llama.cpp refuses them, and so do we.
+GGML_TYPES: Final[dict[int, tuple[str, int, int]]] = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+    42: ("Q2_0", 64, 18),
+}
+
 TOKENS_KEY: Final = "tokenizer.ggml.tokens"
 
 
-class StringArray(Sequence[bytes]):
-    """The strings of a GGUF array as raw bytes (UTF-8 is usual, not promised), read on demand."""
-
-    __slots__ = ("_buffer", "_starts")
-
-    def __init__(self, buffer: bytearray, starts: array[int]) -> None:
-        self._buffer = buffer
-        self._starts = starts
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        if isinstance(index, slice):
-            return [self._at(start) for start in self._starts[index]]
-        return self._at(self._starts[index])
-
-    def __iter__(self) -> Iterator[bytes]:
-        starts, data = self._starts, bytes(self._raw(0, len(self)))
-        base = starts[0] if starts else 0
-        ends = chain((start - 8 for start in starts[1:]), (base - 8 + len(data),))
-        return (
-            data[start - base + 8 : end - base + 8]
-            for start, end in zip(starts, ends, strict=False)
-        )
-
-    def same(self, other: StringArray, first: int, last: int) -> bool:
-        """Tell whether both arrays hold the same bytes from index `first` up to `last`."""
-        return self._raw(first, last) == other._raw(first, last)
-
-    def _raw(self, first: int, last: int) -> memoryview:
-        """Give the strings with their lengths before them, as they stand in the file."""
-        if first >= last:
-            return memoryview(b"")
-        (length,) = struct.unpack_from("<Q", self._buffer, self._starts[last - 1] - 8)
-        end = self._starts[last - 1] + length
-        return memoryview(self._buffer)[self._starts[first] - 8 : end]
-
-    def _at(self, start: int) -> bytes:
-        (length,) = struct.unpack_from("<Q", self._buffer, start - 8)
-        return bytes(self._buffer[start : start + length])
-
-
-class NumberArray(Sequence[float]):
-    """The numbers of a GGUF array, read on demand."""
-
-    __slots__ = ("_buffer", "_count", "_format", "_start")
-
-    def __init__(self, buffer: bytearray, start: int, count: int, code: str) -> None:
-        self._buffer = buffer
-        self._start = start
-        self._count = count
-        self._format = struct.Struct("<" + code)
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> float: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[float]: ...
-    def __getitem__(self, index: int | slice) -> float | list[float]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        if not -self._count <= index < self._count:
-            raise IndexError(index)
-        place = self._start + (index % self._count) * self._format.size
-        value: float = self._format.unpack_from(self._buffer, place)[0]
-        return value
-
-
-Value = int | float | bool | str | StringArray | NumberArray
+Value: TypeAlias = "int | float | bool | str | StringArray | array[Any]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +132,7 @@ class GgufHeader:
     """Everything a GGUF file says before its weights.
 
     Attributes:
-        metadata: key to number, text or lazy array.
+        metadata: key to number, text or array.
         data_offset: where the weights begin, in bytes.
         expected_size: the least size in bytes of a complete file.
     """
@@ -193,7 +162,7 @@ class GgufHeader:
         value = self.metadata.get(key)
         if isinstance(value, int):
             return [value]
-        if isinstance(value, NumberArray):
+        if isinstance(value, array):
             return [int(n) for n in value if isinstance(n, int)]
         return []
 
@@ -371,6 +340,23 @@ def parse_header(
     )
 
 
+def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
+    """Each key's bytes with its value's, as they stand in a file.
+
+    Raises:
+        ModelFileError: its header is damaged.
+    """
+    cursor, found = Cursor(_file_reader(file), None, "the model"), {}
+    _read_version(cursor)
+    _, n_keys = cursor.number("Q"), cursor.number("Q")
+    for _ in range(n_keys):
+        start = cursor.position
+        key = cursor.text(MAX_KEY_LENGTH)
+        _read_value(cursor, cursor.number("I"))
+        found[key] = bytes(cursor.buffer[start : cursor.position])
+    return found
+
+
 def _read_version(cursor: Cursor) -> int:
     if cursor.total is not None and cursor.total < 24:
         head = cursor.peek(24)
@@ -404,7 +390,7 @@ def _read_value(cursor: Cursor, kind: int) -> Value:
     return cursor.scalar(_SCALARS[kind])
 
 
-def _read_array(cursor: Cursor) -> StringArray | NumberArray:
+def _read_array(cursor: Cursor) -> StringArray | array[Any]:
     kind = cursor.number("I")
     count = cursor.number("Q")
     if kind == _STRING:
@@ -412,8 +398,12 @@ def _read_array(cursor: Cursor) -> StringArray | NumberArray:
     if kind not in _SCALARS:  # arrays of arrays among them: ggml refuses those as well
         raise cursor.damaged(f"it has an array of unknown type {kind}")
     code = _SCALARS[kind]
-    start = cursor.skip(count * struct.calcsize("<" + code))
-    return NumberArray(cursor.buffer, start, count, code)
+    numbers = array("B" if code == "?" else code)
+    start = cursor.skip(count * numbers.itemsize)
+    numbers.frombytes(cursor.buffer[start : cursor.position])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def _read_strings(cursor: Cursor, count: int) -> StringArray:
@@ -489,3 +479,39 @@ def _read_tensor(cursor: Cursor) -> TensorInfo:
     if (shape[0] if shape else 1) % block:
         raise cursor.damaged(f"tensor {name!r} has rows that {type_name} cannot hold")
     return TensorInfo(name, shape, type_name, offset, elements // block * block_bytes)
+
+
+def split_names(name: str) -> list[str]:
+    """All parts that belong to the split file `name`; `name` alone when it is not split."""
+    match = SPLIT_NAME.match(name)
+    if match is None:
+        return [name]
+    count, ending = int(match["count"]), name[-5:]
+    return [f"{match['stem']}-{no:05}-of-{count:05}{ending}" for no in range(1, count + 1)]
+
+
+def require_parts(path: Path, count: int) -> tuple[Path, ...]:
+    """Find all `count` parts of the model whose first part is `path`.
+
+    Raises:
+        ModelFileError: a part is missing, or `path` is not named as the first of `count`.
+    """
+    if SPLIT_NAME.match(path.name) is None or len(split_names(path.name)) != count:
+        raise ModelFileError(
+            f"{path} is one of {count} parts, and its name does not say which",
+            f"Give the parts their names back: NAME-00001-of-{count:05}.gguf and so on.",
+        )
+    paths = tuple(path.with_name(name) for name in split_names(path.name))
+    if path != paths[0]:
+        raise ModelFileError(f"{path} is not the first part of its model", f"Name {paths[0]}.")
+    missing = [part.name for part in paths if not part.exists()]
+    if missing:
+        raise ModelFileError(
+            f"{path} has {count} parts and {len(missing)} are missing: {_some(missing)}",
+            "Put all parts into the same folder.",
+        )
+    return paths
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import struct
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,16 +27,22 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import numpy as np
 
 from localspec.errors import UnsupportedModel
-from localspec.pairs.gguf.header import MAGIC, GgufHeader, TensorInfo, read_header
-from localspec.pairs.gguf.types import GGML_TYPES
+from localspec.pairs.gguf.header import (
+    GGML_TYPES,
+    MAGIC,
+    GgufHeader,
+    TensorInfo,
+    raw_metadata,
+    read_header,
+)
+from localspec.private import whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CHUNK_BYTES: Final = 1 << 24
 _TYPE_IDS: Final = {name: number for number, (name, _, _) in GGML_TYPES.items()}
-_UINT32, _FLOAT32, _STRING, _ARRAY = 4, 6, 8, 9
-_SCALAR_BYTES: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_UINT32, _FLOAT32 = 4, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +97,8 @@ def pad(source: Path, out: Path, n_bytes: int, step: int = 32) -> Shape:
     matrices = next(tensor.type for tensor in header.tensors if len(tensor.shape) > 1)
     _, block, block_bytes = GGML_TYPES[_TYPE_IDS[matrices]]
     large = sized(small, n_bytes * block / block_bytes, max(block, step))
-    with (
-        source.open("rb") as weights,
-        tempfile.NamedTemporaryFile(dir=out.parent, prefix=out.name, delete=False) as file,
-    ):
-        try:
-            _write(file.file, header, weights, small, large)  # type: ignore[arg-type]
-            file.close()
-            Path(file.name).replace(out)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    with source.open("rb") as weights, whole_file(out) as file:
+        _write(file, header, weights, small, large)
     return large
 
 
@@ -171,7 +167,7 @@ def _write(
 ) -> None:
     """Write the larger model; a few megabytes of it are in memory at a time."""
     todo = list(_tensors(header, small, large))
-    keys = _metadata(header, weights, large)
+    keys = _metadata(weights, large)
     out.write(MAGIC + struct.pack("<IQQ", 3, len(todo), len(keys)) + b"".join(keys))
     offset = 0
     for _, new in todo:
@@ -250,7 +246,7 @@ def _pieces(
         yield piece
 
 
-def _metadata(header: GgufHeader, file: BinaryIO, large: Shape) -> list[bytes]:
+def _metadata(file: BinaryIO, large: Shape) -> list[bytes]:
     """All keys with their values as they stand in a file, those of sizes with the new ones."""
     numbers = {
         "embedding_length": large.width,
@@ -268,36 +264,8 @@ def _metadata(header: GgufHeader, file: BinaryIO, large: Shape) -> list[bytes]:
     }
     epsilon = "llama.attention.layer_norm_rms_epsilon"
     new[epsilon] = _text(epsilon) + struct.pack("<If", _FLOAT32, large.epsilon)
-    file.seek(0)
-    kept = _raw_metadata(file.read(header.data_offset), len(header.metadata))
+    kept = raw_metadata(file)
     return [raw for key, raw in kept.items() if key not in new] + list(new.values())
-
-
-def _raw_metadata(raw: bytes, count: int) -> dict[str, bytes]:
-    """Each key's bytes with its value's, of a header that has been checked."""
-    found, position = {}, 24
-    for _ in range(count):
-        (length,) = struct.unpack_from("<Q", raw, position)
-        key = raw[position + 8 : position + 8 + length].decode()
-        (kind,) = struct.unpack_from("<I", raw, position + 8 + length)
-        end = _value_end(raw, position + 12 + length, kind)
-        found[key] = raw[position:end]
-        position = end
-    return found
-
-
-def _value_end(raw: bytes, position: int, kind: int) -> int:
-    if kind == _STRING:
-        return position + 8 + int(struct.unpack_from("<Q", raw, position)[0])
-    if kind != _ARRAY:
-        return position + _SCALAR_BYTES[kind]
-    inner, count = struct.unpack_from("<IQ", raw, position)
-    position += 12
-    if inner != _STRING:
-        return position + int(count) * _SCALAR_BYTES[inner]
-    for _ in range(count):
-        position = _value_end(raw, position, _STRING)
-    return position
 
 
 def _text(text: str) -> bytes:

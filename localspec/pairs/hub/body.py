@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from localspec import formats
-from localspec.errors import HubUnavailable
-from localspec.pairs.hub.errors import CONTINUES, NO_HUB
-from localspec.pairs.hub.patience import Interrupted, Patience
-from localspec.pairs.hub.settings import endpoint, headers, timeout_s
+from localspec.errors import AccessDenied, HubError, HubUnavailable
+from localspec.pairs.hub.cache import constants
+from localspec.pairs.hub.patience import CONTINUES, NO_HUB, Interrupted, Patience
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 
+LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
 STEP_S: Final = 0.25
 HEAD_S: Final = 60.0  # for addresses, redirects, certificates and the head of an answer
 MOST_REDIRECTS: Final = 10
@@ -33,74 +33,86 @@ _PIECES: Final = 16  # of 64 KiB, that may come before anybody wants them
 _FOR_ERRORS: Final = ("X-Error-Code", "X-Error-Message", "Retry-After", "X-Request-Id")
 
 
+def endpoint() -> str:
+    """Give the Hub's address, as ``HF_ENDPOINT`` says."""
+    return str(constants().ENDPOINT)
+
+
+def _timeout_s() -> float:
+    """Give the seconds after which the Hub counts as silent."""
+    return float(constants().HF_HUB_DOWNLOAD_TIMEOUT)
+
+
+def headers() -> dict[str, str]:
+    """Give what every request says about us, the access token among it.
+
+    Raises:
+        AccessDenied, HubError: the token cannot be one, or cannot be read.
+    """
+    constants()
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    try:
+        headers: dict[str, str] = build_hf_headers(library_name="localspec")
+        for value in headers.values():
+            value.encode("ascii")
+    except UnicodeEncodeError:
+        raise AccessDenied(
+            "the access token has characters that no token has", f"Check the token: {LOGIN}."
+        ) from None
+    except OSError as error:
+        raise HubError(
+            f"the access token cannot be looked for: {error}",
+            "Check the permissions of HF_HOME, or set HF_HOME to another folder.",
+        ) from None
+    return headers
+
+
 class Body:
-    """The bytes of an answer as they come.
+    """The bytes of one request's answer; redirects are followed.
 
     Attributes:
         start: where in the file they begin.
-        ended: whether the server has sent all that it promised.
     """
 
-    def __init__(self, answer: _Answer, wanted: int, patience: Patience) -> None:
-        self.ended = False
-        self._answer = answer
-        self._patience = patience
-        self.start = _first_byte(answer.head(patience), wanted)
-        self._piece = memoryview(b"")
-        self._heard = self._since = time.monotonic()
-        self._count = 0
-
-    def read_into(self, buffer: memoryview) -> int:
-        """Fill the beginning of `buffer`; return how many bytes came, 0 when none did for a moment.
-
-        Raises:
-            Cancelled: the user wants to stop.
-            Interrupted: the connection broke off, is silent or too slow.
-        """
-        self._patience.check()
-        if not self._piece:
-            piece = self._answer.next(STEP_S)
-            if piece is None:
-                self._require_speed()
-                return 0
-            self.ended = not piece
-            self._piece = memoryview(piece)
-            self._heard = time.monotonic()
-        count = min(len(buffer), len(self._piece))
-        buffer[:count] = self._piece[:count]
-        self._piece = self._piece[count:]
-        self._count += count
-        self._require_speed()
-        return count
-
-    def _require_speed(self) -> None:
-        now = time.monotonic()
-        if now - self._heard > timeout_s() + STEP_S:
-            raise Interrupted(f"{endpoint()} did not answer in time", CONTINUES)
-        if now - self._since > SLOW_S:
-            if self._count < SLOW_BYTES:
-                slow = f"{formats.size(self._count)} in {formats.duration(SLOW_S)}"
-                raise Interrupted(f"{endpoint()} sends only {slow}", CONTINUES)
-            self._since, self._count = now, 0
-
-
-class _Answer:
-    """One request and its answer, in a thread of its own; redirects are followed."""
-
-    def __init__(self, url: str, more: dict[str, str]) -> None:
+    def __init__(self, url: str, more: dict[str, str], patience: Patience) -> None:
+        self.start = 0
         self._url = url
         self._headers = headers() | {"Accept-Encoding": "identity"} | more
+        self._patience = patience
         # Simple queues pass 64 KiB on in a third of the time that one with a bound takes.
         self._come: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(_PIECES):
             self._room.put(None)
         self._unwanted = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="localspec-hub", daemon=True)
+        self._thread = threading.Thread(target=self._receive, name="localspec-hub", daemon=True)
         self._thread.start()
 
-    def head(self, patience: Patience) -> Any:
-        """Wait for the answer's status and headers.
+    def __iter__(self) -> Iterator[bytes]:
+        """Give the pieces to the end as they come, an empty one where none does for a moment.
+
+        Raises:
+            Cancelled: the user wants to stop.
+            Interrupted: the connection broke off, is silent or too slow.
+        """
+        heard = since = time.monotonic()
+        count = 0
+        while (piece := self._next()) != b"":
+            now = time.monotonic()
+            heard = heard if piece is None else now
+            count += len(piece or b"")
+            if now - heard > _timeout_s() + STEP_S:
+                raise _silent()
+            if now - since > SLOW_S:
+                if count < SLOW_BYTES:
+                    slow = f"{formats.size(count)} in {formats.duration(SLOW_S)}"
+                    raise Interrupted(f"{endpoint()} sends only {slow}", CONTINUES)
+                since, count = now, 0
+            yield piece or b""
+
+    def await_head(self, wanted: int) -> None:
+        """Wait for the answer's status and headers; the bytes should begin at `wanted`.
 
         Raises:
             Interrupted: they take too long.
@@ -108,22 +120,10 @@ class _Answer:
             Exception: what the HTTP client raised.
         """
         deadline = time.monotonic() + HEAD_S
-        while (head := self.next(STEP_S)) is None:
-            patience.check()
+        while (head := self._next()) is None:
             if time.monotonic() > deadline:
-                raise Interrupted(f"{endpoint()} did not answer in time", CONTINUES)
-        return head
-
-    def next(self, seconds: float) -> Any:
-        """Give what comes next: the head, pieces, then an empty one; None when nothing does."""
-        try:
-            found = self._come.get(timeout=min(seconds, timeout_s()))
-        except queue.Empty:
-            return None
-        self._room.put(None)
-        if isinstance(found, Exception):
-            raise found
-        return found
+                raise _silent()
+        self.start = _first_byte(head, wanted)
 
     def leave(self) -> None:
         """Have no more of it."""
@@ -131,18 +131,27 @@ class _Answer:
         self._room.put(None)
         self._thread.join(STEP_S)
 
-    def _work(self) -> None:
+    def _next(self) -> Any:
+        """Give what comes next: the head, pieces, then an empty one; None when nothing does."""
+        self._patience.check()
+        try:
+            found = self._come.get(timeout=min(STEP_S, _timeout_s()))
+        except queue.Empty:
+            return None
+        self._room.put(None)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _receive(self) -> None:
         try:
             response = self._open()
-            try:
+            with contextlib.closing(response):
                 _require_good(response)
                 self._put(response)
-                for piece in response.iter_raw():
-                    if piece:
-                        self._put(piece)
+                for piece in filter(None, response.iter_raw()):
+                    self._put(piece)
                 self._put(b"")
-            finally:
-                response.close()
         except _Unwanted:
             pass
         except Exception as error:
@@ -153,7 +162,7 @@ class _Answer:
 
         session = get_session()
         request = session.build_request(
-            "GET", self._url, headers=self._headers, timeout=timeout_s()
+            "GET", self._url, headers=self._headers, timeout=_timeout_s()
         )
         for _ in range(MOST_REDIRECTS):
             response = session.send(request, stream=True, follow_redirects=False)
@@ -175,20 +184,22 @@ class _Unwanted(Exception):
 
 
 @contextlib.contextmanager
-def opened(
-    url: str, patience: Patience, *, start: int = 0, more: dict[str, str] | None = None
-) -> Iterator[Body]:
-    """Open the body of `url` with some more headers; it is expected to begin at `start`.
+def opened(url: str, patience: Patience, start: int = 0, stop: int | None = None) -> Iterator[Body]:
+    """Open the bytes of `url` from `start` up to `stop` (its end when None).
+
+    They may begin at 0 all the same: some servers know no ranges.
 
     Raises:
-        Exception: what `hub.errors.translated` turns into the errors people meet.
+        Exception: what `client.translated` turns into the errors people meet.
         Cancelled: the user wants to stop.
     """
-    answer = _Answer(url, more or {})
+    wanted = f"bytes={start}-{'' if stop is None else stop - 1}"
+    body = Body(url, {"Range": wanted} if start or stop is not None else {}, patience)
     try:
-        yield Body(answer, start, patience)
+        body.await_head(start)
+        yield body
     finally:
-        answer.leave()
+        body.leave()
 
 
 def document(url: str, patience: Patience, limit: int) -> bytes:
@@ -198,16 +209,19 @@ def document(url: str, patience: Patience, limit: int) -> bytes:
         Exception: as `opened`; HubUnavailable where it is larger, Interrupted where it is slow.
     """
     deadline, got = time.monotonic() + HEAD_S, bytearray()
-    block = memoryview(bytearray(1 << 16))
     with opened(url, patience) as body:
-        while not body.ended:
-            got += block[: body.read_into(block)]
+        for piece in body:
+            got += piece
             if len(got) > limit:
                 size = formats.size(limit)
                 raise HubUnavailable(f"{endpoint()} answers with more than {size}", NO_HUB)
             if time.monotonic() > deadline:
-                raise Interrupted(f"{endpoint()} did not answer in time", CONTINUES)
+                raise _silent()
     return bytes(got)
+
+
+def _silent() -> Interrupted:
+    return Interrupted(f"{endpoint()} did not answer in time", CONTINUES)
 
 
 def _require_good(response: Any) -> None:

@@ -12,12 +12,12 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from localspec.errors import HubError, NotOnHub
-from localspec.pairs import folders, quants
-from localspec.pairs.hub.settings import cache_folder, links_wanted
-from localspec.private import write_atomically
+from localspec.errors import HubError, NotOnHub, UsageError
+from localspec.pairs import folders, references
+from localspec.private import write_whole
+from localspec.safe_text import reason
 
 if TYPE_CHECKING:
     from localspec.pairs.hub.client import RemoteFile
@@ -25,6 +25,27 @@ if TYPE_CHECKING:
     from localspec.pairs.references import Reference
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
+
+
+def constants() -> Any:
+    """Give the library's settings; it reads the environment when it is loaded first.
+
+    Raises:
+        UsageError: one of the HF_* variables makes no sense.
+    """
+    try:
+        from huggingface_hub import constants as found
+    except ValueError as error:
+        raise UsageError(
+            f"one of the HF_* environment variables cannot be used: {reason(error)}",
+            "Correct it, or unset it.",
+        ) from None
+    return found
+
+
+def cache_folder() -> Path:
+    """Give the Hub cache's folder, as ``HF_HUB_CACHE`` and ``HF_HOME`` and the defaults say."""
+    return Path(constants().HF_HUB_CACHE).absolute()  # as the records of pairs have it
 
 
 def repo_folder(repo: str) -> Path:
@@ -95,8 +116,8 @@ def locked(
         yield
 
 
-def prepare(file: RemoteFile) -> Path:
-    """Make the cache's folders for `file`; return the folder of its blob.
+def prepare(file: RemoteFile) -> None:
+    """Make the cache's folders for `file`.
 
     Raises:
         OSError: they cannot be made.
@@ -109,19 +130,15 @@ def prepare(file: RemoteFile) -> Path:
                 f"{folder} is a link that leads out of the cache", f"Remove it from {cache}."
             )
         folder.mkdir(parents=True, exist_ok=True)
-    return blob_path(file).parent
 
 
-def publish(file: RemoteFile, complete: Path | None, revision: str) -> Path:
+def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
     """Put a complete, verified file where the library and llama.cpp will find it.
 
     Args:
         file: what it is.
         complete: its bytes, to be moved into place; None when the blob is there already.
         revision: the branch or tag that was asked for.
-
-    Returns:
-        The file's path under its own name.
     """
     blob, pointer = blob_path(file), snapshot_path(file)
     if complete is not None:
@@ -129,7 +146,6 @@ def publish(file: RemoteFile, complete: Path | None, revision: str) -> Path:
     if not _leads_to(pointer, blob):
         _link(pointer, blob)
     note_revision(file, revision)
-    return pointer
 
 
 def note_revision(file: RemoteFile, revision: str) -> None:
@@ -137,7 +153,7 @@ def note_revision(file: RemoteFile, revision: str) -> None:
     if revision != file.commit:
         ref = repo_folder(file.repo) / "refs" / revision
         ref.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(ref, file.commit)
+        write_whole(ref, file.commit)
 
 
 def _leads_to(pointer: Path, blob: Path) -> bool:
@@ -150,7 +166,7 @@ def _link(pointer: Path, blob: Path) -> None:
     aside = pointer.with_name(f".{pointer.name[:100]}.{os.getpid()}")
     aside.unlink(missing_ok=True)
     try:
-        if not links_wanted():
+        if constants().HF_HUB_DISABLE_SYMLINKS:
             raise OSError
         aside.symlink_to(os.path.relpath(blob, pointer.parent))
     except (OSError, NotImplementedError):  # Windows grants it to few
@@ -180,7 +196,7 @@ def find(reference: Reference) -> list[Path]:
             if folders.is_file(path)  # a link whose blob is gone is none
         }
         with contextlib.suppress(NotOnHub):
-            return [files[name] for name in quants.choose(files, reference)]
+            return [files[name] for name in references.choose(files, reference)]
     return []
 
 

@@ -17,16 +17,24 @@ from urllib.parse import quote
 import msgspec
 
 from localspec.errors import (
+    AccessDenied,
+    BadReference,
     HubError,
+    HubOffline,
     HubUnavailable,
     NotOnHub,
 )
 from localspec.limits import LARGEST_FILE
 from localspec.pairs import references
-from localspec.pairs.hub.body import Body, document, opened
-from localspec.pairs.hub.errors import NO_HUB, translated
-from localspec.pairs.hub.patience import Patience, retried
-from localspec.pairs.hub.settings import endpoint, headers
+from localspec.pairs.hub.body import LOGIN, Body, document, endpoint, headers, opened
+from localspec.pairs.hub.patience import (
+    CONTINUES,
+    NO_HUB,
+    Interrupted,
+    Patience,
+    Unreachable,
+    retried,
+)
 from localspec.pairs.references import Reference
 from localspec.safe_text import one_line, reason
 
@@ -35,6 +43,7 @@ from localspec.safe_text import one_line, reason
 MOST_TOLD: Final = 16_000_000  # bytes about one repository; the largest have two million
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # states that pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,7 @@ def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
     url = f"{endpoint()}/api/models/{reference.repo}/revision/{revision}?blobs=true"
 
     def ask() -> bytes:
-        with translated(reference.repo, reference):
+        with translated(reference):
             return document(url, patience, MOST_TOLD)
 
     told = retried(ask, patience)
@@ -204,12 +213,8 @@ def open_body(
     from huggingface_hub import hf_hub_url
 
     url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=endpoint())
-    wanted = f"bytes={start}-{'' if stop is None else stop - 1}"
-    more = {"Range": wanted} if start or stop is not None else {}
-    with (
-        translated(file.repo, Reference(file.repo, file.name)),
-        opened(url, patience, start=start, more=more) as body,
-    ):
+    named = Reference(file.repo, file.name)
+    with translated(named), opened(url, patience, start, stop) as body:
         yield body
 
 
@@ -224,12 +229,99 @@ def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> 
         return b""
 
     def read() -> bytes:
-        stop = min(offset + size, file.size)
+        stop, got = min(offset + size, file.size), bytearray()
         with open_body(file, patience, offset, stop) as body:
-            got = bytearray(stop - body.start)
-            view, count = memoryview(got), 0
-            while count < len(got) and not body.ended:
-                count += body.read_into(view[count:])
-        return bytes(view[offset - body.start : count])
+            for piece in body:
+                got += piece
+                if body.start + len(got) >= stop:
+                    break
+        return bytes(got[offset - body.start : stop - body.start])
 
     return retried(read, patience)
+
+
+@contextlib.contextmanager
+def translated(reference: Reference) -> Iterator[None]:
+    """Turn what the library and its HTTP client raise into the errors people meet."""
+    from huggingface_hub import errors
+    from huggingface_hub.utils import HFValidationError, httpx  # type: ignore[attr-defined]
+
+    repo = reference.repo
+    try:
+        yield
+    except errors.OfflineModeIsEnabled:
+        raise HubOffline(
+            f"{repo} cannot be looked up: offline mode is on", "Unset HF_HUB_OFFLINE."
+        ) from None
+    except errors.HfHubHTTPError as error:
+        raise _from_status(error, reference) from None
+    except HFValidationError:
+        raise BadReference(f"{repo!r} is no repository's name", "Write user/repo.") from None
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+        raise Unreachable(
+            f"{_host(error)} cannot be reached: {reason(error)}",
+            "Check the network; what is on this disk already works without it.",
+        ) from None
+    except httpx.TimeoutException as error:
+        raise Interrupted(
+            f"{_host(error)} did not answer in time", "Run the same command again."
+        ) from None
+    except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+        raise Interrupted(
+            f"the connection to {_host(error)} broke off: {reason(error)}",
+            CONTINUES,
+        ) from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise HubUnavailable(f"{endpoint()} cannot be used: {reason(error)}", NO_HUB) from None
+
+
+def _host(error: Any) -> str:
+    """Name who did not answer: the Hub, or the storage it sent us to."""
+    with contextlib.suppress(AttributeError, RuntimeError):  # no request is known
+        return str(error.request.url.netloc.decode("ascii", "replace"))
+    return endpoint()
+
+
+def _from_status(error: Any, reference: Reference) -> HubError:
+    from huggingface_hub import errors
+
+    repo = reference.repo
+    if isinstance(error, errors.GatedRepoError):
+        return AccessDenied(
+            f"{repo} is gated: its owner wants you to accept terms first",
+            f"Accept them at {endpoint()}/{repo}, then {LOGIN}.",
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return NotOnHub(
+            f"{repo} has no revision {reference.revision or 'main'}", "Leave the @revision out."
+        )
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return NotOnHub(f"{repo} has no file {reference.file}", "Check the file's name.")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return NotOnHub(
+            f"there is no repository {repo}, or it is private",
+            f"Check the spelling; for a private one, {LOGIN}.",
+        )
+    return _from_plain_status(error.response.status_code, repo, error)
+
+
+def _from_plain_status(status: int, repo: str, error: Any) -> HubError:
+    if status in (401, 403):
+        return AccessDenied(
+            f"the Hub refuses this access token for {repo} (status {status})",
+            f"Check the token: {LOGIN}; unset HF_TOKEN to go without one.",
+        )
+    if status in _PASSING:
+        what = "asks for fewer requests" if status == 429 else "has a fault of its own"
+        return Interrupted(
+            f"{endpoint()} {what} (status {status})",
+            "Run the same command again in a while: it continues where it stopped.",
+            _retry_after(error.response.headers.get("Retry-After", "")),
+        )
+    if status == 404:
+        return NotOnHub(f"{repo} is not at {endpoint()}", "Check the spelling.")
+    return HubUnavailable(f"{endpoint()} refuses the request (status {status})", NO_HUB)
+
+
+def _retry_after(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d{1,6}", text) else None

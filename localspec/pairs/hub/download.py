@@ -11,9 +11,7 @@ import contextlib
 import errno
 import hashlib
 import os
-import queue
 import stat
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,19 +22,12 @@ from localspec import formats
 from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
-from localspec.pairs.hub import settings as hub_settings
-from localspec.pairs.hub.body import Body
 from localspec.pairs.hub.client import RemoteFile
-from localspec.pairs.hub.errors import CONTINUES
-from localspec.pairs.hub.patience import Interrupted, Patience, Unreachable
+from localspec.pairs.hub.patience import CONTINUES, Interrupted, Patience, Unreachable
 
 # The library's tools list and clean up what ends in .incomplete.
 PART_ENDING: Final = ".part.incomplete"
 _HASH_BLOCK: Final = 1 << 20
-_BLOCK: Final = 4 << 20
-_BLOCKS: Final = 3
-# Larger writes took up to four times the processor time, as measured on Linux with ext4.
-_WRITE_BLOCK: Final = 1 << 18
 _PUSH_EVERY: Final = 8 << 20
 _MUCH: Final = 16 << 20
 _LITTLE: Final = 1 << 16  # an attempt that brings no more is one in vain
@@ -133,8 +124,7 @@ def _disk_error(file: RemoteFile, error: OSError) -> HubError:
             "Make room, then run the same command again: it continues where it stopped.",
         )
     return HubError(
-        f"{file.name} cannot be written to {hub_settings.cache_folder()}:"
-        f" {error.strerror or error}",
+        f"{file.name} cannot be written to {hub_cache.cache_folder()}: {error.strerror or error}",
         "Check the folder's permissions, or set HF_HOME to another.",
     )
 
@@ -237,41 +227,26 @@ class _Fetching:
 
     def _fetch_once(self, handle: int, digest: Any) -> None:
         self._patience.check()
-        with (
-            hub.open_body(self._file, self._patience, self._done) as body,
-            _Hasher(digest) as hasher,
-        ):
-            self._skip(body, hasher)
+        with hub.open_body(self._file, self._patience, self._done) as body:
             os.lseek(handle, self._done, os.SEEK_SET)
-            while self._done < self._file.size and not body.ended:
-                self._take(body, handle, hasher)
-        if self._done < self._file.size:
-            raise Interrupted("the connection broke off", CONTINUES)
+            here = self._done - body.start  # a server that knows no ranges begins at 0
+            for piece in body:
+                new = memoryview(piece)[here : here + self._file.size - self._done]
+                here = max(0, here - len(piece))
+                self._keep(handle, new, digest)
+                if self._done == self._file.size:
+                    return
+        raise Interrupted("the connection broke off", CONTINUES)
 
-    def _skip(self, body: Body, hasher: _Hasher) -> None:
-        """Pass over what is here already: a server that knows no ranges begins at 0."""
-        left = self._done - body.start
-        block = hasher.block()
-        while left and not body.ended:
-            left -= body.read_into(block[:left])
-        hasher.put(block[:0])
-
-    def _take(self, body: Body, handle: int, hasher: _Hasher) -> None:
-        """Receive, write and hash one block, or as much of it as comes in a moment."""
-        block = hasher.block()[: self._file.size - self._done]
-        filled, begun = 0, time.monotonic()
-        try:
-            while filled < len(block) and not body.ended:
-                count = body.read_into(block[filled:])
-                filled += count
-                if not count or time.monotonic() - begun > _REPORT_EVERY_S:
-                    break
-        finally:  # what came before a break is worth keeping
-            _write(handle, block[:filled])
-            hasher.put(block[:filled])
-            _push_out(handle, self._done, self._done + filled)
-            self._done += filled
-            self._fetched += filled
+    def _keep(self, handle: int, piece: memoryview, digest: Any) -> None:
+        """Write and hash what came."""
+        left = piece
+        while left:
+            left = left[os.write(handle, left) :]
+        digest.update(piece)
+        _push_out(handle, self._done, self._done + len(piece))
+        self._done += len(piece)
+        self._fetched += len(piece)
         if time.monotonic() - self._told > _REPORT_EVERY_S:
             self.tell("fetching")
 
@@ -285,11 +260,6 @@ def new_digest(file: RemoteFile) -> Any:
     return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
 
 
-def _write(handle: int, block: memoryview) -> None:
-    while block:
-        block = block[os.write(handle, block[:_WRITE_BLOCK]) :]
-
-
 def _push_out(handle: int, begin: int, end: int) -> None:
     """Have the system write to the disk already, now and then, so that fsync finds little to do.
 
@@ -300,39 +270,3 @@ def _push_out(handle: int, begin: int, end: int) -> None:
         begin -= begin % _PUSH_EVERY
         with contextlib.suppress(OSError):  # some file systems take no advice
             os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_DONTNEED)
-
-
-class _Hasher:
-    """Hashes in a thread of its own, so that the network need not wait for it.
-
-    The blocks go round: to receive each into new memory costs much time in page faults.
-    """
-
-    def __init__(self, digest: Any) -> None:
-        self._digest = digest
-        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        for _ in range(_BLOCKS):
-            self._free.put(bytearray(_BLOCK))
-        self._full: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="localspec-hasher", daemon=True)
-
-    def __enter__(self) -> _Hasher:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self._full.put(None)
-        self._thread.join()
-
-    def block(self) -> memoryview:
-        """Give a block to be filled; wait until one is free."""
-        return memoryview(self._free.get())
-
-    def put(self, part: memoryview) -> None:
-        """Hash `part`, the beginning of a block that `block` gave, and free that block."""
-        self._full.put(part)
-
-    def _work(self) -> None:
-        while (part := self._full.get()) is not None:
-            self._digest.update(part)
-            self._free.put(part.obj)

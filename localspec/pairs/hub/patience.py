@@ -14,6 +14,9 @@ T = TypeVar("T")
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 LONGEST_PAUSE: Final = 60.0
 
+CONTINUES: Final = "Run the same command again: it continues where it stopped."
+NO_HUB: Final = "Check HF_ENDPOINT, and any proxy or firewall between here and the Hub."
+
 
 class Interrupted(HubUnavailable):
     """A failure that may pass: a cut connection, a timeout, a busy server.

@@ -23,7 +23,7 @@ _MAX_LAYERS: Final = 512  # llama.cpp loads no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ModelFacts:
     """What a header says of sizes.
 
     Attributes:
@@ -64,7 +64,7 @@ class Facts:
         return len(self.layer_weights)
 
 
-def facts(header: GgufHeader, more_bytes: int = 0) -> Facts:
+def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
     """Read the sizes from a header; `more_bytes` are weights in later parts of a split model."""
     layers = min(_number(header, "block_count"), _MAX_LAYERS)
     heads = max(header.integers(header.arch_key("attention.head_count")), default=0)
@@ -75,7 +75,7 @@ def facts(header: GgufHeader, more_bytes: int = 0) -> Facts:
     per_layer, other, output, tied = _weights(header, layers, trunk, more_bytes)
     head_widths = _head_widths(header, layers, width)
     window = _number(header, "attention.sliding_window")
-    return Facts(
+    return ModelFacts(
         architecture=header.architecture,
         trained=_number(header, "context_length"),
         vocab=len(header.tokens or ()) or _number(header, "vocab_size"),

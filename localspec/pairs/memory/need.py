@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from localspec.limits import MAX_BATCH_OUTPUTS
-from localspec.pairs.gguf.types import GGML_TYPES
-from localspec.pairs.memory.facts import Facts
+from localspec.pairs.gguf.header import GGML_TYPES
+from localspec.pairs.memory.facts import ModelFacts
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
@@ -98,7 +98,7 @@ class Need:
         return self.host_cache + self.host_buffers
 
 
-def need(model: Facts, setup: Setup) -> Need:
+def need(model: ModelFacts, setup: Setup) -> Need:
     """Count what `model` takes when it is run as `setup` says."""
     all_layers = model.layers + 1
     on_device = all_layers if setup.gpu_layers < 0 else min(setup.gpu_layers, all_layers)
@@ -125,7 +125,7 @@ def need(model: Facts, setup: Setup) -> Need:
     )
 
 
-def _caches(model: Facts, setup: Setup) -> list[int]:
+def _caches(model: ModelFacts, setup: Setup) -> list[int]:
     """Bytes of each layer's cache."""
     n = _padded(setup.n_ctx)
     most = max((value for _, value in model.kv_widths), default=0)
@@ -147,19 +147,19 @@ def _row_bytes(elements: int, kind: str) -> int:
     return -(-elements // block) * n_bytes
 
 
-def _state_bytes(model: Facts, setup: Setup) -> int:
+def _state_bytes(model: ModelFacts, setup: Setup) -> int:
     """The states, and llama.cpp's snapshots of them."""
     elements, layers = model.state
     copies = 1 + (setup.snapshots if model.architecture in _WITH_SNAPSHOTS else 0)
     return elements * layers * _F32 * copies
 
 
-def _copy(model: Facts) -> int:
+def _copy(model: ModelFacts) -> int:
     """Our own copy of a state, to go back to."""
     return model.state[0] * model.state[1] * _F32
 
 
-def _compute(model: Facts, setup: Setup) -> int:
+def _compute(model: ModelFacts, setup: Setup) -> int:
     n_ctx = _padded(setup.n_ctx)
     batch = min(setup.n_batch, setup.n_ctx)
     attends = any(key for key, _ in model.kv_widths)
@@ -174,7 +174,7 @@ def _compute(model: Facts, setup: Setup) -> int:
     return max(layer, logits, _LEAST_COMPUTE)
 
 
-def _converted(model: Facts, setup: Setup) -> int:
+def _converted(model: ModelFacts, setup: Setup) -> int:
     """A layer's cache once more in f16: flash attention takes no f32."""
     key, value = max(model.kv_widths, default=(0, 0))
     n = (key if setup.cache_k == "f32" else 0) + (value if setup.cache_v == "f32" else 0)

@@ -7,7 +7,7 @@ from typing import Final
 
 from localspec import machine
 from localspec.errors import OutOfMemory
-from localspec.pairs.memory.facts import Facts
+from localspec.pairs.memory.facts import ModelFacts
 from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.need import Setup, need
 from localspec.pairs.memory.placement import (
@@ -56,8 +56,8 @@ class Outlook:
 
 
 def look(
-    target: Facts,
-    draft: Facts | None,
+    target: ModelFacts,
+    draft: ModelFacts | None,
     free: Free | None = None,
     n_ctx: int | None = None,
     disk: DiskSpeed = unmeasured,
@@ -89,14 +89,14 @@ def look(
     return Outlook(found, refusal, n_ctx, fit)
 
 
-def _fits(target: Facts, draft: Facts | None, free: Free, wishes: Wishes) -> bool:
+def _fits(target: ModelFacts, draft: ModelFacts | None, free: Free, wishes: Wishes) -> bool:
     try:
         return not plan(target, draft, free, wishes).from_disk
     except OutOfMemory:
         return False
 
 
-def counted(target: Facts, draft: Facts | None) -> Fit:
+def counted(target: ModelFacts, draft: ModelFacts | None) -> Fit:
     """The fit for lists: with 4,096 tokens, or fewer where the target knows no more.
 
     A list loads no driver to ask about accelerators: it counts the main memory alone.

@@ -13,7 +13,7 @@ from typing import Final
 
 from localspec import formats
 from localspec.errors import OutOfMemory, UsageError
-from localspec.pairs.memory.facts import Facts
+from localspec.pairs.memory.facts import ModelFacts
 from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.need import Need, Setup, block_of, need
 
@@ -131,8 +131,8 @@ class MemoryPlan:
 
 
 def plan(
-    target: Facts,
-    draft: Facts | None,
+    target: ModelFacts,
+    draft: ModelFacts | None,
     free: Free,
     wishes: Wishes,
     disk: DiskSpeed = unmeasured,
@@ -156,13 +156,13 @@ def plan(
     return _Planner(target, draft, free, wishes, disk).plan()
 
 
-def usual_context(target: Facts) -> int:
+def usual_context(target: ModelFacts) -> int:
     """The context that is chosen where there is room."""
     return min(target.trained or DEFAULT_CTX, DEFAULT_CTX)
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _ContextChoice:
     """A context size and cache types to try."""
 
     n_ctx: int
@@ -174,8 +174,8 @@ class _Candidate:
 class _Planner:
     """Two models, what is free, and what the user has decided."""
 
-    target: Facts
-    draft: Facts | None
+    target: ModelFacts
+    draft: ModelFacts | None
     free: Free
     wishes: Wishes
     disk: DiskSpeed = unmeasured
@@ -206,7 +206,7 @@ class _Planner:
             return None
         return replace(found, from_disk=found.host + PROGRAM - self.free.ram)
 
-    def candidates(self) -> Iterator[_Candidate]:
+    def candidates(self) -> Iterator[_ContextChoice]:
         """From the best to the least."""
         wishes = self.wishes
         sizes, n = [], wishes.n_ctx or usual_context(self.target)
@@ -222,11 +222,11 @@ class _Planner:
             kinds.append((SMALLER_CACHE, SMALLER_CACHE))
         large = [n for n in sizes if n >= USUAL_CTX] or sizes[:1]
         small = sizes[len(large) :]
-        yield from (_Candidate(n, *kinds[0]) for n in large)
-        yield from (_Candidate(large[-1], *kind) for kind in kinds[1:])
-        yield from (_Candidate(n, *kind) for n in small for kind in kinds)
+        yield from (_ContextChoice(n, *kinds[0]) for n in large)
+        yield from (_ContextChoice(large[-1], *kind) for kind in kinds[1:])
+        yield from (_ContextChoice(n, *kind) for n in small for kind in kinds)
 
-    def placed(self, what: _Candidate) -> MemoryPlan:
+    def placed(self, what: _ContextChoice) -> MemoryPlan:
         """Both models with this context, as many layers on accelerators as these hold.
 
         The draft comes first: it reads all its weights for every token that it guesses, and is
@@ -348,12 +348,12 @@ class _Planner:
         )
 
 
-def holds(kind: str, model: Facts) -> bool:
+def holds(kind: str, model: ModelFacts) -> bool:
     """Whether `model` can cache both keys and values in `kind`: its heads are whole blocks."""
     return not any(width % block_of(kind) for width in model.head_widths)
 
 
-def _require_cache_types(name: str, model: Facts, wishes: Wishes) -> None:
+def _require_cache_types(name: str, model: ModelFacts, wishes: Wishes) -> None:
     kinds = (wishes.cache_k, wishes.cache_v)
     if wishes.flash is not False:
         for letter, kind, width in zip("kv", kinds, model.head_widths, strict=True):
@@ -380,7 +380,9 @@ def _too_many_layers(model: str, needed: int, there: int) -> OutOfMemory:
     )
 
 
-def _on_device(model: Facts, setup: Setup, room: int, asked: int | None, *, whole: bool) -> Setup:
+def _on_device(
+    model: ModelFacts, setup: Setup, room: int, asked: int | None, *, whole: bool
+) -> Setup:
     """`setup` with the layers that `room` holds; all or none where it must stay `whole`."""
     if asked is not None:
         return replace(setup, gpu_layers=asked if room else 0)

@@ -43,7 +43,7 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Grid:
     """Cells by row; the first row is the head."""
 
     rows: tuple[tuple[Content, ...], ...]
@@ -59,7 +59,7 @@ class Gap:
     """An empty line."""
 
 
-Body: TypeAlias = Paragraph | Code | Table | Rule | Gap
+Body: TypeAlias = Paragraph | Code | Grid | Rule | Gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _body_lines(body: Body, room: int) -> Sequence[Content]:
             return text.wrap(room)
         case Code(lines):
             return _code_lines(lines, room)
-        case Table(rows):
+        case Grid(rows):
             return _table_lines(rows, room)
         case Rule():
             return [Content.styled("─" * room, _RULE)]

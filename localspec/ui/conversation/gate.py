@@ -65,8 +65,9 @@ class Gate:
 
     def edit(self, node: str | None) -> None:
         """Let the next question be another version of `node`, or a new one."""
-        self._editing = node
-        self._changed()
+        if node != self._editing:
+            self._editing = node
+            self._changed()
 
     def refuse(self) -> None:
         """Say what has to end first."""

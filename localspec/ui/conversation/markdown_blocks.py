@@ -21,7 +21,7 @@ from textual.highlight import highlight
 
 from localspec.safe_text import safe
 from localspec.ui.bases import MUTED
-from localspec.ui.conversation.blocks import Block, Code, Frame, Gap, Paragraph, Rule, Table
+from localspec.ui.conversation.blocks import Block, Code, Frame, Gap, Grid, Paragraph, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -207,7 +207,7 @@ class _Builder:
 
     def _on_table_close(self, token: Token) -> None:
         self._in_table = False
-        self._emit(Table(tuple(tuple(row) for row in self._rows)))
+        self._emit(Grid(tuple(tuple(row) for row in self._rows)))
 
 
 def code_lines(code: str, language: str) -> tuple[Content, ...]:

@@ -69,7 +69,7 @@ class History:
         return self._unsent if at_end else self._sent[self._position]
 
 
-class Prompt(TextArea):
+class PromptArea(TextArea):
     """A text area that sends on Enter and breaks the line on Shift+Enter, Ctrl+J or Alt+Enter.
 
     Args:
@@ -89,7 +89,7 @@ class Prompt(TextArea):
 
         text: str
 
-    class Refused(Message):
+    class NotAccepted(Message):
         """Enter was pressed and the text stays: it may not be sent now."""
 
     @dataclass
@@ -142,7 +142,7 @@ class Prompt(TextArea):
         """Send what is typed, if it may be sent now."""
         text = self.text.strip()
         if not self._accepts(text):
-            self.post_message(self.Refused())
+            self.post_message(self.NotAccepted())
             return
         # Cleared here and not where the message arrives: keys typed on must survive.
         if text:
@@ -200,7 +200,7 @@ class Prompt(TextArea):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Suggestion:
     """One way to go on.
 
     Attributes:
@@ -214,17 +214,17 @@ class Candidate:
     meaning: str = ""
 
 
-def candidates(text: str, commands: Sequence[Command]) -> list[Candidate]:
+def candidates(text: str, commands: Sequence[Command]) -> list[Suggestion]:
     """How `text`, with the cursor at its end, may go on."""
     if mention := _MENTION.match(text):
         start = text[: len(text) - len(mention[1])]
-        return [Candidate(start + path, path) for path in paths(mention[1])]
+        return [Suggestion(start + path, path) for path in paths(mention[1])]
     if not text.startswith("/") or text.startswith("//") or "\n" in text:
         return []
     name, space, argument = text[1:].partition(" ")
     if not space:
         return [
-            Candidate(
+            Suggestion(
                 f"/{one.name} " if one.argument else f"/{one.name}",
                 f"/{one.name} {one.argument}".rstrip(),
                 one.meaning,
@@ -233,11 +233,11 @@ def candidates(text: str, commands: Sequence[Command]) -> list[Candidate]:
             if one.name.startswith(name.lower()) and one.name != name
         ]
     if name in _PATH_COMMANDS:
-        return [Candidate(f"/{name} {path}", path) for path in paths(argument)]
+        return [Suggestion(f"/{name} {path}", path) for path in paths(argument)]
     known = next((one for one in commands if one.name == name), None)
     words = re.findall(r"[a-z][a-z-]*", known.argument) if known is not None else []
     return [
-        Candidate(f"/{name} {word}", word)
+        Suggestion(f"/{name} {word}", word)
         for word in words
         if word.startswith(argument) and word != argument
     ]
@@ -268,7 +268,7 @@ class Completion(Static):
     def __init__(self, commands: Sequence[Command], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__("", markup=False, id=id)
         self._commands = commands
-        self._found: list[Candidate] = []
+        self._found: list[Suggestion] = []
         self._at = -1
         self.display = False
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.chat.history import exchange, parameters
-from localspec.chat.history.records import PairReference, Stored
+from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError, in_words
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from localspec.chat.history.keeper import Keeper
     from localspec.chat.history.record import Record
     from localspec.chat.history.store import Store
-    from localspec.process.client import Engine
+    from localspec.process.client import EngineClient
     from localspec.ui.conversation.gate import Gate
-    from localspec.ui.conversation.prompt import Prompt
+    from localspec.ui.conversation.prompt import PromptArea
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.conversation.turns import Turns
 
@@ -51,10 +51,10 @@ class Shelf:
         record: Record,
         resume: str | None,
         gate: Gate,
-        engine: Engine,
+        engine: EngineClient,
         turns: Turns,
         transcript: Transcript,
-        prompt: Prompt,
+        prompt: PromptArea,
     ) -> None:
         self._keeper = keeper
         self._resume = resume

@@ -24,7 +24,7 @@ from localspec.ui.bases import Plain, PlainScrollBar
 from localspec.ui.conversation.items import Answer, Figures, Item, Notice, Question, Welcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from textual import events
     from textual.content import Content
@@ -228,17 +228,17 @@ class Transcript(ScrollView, Plain, can_focus=False):
     def show_origins(self, by_origin: bool) -> None:
         """Switch all answers, and those to come."""
         self.by_origin = by_origin
-        for item in self.items:
-            if isinstance(item, Answer):
-                item.show_origins(by_origin)
-        self._measure(0)
+        self._each_answer(lambda answer: answer.show_origins(by_origin))
 
     def show_thoughts(self, shown: bool) -> None:
         """Open or fold the thoughts of all answers, and of those to come."""
         self.thoughts_shown = shown
+        self._each_answer(lambda answer: answer.show_thoughts(shown))
+
+    def _each_answer(self, change: Callable[[Answer], None]) -> None:
         for item in self.items:
             if isinstance(item, Answer):
-                item.show_thoughts(shown)
+                change(item)
         self._measure(0)
 
     def _new_answer(self, spans: Iterable[Span] = ()) -> Answer:

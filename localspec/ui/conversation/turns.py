@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from localspec.chat.history.record import Record
     from localspec.chat.settings import ChatSettings
-    from localspec.process.client import Engine
+    from localspec.process.client import EngineClient
     from localspec.ui.conversation.items import Answer
-    from localspec.ui.conversation.prompt import Prompt
+    from localspec.ui.conversation.prompt import PromptArea
     from localspec.ui.conversation.stream import Stream
     from localspec.ui.conversation.transcript import Shown, Transcript
     from localspec.ui.panel.dashboard import Dashboard
@@ -43,11 +43,11 @@ class Turns:
         self,
         *,
         gate: Gate,
-        engine: Engine,
+        engine: EngineClient,
         record: Record,
         stream: Stream,
         transcript: Transcript,
-        prompt: Prompt,
+        prompt: PromptArea,
         dashboard: Dashboard,
     ) -> None:
         self._gate = gate

@@ -30,7 +30,7 @@ Piece: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RoundTokens:
     """One round as the strips draw it: token counts."""
 
     accepted: int
@@ -103,7 +103,7 @@ def stacked_bar(parts: Sequence[tuple[int, str, str]], width: int) -> Content:
     )
 
 
-def round_columns(rounds: Sequence[Outcome], width: int, height: int) -> list[Content]:
+def round_columns(rounds: Sequence[RoundTokens], width: int, height: int) -> list[Content]:
     """The last rounds as columns of tokens that grow upwards, newest on the right.
 
     A column taller than `height` loses its rejected tokens first, then its accepted ones.
@@ -117,7 +117,7 @@ def round_columns(rounds: Sequence[Outcome], width: int, height: int) -> list[Co
     return lines
 
 
-def _fit(outcome: Outcome, height: int) -> str:
+def _fit(outcome: RoundTokens, height: int) -> str:
     marks = outcome.marks
     if len(marks) <= height:
         return marks

@@ -12,6 +12,7 @@ from textual.content import Content
 from localspec import formats
 from localspec.chat.figures import Figures
 from localspec.chat.wording import gamma_words
+from localspec.engine.stats import Speedup
 from localspec.safe_text import one_line
 from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.panel import drawing
@@ -37,7 +38,7 @@ class PanelState:
     stored: Mapping[str, Any] = field(default_factory=dict)
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
     acceptances: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
-    rounds: deque[drawing.Outcome] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
+    rounds: deque[drawing.RoundTokens] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
 
     def take(self, figures: Figures) -> None:
         """Accept fresh figures; the speed is remembered while an answer runs."""
@@ -79,10 +80,10 @@ class PanelState:
         )
 
 
-def outcome(done: Round) -> drawing.Outcome:
+def outcome(done: Round) -> drawing.RoundTokens:
     """A round as the strips draw it."""
     own = done.emitted - done.from_draft
-    return drawing.Outcome(
+    return drawing.RoundTokens(
         accepted=done.from_draft,
         rejected=done.drafted - done.accepted,
         recovered=done.recovered,
@@ -134,7 +135,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     )
     second = _join(
         [
-            *([_figure(_times(now.speedup), "plain")] if now.speedup else []),
+            *([_figure(_speedup_words(now.speedup), "plain")] if now.speedup else []),
             _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
             _figure(formats.count(now.drafted), "drafted"),
             _figure(formats.count(now.accepted), "accepted"),
@@ -211,15 +212,16 @@ def _speed_lines(state: PanelState, width: int) -> list[Content]:
 
 
 def _speedup(now: Figures) -> Content:
-    """Whether drafting paid, in a figure and in a word."""
-    if now.speedup is None:
+    """Whether drafting paid, with the doubt about it."""
+    found = now.speedup
+    if found is None:
         return Content("")
-    word, style = ("faster", "$text-success") if now.speedup >= 1 else ("as fast", "$text-warning")
-    return drawing.styled((_times(now.speedup), f"bold {style}"), (f" {word}", MUTED))
+    style = "$text-success" if found.low >= 1 else "$text-warning" if found.high < 1 else ""
+    return drawing.styled((_speedup_words(found), f"bold {style}".rstrip()))
 
 
-def _times(ratio: float | None) -> str:
-    return f"{formats.number(ratio, 2)}×"
+def _speedup_words(found: Speedup) -> str:
+    return f"{found.estimate:.1f}×, {found.low:.1f}–{found.high:.1f}"
 
 
 def _speculation_lines(state: PanelState, width: int) -> list[Content]:

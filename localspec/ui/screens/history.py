@@ -19,7 +19,7 @@ from localspec import formats
 from localspec.chat.history import exchange
 from localspec.errors import in_words
 from localspec.safe_text import one_line
-from localspec.ui.bases import MUTED, MarkedList
+from localspec.ui.bases import MUTED, MarkedList, key_hint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from localspec.chat.history.records import Listed
     from localspec.chat.history.store import Store
+    from localspec.chat.history.tree import Listed
     from localspec.ui.conversation.shelf import Shelf
 
 _DAY_S = 24 * 3600
@@ -110,14 +110,9 @@ class HistoryScreen(ModalScreen[str | None]):
         self._refresh()
 
     def _keys(self) -> Content:
-        items = [
-            Content.from_markup(
-                f"[@click=screen.{action}][bold $text-accent]{key}[/]"
-                f" [$foreground 70%]{label}[/][/]"
-            )
-            for key, action, label in _KEYS
-        ]
-        return Content("  ").join(items)
+        return Content("  ").join(
+            key_hint(key, label, f"screen.{action}") for key, action, label in _KEYS
+        )
 
     # What is listed
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.timer import Timer
 
-    from localspec.pairs.listing import Row
+    from localspec.pairs.catalogue import ListedPair
     from localspec.ui.pair_work import Pairs
 
 _REDRAW_S = 0.25
@@ -140,7 +140,7 @@ class PairsScreen(ModalScreen[None]):
             at_work = self._pairs.state.work is not Work.NONE
             (self._follow.resume if at_work else self._follow.pause)()
 
-    def _row(self) -> Row | None:
+    def _row(self) -> ListedPair | None:
         rows, at = self._pairs.state.shown(), self._list.highlighted
         return rows[at] if at is not None and at < len(rows) else None
 
@@ -176,7 +176,7 @@ class PairsScreen(ModalScreen[None]):
         self.query_one("#pairs").border_subtitle = Content(pairs_lines.summary(state))
         self._keys.update(self._key_line(row, width))
 
-    def _key_line(self, row: Row | None, width: int) -> Content:
+    def _key_line(self, row: ListedPair | None, width: int) -> Content:
         """As many keys as fit, what matters most first."""
         line = Content("")
         own = _TYPING if self._ask.display else pairs_lines.key_hints(self._pairs.state, row)

@@ -16,9 +16,9 @@ from localspec.ui.bases import MUTED
 from localspec.ui.panel import drawing
 
 if TYPE_CHECKING:
+    from localspec.pairs.catalogue import ListedPair
     from localspec.pairs.hub.client import RemoteFile
     from localspec.pairs.hub.download import FileProgress
-    from localspec.pairs.listing import Row
     from localspec.pairs.pull import PullPlan, PullProgress
 
 _NAME = 22
@@ -52,7 +52,7 @@ class PairsState:
         progress: of the pull.
     """
 
-    rows: list[Row] | None = None
+    rows: list[ListedPair] | None = None
     used: int = 0
     in_use: str = ""
     work: Work = Work.NONE
@@ -62,22 +62,22 @@ class PairsState:
     said: tuple[str, ...] = ()
     doomed: str = ""
     typed: bool = False
-    guest: Row | None = None
+    guest: ListedPair | None = None
     progress: PullProgress | None = None
     files: list[RemoteFile] = field(default_factory=list)
     moved: dict[str, FileProgress] = field(default_factory=dict)
 
-    def list(self, rows: list[Row], used: int) -> None:
+    def list(self, rows: list[ListedPair], used: int) -> None:
         """Take the pairs as they are now."""
         self.rows, self.used = rows, used
         if self.guest is not None and self.row(self.guest.name) is not self.guest:
             self.guest = None
 
-    def shown(self) -> tuple[Row, ...]:
+    def shown(self) -> tuple[ListedPair, ...]:
         """The lines of the list: what was typed first, then the pairs."""
         return (*([self.guest] if self.guest is not None else []), *(self.rows or []))
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> ListedPair | None:
         """The pair of that name; a known one goes before one that was typed."""
         return next((row for row in reversed(self.shown()) if row.name == name), None)
 
@@ -102,7 +102,7 @@ class PairsState:
         self.said = tuple(text for text in said if text)
 
 
-def row_line(state: PairsState, row: Row, width: int) -> Content:
+def row_line(state: PairsState, row: ListedPair, width: int) -> Content:
     """One pair as a line of `width` cells."""
     name = one_line(row.name, _NAME if width >= 44 else width - 14)
     mark = "●" if row.name == state.in_use else " "
@@ -129,7 +129,7 @@ def head_line(width: int) -> Content:
     return drawing.two_sides(drawing.styled((left, MUTED)), drawing.styled((right, MUTED)), width)
 
 
-def _state(state: PairsState, row: Row) -> str:
+def _state(state: PairsState, row: ListedPair) -> str:
     if row.name == state.in_use:
         return "in use"
     if row.name == state.name and state.work is Work.PULLING:
@@ -138,7 +138,9 @@ def _state(state: PairsState, row: Row) -> str:
     return row.state
 
 
-def detail_lines(state: PairsState, row: Row | None, width: int, height: int) -> list[Content]:
+def detail_lines(
+    state: PairsState, row: ListedPair | None, width: int, height: int
+) -> list[Content]:
     """What is below the list: progress, the report of a check, or the row's details."""
     if width <= 0 or height <= 0:
         return []
@@ -162,7 +164,7 @@ def _said_lines(state: PairsState, width: int) -> list[Content]:
     return [line for text in state.said for line in _wrap(text, width, style)]
 
 
-def _row_lines(row: Row, width: int) -> list[Content]:
+def _row_lines(row: ListedPair, width: int) -> list[Content]:
     """What is known about a pair that nobody has looked at yet."""
     need = row.fit
     memory = (
@@ -271,7 +273,7 @@ def summary(state: PairsState) -> str:
     )
 
 
-def key_hints(state: PairsState, row: Row | None) -> list[tuple[str, str]]:
+def key_hints(state: PairsState, row: ListedPair | None) -> list[tuple[str, str]]:
     """What can be done now: keys and meanings, what matters most first."""
     hints = []
     if state.work in (Work.PULLING, Work.CHECKING):

@@ -1,34 +1,81 @@
-"""The ids behind a conversation, so that the next prompt begins with what the caches hold.
-
-Tokenising an answer's text again need not give the ids that were generated, and a cache is only
-worth something up to the first difference. So the ids are kept, and only new text is tokenised.
-"""
+"""The prompt of a conversation: which of its messages fit, and the ids that caches know already."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+from localspec.chat.conversation import Message, Role
+from localspec.errors import PromptTooLong
+
+if TYPE_CHECKING:
+    from localspec.chat.template import ChatTemplate
+
+# Where turns are left out, so many are that this share of the context is filled: each further one
+# would cost another reading of everything behind it.
+_FILLED = 0.75
 
 
-class Codec(Protocol):
-    """What `Transcript` needs of a chat template."""
+class Window:
+    """Leaves the oldest turns out, whole, once an answer would have no room.
 
-    def guard(self, text: str) -> str:
-        """Message text as it stands in rendered text."""
+    Args:
+        size: tokens that the context holds.
 
-    def tokenize(self, text: str, *, continues: bool = False) -> list[int]:
-        """The ids of rendered text."""
+    Attributes:
+        left_out: how many messages the last prompt left out.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._room = min(512, size // 8)
+        self.left_out = 0
+
+    def fit(
+        self, messages: Sequence[Message], encode: Callable[[Sequence[Message]], list[int]]
+    ) -> list[int]:
+        """The prompt of `messages`, or of as many of the newest ones as fit.
+
+        Args:
+            messages: without the system prompt.
+            encode: puts the system prompt in front and makes ids.
+
+        Raises:
+            PromptTooLong: not even the last question fits.
+        """
+        turns = [i for i, message in enumerate(messages) if i and message.role is Role.USER]
+        begin = self.left_out if self.left_out in turns else 0
+        prompt = encode(messages[begin:])
+        later = [turn for turn in turns if turn > begin]
+        if len(prompt) > self._size - self._room and later:
+            enough = int(_FILLED * self._size)
+            position = bisect_left(
+                later, True, key=lambda turn: len(encode(messages[turn:])) <= enough
+            )
+            begin = later[min(position, len(later) - 1)]
+            prompt = encode(messages[begin:])
+        if len(prompt) > self._size:
+            raise PromptTooLong(
+                f"the prompt has {len(prompt):,} tokens, the context holds {self._size:,}",
+                "Shorten it, or raise --ctx-size.",
+            )
+        self.left_out = begin
+        return prompt
 
 
-class Transcript:
+class KnownIds:
     """One rendered text and its ids, with marks where both may be cut.
+
+    Tokenising an answer's text again need not give the ids that were generated, and a cache is
+    only worth something up to the first difference. So the ids are kept, and only new text is
+    tokenised.
 
     A template may rewrite history (drop thinking blocks, trim answers). Then everything after
     the last mark whose text is still a beginning of the new rendering is tokenised afresh.
     """
 
-    def __init__(self, template: Codec) -> None:
+    def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         self._text = ""
         self._ids: list[int] = []

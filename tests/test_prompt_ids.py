@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.prompt import KnownIds
 from localspec.chat.template import ChatTemplate
-from localspec.chat.transcript import Transcript
 from tests.fakes import CHATML, END, FakeModel, renderer
 
 # "hello" written as he-llo: not what the tokeniser would make of the text.
@@ -21,7 +21,7 @@ class Talk:
     def __init__(self, template: str | None = CHATML, **model: object) -> None:
         self.model = FakeModel(chat_template=template, **model)  # type: ignore[arg-type]
         self.template = ChatTemplate(self.model, renderer())
-        self.transcript = Transcript(self.template)
+        self.known = KnownIds(self.template)
         self.messages: list[Message] = []
 
     def ask(self, text: str) -> list[int]:
@@ -29,11 +29,11 @@ class Talk:
         return self.prompt()
 
     def prompt(self) -> list[int]:
-        return self.transcript.prompt(self.template.render(self.messages))
+        return self.known.prompt(self.template.render(self.messages))
 
     def answer(self, ids: list[int], released: str | None = None) -> None:
         text = b"".join(map(self.model.piece, ids)).decode() if released is None else released
-        self.transcript.answered(ids, self.model.piece, text)
+        self.known.answered(ids, self.model.piece, text)
         self.messages.append(Message(Role.ASSISTANT, text))
 
     def fresh(self) -> list[int]:
@@ -132,5 +132,5 @@ def test_clear_forgets() -> None:
     talk = Talk()
     talk.ask("hi")
     talk.answer(ODD_HELLO)
-    talk.transcript.clear()
+    talk.known.clear()
     assert talk.prompt() == talk.fresh()

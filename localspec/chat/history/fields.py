@@ -1,21 +1,63 @@
-"""Rows of the store as plain values: what is damaged in one never hides the rest."""
+"""Values as files hold them, and back: what is damaged in one never hides the rest."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.history.records import (
-    Header,
-    PairReference,
-    is_moment,
-    sound_figures,
-    unpack,
-)
-from localspec.chat.history.tree import Node
+from localspec.chat.events import Origin, Span
+from localspec.chat.history.tree import Header, Node, PairReference
 from localspec.engine.stats import FinishReason
+
+_IMPOSSIBLE = 1e12
+_LAST_MOMENT = 1e11  # thousands of years from now
+_RUN = re.compile(r"([dt])([0-9]{1,15})")
+_LETTERS = {Origin.DRAFT: "d", Origin.TARGET: "t"}
+_ORIGINS = {letter: origin for origin, letter in _LETTERS.items()}
+
+
+def storable(text: str) -> str:
+    """`text` without lone surrogates, which no file can hold; of the same length."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def sound_figures(figures: Any) -> dict[str, Any]:
+    """Figures out of a file, without what no answer ever had: nan, infinity, absurd sizes."""
+    return {
+        name: value
+        for name, value in (figures.items() if isinstance(figures, Mapping) else ())
+        if isinstance(value, str) or (isinstance(value, int | float) and 0 <= value < _IMPOSSIBLE)
+    }
+
+
+def is_moment(value: Any) -> bool:
+    """Whether this is a time, in seconds since 1970, that a clock could show."""
+    return isinstance(value, int | float) and 0 <= value < _LAST_MOMENT
+
+
+def pack(spans: Iterable[Span]) -> str:
+    """Who wrote how many characters, such as ``t5d12t4``."""
+    runs: list[tuple[str, int]] = []
+    for span in spans:
+        letter = _LETTERS[span.origin]
+        if runs and runs[-1][0] == letter:
+            runs[-1] = (letter, runs[-1][1] + len(span.text))
+        else:
+            runs.append((letter, len(span.text)))
+    return "".join(f"{letter}{count}" for letter, count in runs if count)
+
+
+def unpack(content: str, origins: str) -> tuple[Span, ...]:
+    """The spans of `content`; none where `origins` does not fit it."""
+    spans = []
+    at = 0
+    for letter, count in _RUN.findall(origins):
+        spans.append(Span(content[at : at + int(count)], _ORIGINS[letter]))
+        at += int(count)
+    return tuple(spans) if at == len(content) else ()
 
 
 def readable(raw: bytes) -> str:
@@ -37,16 +79,10 @@ def header_of(row: Sequence[Any], wrong: set[str]) -> Header:
         row: these values.
         wrong: gets the names of those that cannot be read.
     """
-    pair = _mapping(row[2], "pair", wrong)
-    draft = pair.get("draft")
     return Header(
         text(row[0]),
         _text(row[1], "title", wrong),
-        PairReference(
-            str(pair.get("name", "")),
-            str(pair.get("target", "")),
-            draft if isinstance(draft, str) else None,
-        ),
+        PairReference.of(_mapping(row[2], "pair", wrong)),
         _mapping(row[3], "settings", wrong),
         *(_moment(value, wrong) for value in row[4:6]),
     )

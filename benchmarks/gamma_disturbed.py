@@ -1,0 +1,234 @@
+"""Automatic gamma on a disturbed machine and with a wrong cost table, in the simulator.
+
+Every conversation has eight answers of 150 tokens, and a T(1) lasts 30 ms. Prints Markdown: for
+every situation the speed in the first 300 tokens and after them, as shares of the oracle's: mean,
+least (undisturbed seconds count, so that no luck with the weather does); how the speed-ups claimed
+of the answers after the second stand to the true ones, geometric mean and the middle 90 %; how many
+of the intervals hold the truth, and how wide they are, high over low, in 90 % of all; in how many
+answers nothing is claimed. With --beside, the same with the package of another checkout. Takes a
+minute each.
+
+    uv run python benchmarks/gamma_disturbed.py --beside ../another/checkout
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from simulator import (
+    CURVES,
+    Bursts,
+    Calm,
+    Halving,
+    Position,
+    Text,
+    World,
+    best_oracle,
+    calibrated,
+    replay,
+    steady,
+)
+
+from localspec.engine.length.cost import Costs, Points
+from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.stopping import Plan, Situation
+from localspec.engine.stats import DRAFT, Round
+
+RECORDED = Path(__file__).parent.parent / "tests" / "data" / "gamma_rounds.json"
+ANSWERS, TOKENS, FIRST = 8, 150, 2
+ACCEPTANCES = (0.5, 0.7, 0.9)
+STEP = 0.1
+
+Tables = tuple[dict[int, float], dict[int, float]]
+Wrong = Callable[[Tables, random.Random], Tables]
+
+
+def right(tables: Tables, luck: random.Random) -> Tables:  # noqa: ARG001 - a `Wrong`
+    return tables
+
+
+def one_point(factor: float) -> Wrong:
+    def wrong(tables: Tables, luck: random.Random) -> Tables:
+        target = dict(tables[0])
+        target[luck.choice(sorted(target)[:6])] *= factor
+        return target, tables[1]
+
+    return wrong
+
+
+def all_but_one(factor: float) -> Wrong:
+    def wrong(tables: Tables, luck: random.Random) -> Tables:
+        kept = luck.choice(sorted(tables[0])[:6])
+        return {n: s * (1 if n == kept else factor) for n, s in tables[0].items()}, tables[1]
+
+    return wrong
+
+
+def all_points(tables: Tables, luck: random.Random) -> Tables:
+    target, draft = (
+        {n: s * 5 ** luck.uniform(-1, 1) for n, s in table.items()} for table in tables
+    )
+    return target, draft
+
+
+SITUATIONS: dict[str, tuple[type[Calm], Wrong]] = {
+    "calm": (Calm, right),
+    "noise in bursts": (Bursts, right),
+    "speed halves every 20 s": (Halving, right),
+    "one stored point 5 times too dear": (Calm, one_point(5)),
+    "one stored point 5 times too cheap": (Calm, one_point(0.2)),
+    "all but one point 5 times too dear": (Calm, all_but_one(5)),
+    "all but one point 5 times too cheap": (Calm, all_but_one(0.2)),
+    "all points wrong by 0.2 to 5": (Calm, all_points),
+    "all points wrong, noise in bursts": (Bursts, all_points),
+}
+
+
+class Watched:
+    """A policy, and what it claims of every answer; one that claims nothing by its costs."""
+
+    def __init__(self, policy: AutoGamma) -> None:
+        self.policy = policy
+        self._plain_s = self._seconds = 0.0
+
+    def begin(self, *, follow_clock: bool) -> None:
+        """Another answer, of which nothing was claimed yet."""
+        self._plain_s = self._seconds = 0.0
+        self.policy.begin(follow_clock=follow_clock)
+
+    def plan(self, situation: Situation) -> Plan:
+        """As it decides."""
+        return self.policy.plan(situation)
+
+    def observe(self, done: Round) -> None:
+        """As it learns."""
+        self.policy.observe(done)
+        if not hasattr(self.policy, "speedup"):
+            plain = done.undrafted_s if done.drafted == 0 else self._now() * done.emitted
+            self._plain_s += plain
+            self._seconds += done.total_s
+
+    def _now(self) -> float:
+        return self.policy.costs.target.at(0).seconds(1)
+
+    def claim(self) -> tuple[float, float, float] | None:
+        """Of this answer: estimate, low, high."""
+        if not hasattr(self.policy, "speedup"):
+            found = self._plain_s / self._seconds
+            return found, found, found
+        said: Any = self.policy.speedup()
+        return said and (said.estimate, said.low, said.high)
+
+
+@dataclass
+class Seen:
+    """Of all conversations of one situation."""
+
+    early: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+    claims: list[float] = field(default_factory=list)  # logarithms of claim over truth
+    widths: list[float] = field(default_factory=list)
+    held: int = 0
+    silent: int = 0
+
+
+def conversation(
+    seen: Seen, points: Points, texts: list[Text], bounds: list[float], how: Any
+) -> None:
+    weather_of, wrong, seed = how
+    luck = random.Random(seed)
+    tables = wrong((dict(points), {n: STEP * s for n, s in points.items()}), luck)
+    policy = Watched(AutoGamma(Costs({0: tables[0]}, {DRAFT: {0: tables[1]}})))
+    world = World.of(points, STEP, seed=seed, weather=weather_of(luck))
+    work, ideal = [], []
+    for at, (text, bound) in enumerate(zip(texts, bounds, strict=True)):
+        done = replay(policy, text, replace(world, seed=seed + at))
+        work.append(done.seconds)
+        ideal.append(done.tokens / bound)
+        truth = sum(p.emitted for p in done.paces[1:]) / sum(p.work for p in done.paces[1:])
+        claim = policy.claim()
+        if at >= FIRST and done.drafted > done.tokens / 10:
+            seen.silent += claim is None
+            if claim is not None:
+                seen.claims.append(math.log(claim[0] / truth))
+                seen.widths.append(claim[2] / claim[1])
+                seen.held += claim[1] <= truth <= claim[2]
+    seen.early.append(sum(ideal[:FIRST]) / sum(work[:FIRST]))
+    seen.late.append(sum(ideal[FIRST:]) / sum(work[FIRST:]))
+
+
+def line(seen: Seen) -> str:
+    def cell(shares: list[float]) -> str:
+        return f"{sum(shares) / len(shares):.3f} ({min(shares):.2f})"
+
+    claims, widths = sorted(seen.claims), sorted(seen.widths)
+    n = len(claims)
+    low, high = (math.exp(claims[int(q * (n - 1))]) for q in (0.05, 0.95))
+    middle = math.exp(sum(claims) / n)
+    width = widths[int(0.9 * (n - 1))]
+    told = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+    held = f"{seen.held / n:.0%}".replace("%", " %")
+    return f"{cell(seen.early)} | {cell(seen.late)} | {told} | {held} | {width:.2f} | {seen.silent}"
+
+
+def results(seeds: int, only: str) -> Iterator[tuple[str, str]]:
+    pool = [
+        Position(confidence, chance)
+        for text in json.loads(RECORDED.read_text("utf-8"))["texts"]
+        if text["temperature"] > 0
+        for confidence, chance in zip(text["confidences"], text["chances"], strict=True)
+    ]
+    curves = {name: points for name, points in CURVES.items() if not name.startswith("M4")}
+    prepared = []
+    for points in curves.values():
+        for acceptance in ACCEPTANCES:
+            whole = steady(pool, acceptance, ANSWERS * TOKENS, seed=3)
+            texts = [whole[i * TOKENS : (i + 1) * TOKENS] for i in range(ANSWERS)]
+            known = calibrated(whole)
+            world = World.of(points, STEP)
+            bounds = [
+                best_oracle(
+                    text, replace(world, seed=i), known=known[i * TOKENS : (i + 1) * TOKENS]
+                ).speed
+                for i, text in enumerate(texts)
+            ]
+            prepared.append((points, texts, bounds))
+    for name, (weather_of, wrong) in SITUATIONS.items():
+        if only not in name:
+            continue
+        seen = Seen()
+        for points, texts, bounds in prepared:
+            for seed in range(seeds):
+                conversation(seen, points, texts, bounds, (weather_of, wrong, 100 * seed))
+        yield name, line(seen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--beside", type=Path, help="a checkout to compare with")
+    parser.add_argument("--seeds", type=int, default=4, help="conversations of each text and curve")
+    parser.add_argument("--only", default="", help="situations with this in their name")
+    arguments = parser.parse_args()
+    print("| situation | first 300 | later | claim / truth | held | width | silent |")
+    print("|---|---|---|---|---|---|---|")
+    for name, cells in results(arguments.seeds, arguments.only):
+        print(f"| {name} | {cells} |", flush=True)
+    if arguments.beside:
+        print(f"\nWith {arguments.beside.name}:\n", flush=True)
+        again = ("--seeds", str(arguments.seeds), "--only", arguments.only)
+        environment = os.environ | {"PYTHONPATH": str(arguments.beside.resolve())}
+        subprocess.run([sys.executable, __file__, *again], env=environment, check=True)
+
+
+if __name__ == "__main__":
+    main()
