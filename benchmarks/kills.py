@@ -91,6 +91,22 @@ class Killing:
         assert len(kept.text.split()) >= shown, (shown, kept)
         self._go_on(whole=kept)
 
+    def sleep(self, seconds: float) -> None:
+        """Stop all processes in the middle of an answer; woken, they finish the right one."""
+        self._clear()
+        before = self.newest()
+        self._ask()
+        self._wait()
+        app = psutil.Process(self.chat.child.pid)
+        whole = [app, *app.children(recursive=True)]
+        for one in whole:
+            one.suspend()
+        time.sleep(seconds)
+        for one in whole:
+            one.resume()
+        self._until_whole(before)
+        assert self.newest().text == self._right
+
     def _go_on(self, whole: Answer) -> None:
         """Load again, with one key or the other, and have the answer after all."""
         if whole.text and self._random.random() < 0.5:

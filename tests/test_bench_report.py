@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,23 @@ def test_paths_are_tried_before_and_left_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "folder.md").mkdir()
     with pytest.raises(LocalspecError, match="directory"):
         output.check([tmp_path / "folder.md"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on a file's size")
+def test_a_report_that_finds_no_room_leaves_the_earlier_one(tmp_path: Path) -> None:
+    import resource  # noqa: PLC0415 - Windows has none
+
+    path = tmp_path / "report.json"
+    output.write(full(), path)
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(LocalspecError, match="File too large"):
+            output.write(full(), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def documents(factor: float, **changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -69,7 +69,12 @@ class Sound:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
-    path = tmp_path_factory.mktemp("sound") / "conversations.db"
+    return written(tmp_path_factory.mktemp("sound"))
+
+
+def written(folder: Path) -> Sound:
+    """A store of twelve conversations that is as it should be."""
+    path = folder / "conversations.db"
     keeper = Keeper(path, lambda error: pytest.fail(error.message))
     keeper.start()
     said: dict[str, list[str]] = {}

@@ -101,6 +101,12 @@ def test_a_damaged_record_is_as_good_as_none(data: Path, text: str) -> None:
     assert [path.name for path in data.iterdir()] == ["last-pair.json"]
 
 
+def test_a_record_that_is_no_text_is_as_good_as_none(data: Path) -> None:
+    data.mkdir()
+    (data / "last-pair.json").write_bytes(b'{"format": 1, "pair": "caf\xe9", "draft": null}')
+    assert recall_last() is None
+
+
 def test_a_folder_that_cannot_be_written_does_no_harm(data: Path) -> None:
     data.write_text("a file where the folder should be")
     remember_last("demo")

@@ -37,6 +37,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @with_options(*PAIR)
 @click.option(
     "--drafts",
+    type=types.plain_text,
     metavar="A,B,none",
     callback=_listed,
     help="Several drafts for one target, compared with each other; 'none' is there anyhow.",

@@ -80,6 +80,11 @@ def plain_text(value: Any) -> str:
     return text
 
 
+def plain_path(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
+    """A path that another process can be told of."""
+    return None if value is None else Path(plain_text(value))
+
+
 def file_text(value: Any) -> str:
     """The text of a UTF-8 file."""
     name = unbroken(str(value))

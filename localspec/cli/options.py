@@ -42,10 +42,13 @@ def _threads(names: str, text: str) -> Option:
 
 
 PAIR: tuple[Option, ...] = (
-    click.argument("pair", required=False, metavar="[PAIR]"),
-    click.option("--target", metavar="MODEL", help="The same as PAIR."),
+    click.argument("pair", required=False, type=types.plain_text, metavar="[PAIR]"),
+    click.option("--target", type=types.plain_text, metavar="MODEL", help="The same as PAIR."),
     click.option(
-        "--draft", metavar="MODEL", help="Draft model: a file, a reference, or 'none' for none."
+        "--draft",
+        type=types.plain_text,
+        metavar="MODEL",
+        help="Draft model: a file, a reference, or 'none' for none.",
     ),
 )
 
@@ -75,18 +78,21 @@ BUT_THREADS: tuple[Option, ...] = (
     ),
     click.option(
         *("-dev", "--device"),
+        type=types.plain_text,
         metavar="NAMES",
         callback=types.devices,
         help="Devices to use, with commas between, or none; `localspec doctor` names them.",
     ),
     click.option(
         *("-devd", "--draft-device"),
+        type=types.plain_text,
         metavar="NAMES",
         callback=types.devices,
         help="The same for the draft.  [default: --device]",
     ),
     click.option(
         "--rpc",
+        type=types.plain_text,
         metavar="HOST:PORT,...",
         callback=types.listed,
         help="Use the devices of these llama.cpp RPC servers for the target as well.",
@@ -200,10 +206,15 @@ _SAMPLING: tuple[Option, ...] = (
         help="Add to a token's logit, as 15043+1 or 15043-inf; may be repeated.",
     ),
     _choose(
-        "--grammar", str, "The answer conforms to this grammar (llama.cpp's GBNF).", metavar="GBNF"
+        "--grammar",
+        types.plain_text,
+        "The answer conforms to this grammar (llama.cpp's GBNF).",
+        metavar="GBNF",
     ),
     _choose("--grammar-file", types.file_text, "The same, from a file.", metavar="FILE"),
-    _choose("-j --json-schema", str, "The answer is JSON of this schema.", metavar="SCHEMA"),
+    _choose(
+        "-j --json-schema", types.plain_text, "The answer is JSON of this schema.", metavar="SCHEMA"
+    ),
     _choose("-jf --json-schema-file", types.file_text, "The same, from a file.", metavar="FILE"),
     click.option(
         "--accept",

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from localspec.cli.interrupt import interruptible
-from localspec.cli.option_types import plain_text
+from localspec.cli.option_types import plain_path, plain_text
 from localspec.cli.options import shared_options
 from localspec.cli.standard_streams import read_prompt
 from localspec.errors import Cancelled, LocalspecError
@@ -29,6 +29,7 @@ from localspec.loading.request import LoadRequest
 @click.option(
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
+    callback=plain_path,
     help="Write to this file what a replay of the run needs.",
 )
 def command(

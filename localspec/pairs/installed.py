@@ -233,7 +233,7 @@ def recall_last() -> LastUsed | None:
     """Read what was used last; None where nothing was, or where it cannot be read."""
     try:
         found = msgspec.json.decode(_last_path().read_bytes(), type=LastUsed)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if found.pair.strip() else None
 

@@ -32,9 +32,8 @@ def check(paths: Sequence[Path]) -> None:
         try:
             if path.exists():
                 path.open("r+b").close()
-            else:
-                path.open("xb").close()
-                path.unlink()
+            _aside(path).write_bytes(b"")
+            _aside(path).unlink()
         except OSError as error:
             raise _unwritable(path, error) from None
 
@@ -43,13 +42,21 @@ def write(report: Report, path: Path) -> None:
     """Write `report` to `path` as its ending says.
 
     Raises:
-        LocalspecError: it cannot be written.
+        LocalspecError: it cannot be written; an earlier one is as it was.
     """
     content = _content(report, path.suffix[1:].lower())
     try:
-        path.write_bytes(content)
+        _aside(path).write_bytes(content)
+        _aside(path).replace(path.resolve())
     except OSError as error:
+        _aside(path).unlink(missing_ok=True)
         raise _unwritable(path, error) from None
+
+
+def _aside(path: Path) -> Path:
+    """Where a file is written first: an earlier one is not lost to a disk that is full."""
+    whole = path.resolve()
+    return whole.with_name(f".{whole.name}.part")
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""Damaged records: pairs, the pair used last, measured costs, settings. The rest must be shown."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from localspec.cli.settings_file import FILE
+from localspec.engine.length.profile import Profile, ProfileStore
+from localspec.pairs import installed
+from localspec.pairs.installed import InstalledModel, InstalledPair
+from tests.support import hostile_options
+
+KNOWN = {"machine": "here", "use": "target"}
+_MODEL = InstalledModel(
+    ("/nowhere/a.gguf",), "u/r:Q4", "u/r", "c" * 40, ("a.gguf",), ("0" * 64,), 9
+)
+_JUNK = (
+    *("null", "true", "-1", "1e999", "NaN", "9" * 400, '""', '"\\u001b[2J"', '"\\ud800"', "{}"),
+    *("[]", "[[]]", "[" * 100_000, '{"a":' * 50_000, '"' + "x" * 10**6 + '"', "1.5", "\x00", ""),
+)
+
+
+def _records(folder: Path) -> list[Path]:
+    """Write one of each, and a second pair that nothing happens to; those to be damaged."""
+    pair = InstalledPair("hurt", _MODEL, replace(_MODEL, licence="MIT"))
+    installed.save(pair)
+    installed.save(replace(pair, name="sound"))
+    installed.remember_last("hurt", "none")
+    costs = ProfileStore(folder / "CACHE" / "costs")
+    costs.save(Profile(KNOWN, {0: {1: 0.1, 2: 0.2}}, {128: {1: 0.1}}, 2))
+    settings = folder / "CONFIG" / FILE
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text('temp = 0.5\n[run]\nn-predict = 7\n[keys]\nregen = ["f5"]\n')
+    (measured,) = costs.folder.glob("*.json")
+    data = installed.folder().parent
+    return [installed.folder() / "hurt.json", data / "last-pair.json", measured, settings]
+
+
+def _damage(path: Path, rng: random.Random) -> None:
+    raw = bytearray(path.read_bytes())
+    kind = rng.randrange(5)
+    if kind == 0:
+        del raw[rng.randrange(len(raw)) :]
+    elif kind == 1:
+        for _ in range(rng.choice((1, 3, 20))):
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+    elif kind == 2:
+        raw[:] = rng.choice(_JUNK).encode()
+    elif kind == 3 and path.suffix == ".json":
+        raw[:] = _one_field(json.loads(raw), rng).encode()
+    else:
+        at = rng.randrange(len(raw))
+        raw[at : at + rng.randrange(9)] = rng.choice(_JUNK).encode()
+    path.write_bytes(raw)
+
+
+def _one_field(document: dict[str, Any], rng: random.Random) -> str:
+    """The document with junk in place of a value, at any depth, or without that key."""
+    inner: Any = document
+    while True:
+        key = rng.choice([*inner])
+        if not isinstance(inner[key], dict) or not inner[key] or rng.random() < 0.3:
+            break
+        inner = inner[key]
+    if rng.random() < 0.3:
+        del inner[key]
+        return json.dumps(document)
+    inner[key] = "JUNK"
+    return json.dumps(document).replace('"JUNK"', rng.choice(_JUNK))
+
+
+def _faults(folder: Path, damaged: Path) -> list[str]:
+    """What should not be, of everything that reads the records."""
+    found = []
+    before = damaged.read_bytes()
+    for arguments in (["list"], ["list", "--json"], ["rm", "missing.gguf"]):
+        done = hostile_options.run(arguments)
+        wrong = replace(done, code=1).wrong if arguments[0] == "list" else done.wrong
+        if wrong or (arguments == ["list"] and ("sound" not in done.out or done.code != 0)):
+            found.append(f"{arguments}: {wrong or done.err[:200] or 'a pair is not shown'}")
+    for read in _READERS:
+        try:
+            read(folder)
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {str(error)[:200]}")
+    return found if damaged.read_bytes() == before else [*found, "it was changed"]
+
+
+_READERS: tuple[Callable[[Path], object], ...] = (
+    lambda _: installed.recall_last(),
+    lambda folder: ProfileStore(folder / "CACHE" / "costs").matching(KNOWN),
+    lambda folder: ProfileStore(folder / "CACHE" / "costs").load(KNOWN),
+)
+
+
+def attack(seed: int, count: int, folder: Path) -> list[str]:
+    """Damage one record after the other in an empty folder; what went wrong, a line each."""
+    failures = []
+    for number in range(seed * 10**6, seed * 10**6 + count):
+        place = folder / str(number)
+        place.mkdir()
+        with hostile_options.nowhere(place):
+            rng = random.Random(number)
+            damaged = rng.choice(_records(place))
+            _damage(damaged, rng)
+            failures += [f"{number} {damaged.name}: {each}" for each in _faults(place, damaged)]
+        shutil.rmtree(place)
+    return failures
