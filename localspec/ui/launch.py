@@ -12,6 +12,8 @@ from codecs import getincrementaldecoder
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from textual.driver import Driver
+
 from localspec.errors import ConversationError
 from localspec.signals import leaving
 from localspec.ui.app import ChatApp
@@ -34,6 +36,26 @@ class _App(ChatApp):
     """Leaves it to the command line to tell of an unforeseen error, in one line."""
 
     fault: Exception | None = None
+
+    def get_driver_class(self) -> type[Driver]:
+        """The platform's driver, which goes on once where the program was stopped from outside."""
+
+        class Woken(super().get_driver_class()):  # type: ignore[misc]
+            _began = False
+
+            def start_application_mode(self) -> None:
+                # At SIGCONT, without a suspension before it (SIGSTOP): a second thread that reads
+                # the keys would wait for ever for those that the first one took.
+                if self._began:
+                    self.suspend_application_mode()
+                self._began = True
+                super().start_application_mode()
+
+            def stop_application_mode(self) -> None:
+                self._began = False
+                super().stop_application_mode()
+
+        return Woken
 
     def _handle_exception(self, error: Exception) -> None:
         self.fault = self.fault or error
