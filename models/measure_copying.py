@@ -114,7 +114,7 @@ def score(target: Context, engine: Engine, talk: list[Message]) -> Score:
         said=len(said),
         hits=int(ends(prompt, said).sum()),
         answers=1,
-        alike=said == right,
+        alike=said == right[:-1],
     )
 
 

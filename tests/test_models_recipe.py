@@ -17,6 +17,7 @@ pytest.importorskip("zstandard")
 MODELS = Path(__file__).parents[1] / "models"
 sys.path.append(str(MODELS))
 
+import convert  # noqa: E402
 import copying  # noqa: E402
 import data  # noqa: E402
 import export  # noqa: E402
@@ -161,3 +162,10 @@ def test_a_copying_task_is_not_cut_from_its_question(tokenizer: object) -> None:
         row, marks = made.row(40)
         assert row[0] in {encoder.bos, encoder.open["user"][0]}
         assert not marks[0]
+
+
+def test_a_blend_lies_between_its_models(small: object) -> None:
+    other = models.Llama(small.shape)
+    wanted = 0.75 * small.token_embd.weight + 0.25 * other.token_embd.weight
+    convert.blend(small, other, 0.25)
+    assert torch.allclose(small.token_embd.weight, wanted, atol=1e-6)
