@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import copying
 import numpy as np
 from arithmetic import sums
 from corpora import Message, conversations, sources
@@ -33,7 +34,7 @@ SYSTEM_SHARE = 0.15
 """Share of the conversations that begin with one of SYSTEM_PROMPTS."""
 JOIN_SHARE = 0.3
 """Share of the conversations that go on after the one before them, without BOS."""
-GENERATED = ("sums",)
+GENERATED = ("sums", *copying.KINDS)
 """Sources that a program writes; they are in no corpus file."""
 
 
@@ -117,7 +118,9 @@ def load_source(
         with np.load(path) as stored:
             return Source(stored["ids"], stored["assistant"], stored["starts"])
     encoder = Encoder(Tokenizer.from_file(str(tokenizer_file)))
-    if name in GENERATED:
+    if name in copying.KINDS:
+        source = encode_source(encoder, copying.copies(folder, name, held_out=held_out))
+    elif name in GENERATED:
         source = encode_source(encoder, sums(seed=1 if held_out else 0))
     else:
         source = encode_source(encoder, conversations(folder, name, held_out=held_out))
@@ -165,6 +168,7 @@ class Stream:
         ]
         self.ids: list[int] = []
         self.marks: list[bool] = []
+        self.last = ""
 
     def state(self) -> dict[str, object]:
         """Return what `restore` needs."""
@@ -173,6 +177,7 @@ class Stream:
             "queues": {name: list(queue) for name, queue in self.queues.items()},
             "ids": list(self.ids),
             "marks": list(self.marks),
+            "last": self.last,
         }
 
     def restore(self, state: dict) -> None:
@@ -180,10 +185,11 @@ class Stream:
         self.random.setstate(state["random"])
         self.queues = {name: list(state["queues"].get(name, [])) for name in self.names}
         self.ids, self.marks = list(state["ids"]), list(state["marks"])
+        self.last = state["last"]
 
     def pick(self) -> tuple[np.ndarray, np.ndarray]:
         """Draw the next conversation."""
-        name = self.random.choices(self.names, self.odds)[0]
+        self.last = name = self.random.choices(self.names, self.odds)[0]
         queue = self.queues[name]
         if not queue:
             queue.extend(range(len(self.sources[name])))
@@ -203,11 +209,15 @@ class Stream:
         self.marks += marks.tolist()
 
     def row(self, context: int) -> tuple[list[int], list[bool]]:
-        """Take `context + 1` ids; the last of them stays, to begin the next row."""
+        """Take `context + 1` ids; the last of them stays, to begin the next row.
+
+        What is left of a copying task goes: without its question it would teach to guess.
+        """
         while len(self.ids) <= context:
             self.extend()
         taken = self.ids[: context + 1], self.marks[: context + 1]
-        del self.ids[:context], self.marks[:context]
+        done = len(self.ids) if self.last in copying.KINDS else context
+        del self.ids[:done], self.marks[:done]
         return taken
 
     def batch(self, rows: int, context: int) -> Batch:

@@ -55,6 +55,11 @@ PROMPTS = {
         "Write a Python function to find the largest number in a list.",
         "Write a Python function `is_even` that checks if a number is even.",
     ),
+    "A copy": (
+        "Repeat this word for word:\n\nThe old miller sold seven sacks to a ferryman from Oslo.",
+        "Rename `total` to `amount` in this code:\n\n```python\ndef add_all(numbers):\n"
+        "    total = 0\n    for number in numbers:\n        total += number\n    return total\n```",
+    ),
 }
 SAMPLES = {
     "Greedily": SamplingParams(temperature=0.0),
@@ -226,7 +231,7 @@ def show_samples(target: Context) -> None:
         print(f"\n### {title}")
         for text in prompts:
             asked = encode(target.model, text_of([{"role": "user", "content": text}], opened=True))
-            print(f"\n> {text}")
+            print("\n" + "\n".join(f"> {line}".rstrip() for line in text.splitlines()))
             for how, sampling in SAMPLES.items():
                 tokens, _ = answer(engine, asked, gamma=0, n_predict=220, sampling=sampling)
                 said = b"".join(target.model.piece(token) for token in tokens)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +17,8 @@ pytest.importorskip("zstandard")
 MODELS = Path(__file__).parents[1] / "models"
 sys.path.append(str(MODELS))
 
+import convert  # noqa: E402
+import copying  # noqa: E402
 import data  # noqa: E402
 import export  # noqa: E402
 import generate  # noqa: E402
@@ -29,6 +33,20 @@ TALKS = [
     ]
     for n in range(40)
 ]
+
+
+MATERIAL = copying.Material(
+    texts=[
+        [
+            f"The {n}th bird sang all day in the old oak tree.",
+            "Then it flew home to its young ones.",
+        ]
+        for n in range(9)
+    ],
+    code=[("python", f"def add{n}(first, second):\n    return first + second") for n in range(9)],
+    words=["bird", "tree", "home", "old"],
+    names=["first", "second", "third"],
+)
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +136,36 @@ def test_embeddings_are_carried_over_by_their_bytes(tokenizer: object) -> None:
     assert rows[ids["<|im_end|>"], 0] == 0
     assert rows[ids["Ġt"], 0] == 7
     assert rows[ids["ac"], 0] == pytest.approx(2)
+
+
+@pytest.mark.parametrize("task", copying.TASKS)
+def test_copying_tasks_have_their_answers_in_the_question(task: str) -> None:
+    rng = random.Random(1)
+    for _ in range(40):
+        asked, answered = copying.TASKS[task](rng, MATERIAL)
+        question, answer = asked["content"], answered["content"]
+        if task in {"repeat", "quote", "jumble"}:
+            assert answer in question
+            continue
+        known = set(re.findall(r"\w+", question))
+        words = re.findall(r"\w+", answer)
+        assert sum(word in known for word in words) >= len(words) - 1, (question, answer)
+
+
+def test_a_copying_task_is_not_cut_from_its_question(tokenizer: object) -> None:
+    encoder = data.Encoder(tokenizer)
+    rng = random.Random(1)
+    talks = [copying.repeat(rng, MATERIAL) for _ in range(20)]
+    known = {"copy_repeat": data.encode_source(encoder, talks)}
+    made = data.Stream(known, {"copy_repeat": 1.0}, encoder, seed=0)
+    for _ in range(20):
+        row, marks = made.row(40)
+        assert row[0] in {encoder.bos, encoder.open["user"][0]}
+        assert not marks[0]
+
+
+def test_a_blend_lies_between_its_models(small: object) -> None:
+    other = models.Llama(small.shape)
+    wanted = 0.75 * small.token_embd.weight + 0.25 * other.token_embd.weight
+    convert.blend(small, other, 0.25)
+    assert torch.allclose(small.token_embd.weight, wanted, atol=1e-6)
