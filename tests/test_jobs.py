@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +137,17 @@ def test_what_ends_the_whole_group_leaves_a_report_of_what_is_done() -> None:
 
 
 def test_a_process_that_was_begun_ahead_is_used_or_ended() -> None:
-    before = set(psutil.Process().children())
+    def engines() -> set[psutil.Process]:
+        found = set()
+        for child in psutil.Process().children():
+            with suppress(psutil.Error):  # one that ends meanwhile
+                found |= {child} if "localspec.process" in child.cmdline() else set()
+        return found
+
+    before = engines()
 
     def children() -> set[psutil.Process]:
-        return set(psutil.Process().children()) - before
+        return engines() - before
 
     spawning.begin_ahead()
     (begun,) = children()

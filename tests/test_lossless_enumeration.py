@@ -775,7 +775,7 @@ def test_a_wrong_residual_is_caught_in_a_generation(
     accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "_residual", no_residual)
-    off, _ = generation_distance(CHAINS["unsure"], accept, lambda: automatic(0), monkeypatch)
+    off, _ = generation_distance(CHAINS["unsure"], accept, automatic, monkeypatch)
     assert off > CAUGHT
 
 
