@@ -17,7 +17,7 @@ from localspec.chat.events import (
     TurnsLeftOut,
 )
 from localspec.chat.session import RECALL, SUMMARISE
-from localspec.chat.settings import AUTO_GAMMA, ChatSettings
+from localspec.chat.settings import UNMEASURED_GAMMA, ChatSettings
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.sampling import SamplingParams
@@ -276,7 +276,14 @@ def test_speculation_is_switched_between_two_rounds() -> None:
 
     engine.on_round = switch
     list(session.turn("hi", Cancel()))
-    assert engine.gammas == [AUTO_GAMMA, 0, 0, AUTO_GAMMA, AUTO_GAMMA, AUTO_GAMMA]
+    assert engine.gammas == [
+        UNMEASURED_GAMMA,
+        0,
+        0,
+        UNMEASURED_GAMMA,
+        UNMEASURED_GAMMA,
+        UNMEASURED_GAMMA,
+    ]
     assert session.figures().speculation
 
 
@@ -285,8 +292,8 @@ def test_a_fixed_gamma_of_zero_is_off_until_it_is_switched_on() -> None:
     assert not session.speculation
     assert session.figures().gamma == 0
     session.speculation = True
-    assert session.figures().gamma == AUTO_GAMMA
-    assert session.figures().gamma_note == GammaNote(GammaReason.NOT_MEASURED, AUTO_GAMMA)
+    assert session.figures().gamma == UNMEASURED_GAMMA
+    assert session.figures().gamma_note == GammaNote(GammaReason.NOT_MEASURED, UNMEASURED_GAMMA)
 
 
 def test_without_a_drafter_speculation_stays_off_and_says_why() -> None:

@@ -10,7 +10,7 @@ from localspec.engine.params import Accept, SamplingParams, default_accept
 Gamma: TypeAlias = int | Literal["auto"]
 
 # What auto means where nothing was measured: it began fixed, or the context is too small for that.
-AUTO_GAMMA = 3
+UNMEASURED_GAMMA = 3
 
 
 @dataclass(slots=True)
@@ -50,4 +50,4 @@ class ChatSettings:
     @property
     def draft_length(self) -> int:
         """Gamma as a number."""
-        return AUTO_GAMMA if self.gamma == "auto" else self.gamma
+        return UNMEASURED_GAMMA if self.gamma == "auto" else self.gamma

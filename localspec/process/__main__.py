@@ -32,6 +32,7 @@ def main() -> None:
     for number in ENDING:
         signal.signal(number, lambda *_: None)  # not ignored, or a child of this one would, too
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else ggml starts a debugger as it aborts
     _offer_to_the_memory_killer()
     logging.basicConfig(level=logging.INFO)
     source, sink = _private()

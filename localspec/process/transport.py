@@ -74,7 +74,7 @@ class Child:
 
     def listen(self, hear: Hear) -> None:
         """Read in a thread."""
-        self._reader = threading.Thread(target=self._read, args=(hear,), name="engine", daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(hear,), name="events", daemon=True)
         self._reader.start()
 
     def send(self, letter: Letter[Request]) -> None:
