@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
+from localspec.process.client import EngineClient
 from localspec.ui.app import ChatApp, Looks
 
 HERE = Path(__file__).parent
@@ -26,10 +26,7 @@ async def take(
 ) -> None:  # fmt: skip
     """One picture: ask, press keys, export."""
     options = LoadRequest(pair="demo", temp=0.0, n_predict=160)
-    app = ChatApp(
-        lambda progress, cancel: load_session(options, progress=progress, cancel=cancel),
-        looks=Looks(theme=theme) if theme else None,
-    )
+    app = ChatApp(EngineClient(options), looks=Looks(theme=theme) if theme else None)
     async with app.run_test(size=size) as pilot:
         while app.session is None:
             await pilot.pause(0.05)
