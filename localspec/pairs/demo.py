@@ -106,9 +106,16 @@ def _work() -> list[tuple[Path, Path, int]]:
                 f"the demo pair is missing from {folder}",
                 "Install localspec again, or pull a pair.",
             )
-        name = f"{source.stem}-{zlib.crc32(source.read_bytes()):08x}.gguf"
+        name = f"{source.stem}-{zlib.crc32(_end(source)):08x}.gguf"
         found.append((source, _folder() / name, n_bytes))
     return found
+
+
+def _end(path: Path) -> bytes:
+    """The last weights: no other model has the same, and the pair is asked for at every start."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - (1 << 20)))
+        return file.read()
 
 
 def _pair(*paths: Path) -> InstalledPair:
