@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
+if TYPE_CHECKING:
+    import psutil
+
+# ruff: noqa: PLC0415 - psutil takes long to import, and a screen can be drawn without it
 
 resource: Any
 try:
@@ -33,6 +36,8 @@ _ARENA = 64 << 20  # what glibc reserves for the first allocation in a thread
 
 @cache
 def _process() -> psutil.Process:
+    import psutil
+
     return psutil.Process()
 
 
@@ -43,6 +48,8 @@ def resident() -> int:
 
 def resident_of(process: int) -> int:
     """Resident size of another process; 0 where it has ended."""
+    import psutil
+
     try:
         return int(psutil.Process(process).memory_info().rss)
     except psutil.Error:
@@ -106,6 +113,8 @@ def _stack() -> int:
 
 def swapped_out() -> int:
     """Bytes in swap, 0 where there is none or the system does not say."""
+    import psutil
+
     try:
         with _unsaid():
             return int(psutil.swap_memory().used)
@@ -115,6 +124,8 @@ def swapped_out() -> int:
 
 def _memory() -> tuple[int, int]:
     """The machine's memory, all and what is available, also where /proc is hidden."""
+    import psutil
+
     try:
         with _unsaid():
             found = psutil.virtual_memory()
