@@ -27,9 +27,6 @@ _BAR = 16
 class TitleLine(Static, Uncopied):
     """The program's name, the pair's, and those of its models."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__("", markup=False, id=id)
-
     def show(self, session: SessionInfo | None) -> None:
         """Name what has been loaded, if anything has."""
         pieces = [("localspec", HEAD)]
@@ -47,8 +44,8 @@ class TitleLine(Static, Uncopied):
 class StatusLine(Static, Uncopied):
     """Shows a lasting state, covered for some seconds by the latest short answer."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__("", markup=False, id=id)
+    def __init__(self) -> None:
+        super().__init__("", markup=False, id="status")
         self._lasting = Content("")
         self._timer: Timer | None = None
 
@@ -109,8 +106,8 @@ class KeyLine(Uncopied):
 
     ALLOW_SELECT = False
 
-    def __init__(self, commands: Sequence[Command], *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
+    def __init__(self, commands: Sequence[Command]) -> None:
+        super().__init__(id="keys")
         self._commands = commands
 
     def render(self) -> Content:

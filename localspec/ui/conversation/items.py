@@ -22,9 +22,9 @@ from localspec.ui.conversation.growing import (
     Growing,
     GrowingMarkdown,
     GrowingOrigins,
+    Thought,
 )
 from localspec.ui.conversation.markdown_blocks import definitions
-from localspec.ui.conversation.thought import Thought
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
