@@ -20,18 +20,7 @@ from localspec import formats
 from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.record import Record
 from localspec.errors import LocalspecError, UsageError
-from localspec.process.messages import (
-    ChangeDone,
-    Died,
-    Event,
-    Letter,
-    Loaded,
-    LoadFailed,
-    Loading,
-    Status,
-    Turn,
-    TurnOver,
-)
+from localspec.process import messages
 from localspec.ui import commands
 from localspec.ui.conversation import extracts
 from localspec.ui.conversation.gate import Gate, InUse, Phase
@@ -146,10 +135,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._status = StatusLine()
         self._gate = Gate(self._status.flash, self._phase_changed)
         self._completion = Completion(self.commands)
-        self.prompt = PromptArea(
-            accepts=self._accepts, send=self._sent, refuse=self._gate.refuse,
-            complete=self._completion.next, say=self.transcript.say,
-        )  # fmt: skip
+        self.prompt = PromptArea(self._enter, self._completion.next, self.transcript.say)
         self.title_line = TitleLine("", markup=False, id="title")
 
     def _connect(self, archive: Path | None, resume: str | None) -> None:
@@ -238,9 +224,9 @@ class ChatApp(App[None], inherit_bindings=False):
 
     # From other threads
 
-    def _hear(self, letter: Letter[Event]) -> None:
+    def _hear(self, letter: messages.Letter[messages.Event]) -> None:
         """Take what the engine says, in the thread that hears it."""
-        if isinstance(letter.body, Turn) and letter.body.speculation is None:
+        if isinstance(letter.body, messages.Turn) and letter.body.speculation is None:
             self.shelf.record.hear(letter.body.event)
             self.turns.stream.inbox.put(letter.body.event)
         else:
@@ -254,27 +240,27 @@ class ChatApp(App[None], inherit_bindings=False):
             # The event loop has just been closed: nobody is left to be told.
             self.engine.stop()
 
-    def _from_engine(self, letter: Letter[Event]) -> None:
+    def _from_engine(self, letter: messages.Letter[messages.Event]) -> None:
         """Take an event of the engine, other than those of a running turn."""
         self.engine.settle(letter)
         match letter.body:
-            case Loading(step, share) if self.turns.phase is Phase.LOADING:
+            case messages.Loading(step, share) if self.turns.phase is Phase.LOADING:
                 self._status.lasting(step, share, hint="Esc cancels")
-            case Loaded(info):
+            case messages.Loaded(info):
                 self.in_use.loaded(info)
-            case LoadFailed() as failed:
+            case messages.LoadFailed() as failed:
                 self.in_use.failed(failed)
-            case Turn(event, speculation) if isinstance(self.screen, CompareScreen):
+            case messages.Turn(event, speculation) if isinstance(self.screen, CompareScreen):
                 self.screen.hear(event, speculation=bool(speculation))
-            case TurnOver(error, said):
+            case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
-            case ChangeDone(error):
+            case messages.ChangeDone(error):
                 if error is not None:
                     self._leave_comparison()
                 self.turns.changed(_raised(error))
-            case Status() as status:
+            case messages.Status() as status:
                 self.dashboard.hear(status)
-            case Died(error):
+            case messages.Died(error):
                 self._leave_comparison()
                 self.in_use.died(error.exception())
 
@@ -290,6 +276,15 @@ class ChatApp(App[None], inherit_bindings=False):
         self.shelf.loaded()
 
     # From the keyboard
+
+    def _enter(self, text: str) -> bool:
+        """Take what was entered, as soon as the input is empty, if it may be sent now."""
+        accepted = self._accepts(text)
+        if accepted:
+            self.call_later(self._sent, text)
+        elif text:
+            self._gate.refuse()
+        return accepted
 
     def _accepts(self, text: str) -> bool:
         """Whether `text` may be sent now; Enter without any loads again what died."""

@@ -226,22 +226,22 @@ def _system(app: Parts, argument: str) -> None:
 
 def _gamma(app: Parts, argument: str) -> None:
     settings = app.session().settings
-    if not argument:
-        app.transcript.say(f"gamma: {settings.gamma}")
-        return
-    gamma = parameters.gamma(argument)
-    app.engine.configure(replace(settings, gamma=gamma))
-    app.transcript.say(f"gamma {gamma} from the next round on")
+    said = f"gamma: {settings.gamma}"
+    if argument:
+        settings = replace(settings, gamma=parameters.gamma(argument))
+        app.engine.configure(settings)
+        said = f"gamma {settings.gamma} from the next round on"
+    app.transcript.say(said)
 
 
 def _temperature(app: Parts, argument: str) -> None:
     settings = app.session().settings
-    if not argument:
-        app.transcript.say(f"temperature: {settings.sampling.temperature:g}")
-        return
-    changed = parameters.changed(settings, "temp", argument)
-    app.engine.configure(changed)
-    app.transcript.say(f"temperature {changed.sampling.temperature:g} for the answers to come")
+    said = f"temperature: {settings.sampling.temperature:g}"
+    if argument:
+        settings = parameters.changed(settings, "temp", argument)
+        app.engine.configure(settings)
+        said = f"temperature {settings.sampling.temperature:g} for the answers to come"
+    app.transcript.say(said)
 
 
 def _history(app: Parts, _argument: str) -> None:

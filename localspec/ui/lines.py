@@ -9,7 +9,6 @@ from textual.widgets import Static
 
 from localspec.safe_text import one_line
 from localspec.ui.bases import HEAD, KEY, MUTED, Uncopied, key_hint
-from localspec.ui.commands import COMMANDS
 from localspec.ui.panel import drawing
 
 if TYPE_CHECKING:
@@ -83,20 +82,6 @@ class StatusLine(Static, Uncopied):
         self.update(self._lasting, layout=False)
 
 
-def key_line(width: int, commands: Sequence[Command] = COMMANDS) -> Content:
-    """Keys and labels from the command table, in its order, as far as `width` reaches."""
-    line = Content(" ")
-    for command in commands:
-        if not command.footer:
-            continue
-        key = command.shown.split(",")[0]
-        item = key_hint(key, command.footer, f"app.command('{command.name}')")
-        if line.cell_length + item.cell_length + 1 > width:
-            break
-        line = Content.assemble(line, item, "  ")
-    return line
-
-
 class KeyLine(Uncopied):
     """Textual's own footer lists keys by focus; this one keeps the order and what fits.
 
@@ -111,5 +96,10 @@ class KeyLine(Uncopied):
         self._commands = commands
 
     def render(self) -> Content:
-        """Lay the keys out for the present width."""
-        return key_line(self.size.width, self._commands)
+        """Lay out as many keys as fit."""
+        items = [
+            key_hint(one.shown.split(",")[0], one.footer, f"app.command('{one.name}')")
+            for one in self._commands
+            if one.footer
+        ]
+        return Content.assemble(" ", drawing.joined(items, self.size.width - 2))

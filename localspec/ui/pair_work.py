@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 _STOP_WITHIN_S = 2.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Pairs:
     """Knows what the pairs screen shows, whether it is open or not; lives in the screen's thread.
 
     Attributes:
-        gate: knows what the engine is doing.
-        engine: knows the pair in use.
         switch: loads another pair.
         tell: says in the conversation what became of a pull while the screen is closed.
         hints: keys of the app that work on the screen as well, and what they do.

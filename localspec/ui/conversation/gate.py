@@ -37,7 +37,7 @@ LOADABLE = IDLE | {Phase.UNUSABLE, Phase.DEAD}
 WHOLE = LOADABLE | {Phase.LOADING}  # no message is being written
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Gate:
     """Knows the phase, and whether an earlier question is being edited; in the screen's thread.
 
@@ -115,15 +115,11 @@ _SHOWN = {
 }
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InUse:
     """Puts what is loaded on the screen, or says why there is nothing; in the screen's thread.
 
     Attributes:
-        gate: knows what the engine is doing, and says why not.
-        engine: loads.
-        turns: shows the conversation, and ends a turn whose engine died.
-        transcript: says what went wrong.
         seat: told of the pair that answers from now on, also where it is the one before.
         troubles: what to tell once the first pair is there.
         load_error: why the last load failed; None where it did not, or was cancelled.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
@@ -29,13 +29,6 @@ LONGEST_PIECE = 2000
 _SHOWN_WHILE_GROWING = 4000  # of a thought
 # A fence and the name of its language, as far as both are of a usual length.
 _OPENING = re.compile(r"\s*(`{3,40}(?![^\n]*`)|~{3,40}(?!~)) *([\w+#.-]{0,40})")
-
-
-class Growing(Protocol):
-    """A text that grows: blocks that are final, and the blocks of its unfinished end."""
-
-    def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
-        """Append text: blocks that have become final, and the new unfinished end."""
 
 
 class GrowingMarkdown:

@@ -72,9 +72,7 @@ class PromptArea(TextArea):
     """A text area that sends on Enter and breaks the line on Shift+Enter, Ctrl+J or Alt+Enter.
 
     Args:
-        accepts: asked on Enter: may this text be sent now? There may be none.
-        send: gets what was accepted; the input is empty again.
-        refuse: says why something is not accepted.
+        enter: takes the text on Enter, there may be none; False where it may not be sent now.
         complete: asked on Tab: the whole text as it may go on, None where nothing is known.
         say: says what is wrong, with its remedy.
     """
@@ -88,10 +86,7 @@ class PromptArea(TextArea):
 
     def __init__(
         self,
-        *,
-        accepts: Callable[[str], bool],
-        send: Callable[[str], None],
-        refuse: Callable[[], None],
+        enter: Callable[[str], bool],
         complete: Callable[[], str | None],
         say: Callable[..., None],
     ) -> None:
@@ -99,9 +94,7 @@ class PromptArea(TextArea):
         self.highlight_cursor_line = False
         self.cursor_blink = False  # it would draw twice a second all day long
         self.sent = History()
-        self._accepts = accepts
-        self._send = send
-        self._refuse = refuse
+        self._enter = enter
         self._complete = complete
         self._say = say
 
@@ -126,15 +119,10 @@ class PromptArea(TextArea):
     def submit(self) -> None:
         """Send what is typed, if it may be sent now."""
         text = self.text.strip()
-        if not self._accepts(text):
-            if text:
-                self._refuse()
-            return
         # Cleared at once, and not where it is sent: keys typed on must survive.
-        if text:
+        if self._enter(text) and text:
             self.sent.add(text)
             self.clear()
-        self.app.call_later(self._send, text)
 
     async def on_paste(self, event: events.Paste) -> None:
         """Insert a paste as it is, all its lines, without control characters."""

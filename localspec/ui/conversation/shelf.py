@@ -31,7 +31,7 @@ _DRAFT_S = 1.0
 _QUESTIONS = 200
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Shelf:
     """Opens conversations and other versions of messages, writes and reads files, keeps drafts.
 
@@ -39,11 +39,6 @@ class Shelf:
         keeper: writes and reads the store; None to keep nothing.
         record: of the conversation on screen.
         resume: the id of the conversation to begin with.
-        gate: knows what the engine is doing, and says why not.
-        engine: is told of another conversation.
-        turns: puts it in force.
-        transcript: says what was done.
-        prompt: gets drafts and earlier questions back.
     """
 
     keeper: Keeper | None

@@ -25,20 +25,11 @@ if TYPE_CHECKING:
     from localspec.ui.panel.dashboard import Dashboard
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Turns:
     """Has the engine answer, and puts what comes of it into the record and on the screen.
 
     Lives in the screen's thread.
-
-    Attributes:
-        gate: knows what the engine is doing, and says why not.
-        engine: answers.
-        record: of the conversation.
-        stream: draws a running answer.
-        transcript: shows the conversation.
-        prompt: where questions are typed, and come back to.
-        dashboard: shows the figures.
     """
 
     gate: Gate

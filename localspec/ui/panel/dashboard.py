@@ -47,7 +47,7 @@ def natural_form(width: int, height: int) -> PanelForm:
 
 def next_form(form: PanelForm, width: int) -> PanelForm:
     """The form after `form`; the column needs room beside the conversation."""
-    forms = [PanelForm.FULL, PanelForm.COMPACT, PanelForm.OFF]
+    forms = list(PanelForm)
     following = forms[(forms.index(form) + 1) % len(forms)]
     return PanelForm.COMPACT if following is PanelForm.FULL and width < 70 else following
 
@@ -176,8 +176,8 @@ class Dashboard:
 
     def cycle(self, wanted: str) -> None:
         """Choose the form by name, or the next one."""
-        forms = {form.value: form for form in PanelForm}
-        self._chosen = forms.get(wanted) or next_form(self._form(), self._size.width)
+        following = next_form(self._form(), self._size.width)
+        self._chosen = PanelForm(wanted) if wanted else following
         self.place(self._size)
 
     def place(self, size: Size) -> None:

@@ -127,3 +127,13 @@ def two_sides(left: Content | Piece, right: Content | Piece, width: int) -> Cont
     left, right = Content.assemble(left), Content.assemble(right)
     gap = max(1, width - left.cell_length - right.cell_length)
     return Content.assemble(left, " " * gap, right)
+
+
+def joined(parts: Sequence[Content], width: int) -> Content:
+    """As many parts as fit, in order, two cells apart; at least the first."""
+    line = parts[0]
+    for part in parts[1:]:
+        if line.cell_length + 2 + part.cell_length > width:
+            break
+        line = Content.assemble(line, "  ", part)
+    return line

@@ -16,7 +16,7 @@ from localspec.engine.stats import Speedup
 from localspec.safe_text import one_line
 from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.panel import drawing
-from localspec.ui.panel.drawing import bar, sparkline, two_sides
+from localspec.ui.panel.drawing import bar, joined, sparkline, two_sides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,7 +143,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     if found := now.speedup:
         doubt = f"plain ({found.low:.1f}–{found.high:.1f})"
         second.insert(0, _figure(f"{found.estimate:.1f}×", doubt))
-    return [_join(first, width), _join(second, width)] if width > 0 else []
+    return [joined(first, width), joined(second, width)] if width > 0 else []
 
 
 def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
@@ -356,16 +356,6 @@ def _row(label: str, value: str, width: int, style: str = MUTED) -> Content:
 
 def _figure(value: str, label: str) -> Content:
     return Content.assemble((value, "bold"), (f" {label}", MUTED))
-
-
-def _join(parts: list[Content], width: int) -> Content:
-    """As many parts as fit, in order, two cells apart."""
-    line = parts[0]
-    for part in parts[1:]:
-        if line.cell_length + 2 + part.cell_length > width:
-            break
-        line = Content.assemble(line, "  ", part)
-    return line
 
 
 def _thousands(value: int) -> str:

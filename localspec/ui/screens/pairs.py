@@ -18,7 +18,7 @@ from localspec import formats
 from localspec.pairs import describe
 from localspec.safe_text import one_line, safe
 from localspec.ui.bases import KEY, MUTED, MarkedList
-from localspec.ui.panel.drawing import bar, two_sides
+from localspec.ui.panel.drawing import bar, joined, two_sides
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -460,12 +460,7 @@ class PairsScreen(ModalScreen[None]):
 
     def _key_line(self, row: ListedPair | None, width: int) -> Content:
         """As many keys as fit, what matters most first."""
-        line = Content("")
         own = _TYPING if self._ask.display else key_hints(self._pairs.state, row)
-        for key, meaning in (*own, *self._pairs.app_hints()):
-            gap = "  " if line.plain else ""
-            hint = Content.assemble(gap, (key, KEY), (f" {meaning}", MUTED))
-            if line.cell_length + hint.cell_length > width:
-                break
-            line = Content.assemble(line, hint)
-        return line
+        keys = (*own, *self._pairs.app_hints())
+        hints = [Content.assemble((key, KEY), (f" {meaning}", MUTED)) for key, meaning in keys]
+        return joined(hints, width)
