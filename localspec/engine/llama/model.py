@@ -12,7 +12,7 @@ from typing import Any, Self
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama.devices import device_list, repacking_works
+from localspec.engine.llama.hardware import device_list, repacking_works
 from localspec.engine.llama.log import start_backend
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
 
