@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from localspec.chat.conversation import Message
@@ -168,11 +167,6 @@ class Chat:
         """Give the conversation, which is closed at the end."""
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()

@@ -142,7 +142,7 @@ def command(
 
         compare_files(*compare, as_json=as_json)
         return
-    from localspec.bench.output.files import check  # noqa: PLC0415
+    from localspec.bench.files import check  # noqa: PLC0415
     from localspec.cli.benching import print_bench  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
     from localspec.process.client import Worker  # noqa: PLC0415
