@@ -10,7 +10,7 @@ import click
 
 from localspec import formats
 from localspec.chat.events import Noticed, RoundText
-from localspec.chat.wording import gamma_words, lossy_words, speedup_words
+from localspec.chat.figures import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import warn, write, write_said
 from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.loading.results import Answered
