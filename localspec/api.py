@@ -16,7 +16,7 @@ from typing import Any, Self, Unpack
 from localspec.chat.conversation import Message
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.figures import Figures
-from localspec.chat.load_record import LoadRecord
+from localspec.chat.pair import LoadRecord
 from localspec.chat.session import Session, Turn
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
