@@ -47,7 +47,7 @@ ONLY_IN = {
     "textual": ("ui",),
     "huggingface_hub": ("pairs/hub",),
     "llama_cpp": ("engine/llama",),
-    "jinja2": ("chat/rendering",),
+    "jinja2": ("chat/renderer_child",),
     "ctypes": ("engine/llama",),
 }
 

@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from localspec.chat.history import exchange, parameters
+from localspec.chat.history import exchange
+from localspec.chat.history.fields import settings_of
 from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError
 
@@ -203,7 +204,7 @@ class Shelf:
         session = self.engine.info
         if not self.gate.free() or session is None:
             return
-        settings = parameters.from_document(stored.header.parameters, session.settings)
+        settings = settings_of(stored.header.parameters, session.settings)
         self.record.open(stored)
         other, notice = stored.header.pair.name, ""
         if other and other != session.pair_name:
