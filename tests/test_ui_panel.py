@@ -19,8 +19,14 @@ from localspec.engine.stats import (
     Speedup,
 )
 from localspec.ui.conversation.items import figures_of, footnote
-from localspec.ui.panel.layout import PanelState, big_speed, compact_lines, full_lines, head_lines
-from localspec.ui.panel.layout import machine_lines
+from localspec.ui.panel.layout import (
+    PanelState,
+    big_speed,
+    compact_lines,
+    full_lines,
+    head_lines,
+    machine_lines,
+)
 from tests.fakes import ended, fake_session, rounds_of
 from tests.support.scripted_session import ScriptedSession
 
