@@ -43,7 +43,7 @@ class Wishes:
         cache_k, cache_v: cache types.
         gpu_layers, draft_gpu_layers: layers on an accelerator, -1 for all.
         flash: whether flash attention is on. A quantised cache needs it.
-        snapshots: of a recurrent target's state.
+        snapshots: of a recurrent target's state; none where nothing drafts.
         mapped: whether weights may be left on disk: mapped, and not locked in memory.
     """
 
@@ -242,7 +242,7 @@ class _Planner:
             draft_setup = _on_device(self.draft, setup, room, asked, whole=True)
             draft_need = need(self.draft, draft_setup)
             free = free.less(draft_need.device, draft=True)
-            setup = replace(setup, snapshots=wishes.snapshots)
+        setup = replace(setup, snapshots=wishes.snapshots)
         room = free.room(draft=False)
         target_setup = _on_device(self.target, setup, room, wishes.gpu_layers, whole=False)
         target_need = need(self.target, target_setup)
