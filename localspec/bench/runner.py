@@ -33,7 +33,6 @@ class Arm:
 
     Attributes:
         name: how the report calls it; `OFF` is plain decoding.
-        session: the loaded models.
         gamma: draft length, 0 for plain decoding.
         swept: one of a sweep over draft lengths.
     """
