@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
-from localspec.engine.llama.cores import default_threads
+from localspec.engine.llama.hardware import default_threads
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
 from localspec.errors import Cancelled, EngineError, OutOfMemory, UnsupportedModel
