@@ -16,16 +16,15 @@ from typing import Any, Self, Unpack
 from localspec.chat.conversation import Message
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.figures import Figures
-from localspec.chat.load_record import LoadRecord
+from localspec.chat.pair import LoadRecord
 from localspec.chat.session import Session, Turn
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.params import Accept
 from localspec.errors import UsageError
-from localspec.limits import MAX_GAMMA
+from localspec.limits import CACHE_TYPES, MAX_GAMMA
 from localspec.loading.load import Progress, load_session
 from localspec.loading.request import LoadOptions, LoadRequest
-from localspec.pairs.memory.need import CACHE_TYPES
 
 _SEVERAL = ("stop", "device", "draft_device", "rpc")
 _ONE_OF = {

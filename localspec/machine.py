@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psutil
+# ruff: noqa: PLC0415 - psutil takes long to import, and a screen can be drawn without it
 
 resource: Any
 try:
@@ -56,6 +56,8 @@ def told(name: str) -> Any:
 
     Its warnings of what it could not read stay unsaid: nobody can do anything about them.
     """
+    import psutil
+
     with warnings.catch_warnings(), suppress(*_UNREADABLE):
         warnings.simplefilter("ignore", RuntimeWarning)
         return getattr(psutil, name)()
@@ -67,6 +69,8 @@ def resident(process: int | None = None) -> int:
 
     Of mapped weights only the pages that were touched count.
     """
+    import psutil
+
     try:
         return int(psutil.Process(process).memory_info().rss)
     except psutil.Error:
@@ -76,6 +80,8 @@ def resident(process: int | None = None) -> int:
 def peak_resident() -> int:
     """Largest resident size of this process so far."""
     if resource is None:
+        import psutil
+
         return int(getattr(psutil.Process().memory_info(), "peak_wset", resident()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # The kernel counts in batches: its peak may lag behind what is resident now.
@@ -105,6 +111,8 @@ def address_space_left(threads: int = 0) -> int | None:
     limit = _limit("RLIMIT_AS")
     if limit is None:
         return None
+    import psutil
+
     taken = int(psutil.Process().memory_info().vms)
     if threads > 0:
         taken += threads * (_limit("RLIMIT_STACK") or _USUAL_STACK) + _ARENA

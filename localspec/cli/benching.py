@@ -105,11 +105,7 @@ def _comparison(found: Comparison) -> str:
         for change in found.changes
         if change.kind == ALL or not change.arm.startswith("gamma ")
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = formats.columns(rows)
     if found.different:
         lines += ["", "Different:"]
         lines += [
