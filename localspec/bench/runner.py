@@ -89,7 +89,7 @@ class BenchOutcome:
     ended: str = ""
 
 
-class _OutOfTimeError(Exception):
+class _OutOfTime(Exception):
     """The deadline has passed."""
 
 
@@ -136,7 +136,7 @@ class Runner:
                     self._ask(prompt, repeat, in_turn(self.arms, turn), outcome)
         except Cancelled:
             outcome.ended = INTERRUPTED
-        except _OutOfTimeError:
+        except _OutOfTime:
             outcome.ended = OUT_OF_TIME
         return outcome
 
@@ -148,7 +148,7 @@ class Runner:
 
     def _check_time(self, outcome: BenchOutcome) -> None:
         if self.deadline is not None and outcome.runs and self.clock() > self.deadline:
-            raise _OutOfTimeError
+            raise _OutOfTime
 
     def _ask(
         self, prompt: BenchPrompt, repeat: int, order: Sequence[Arm], outcome: BenchOutcome

@@ -102,6 +102,7 @@ def repacking_works() -> bool:
     compiler may drop the tile configuration before it is loaded (GCC 12 does; ggml-org/llama.cpp,
     pull request 26954).
     """
+    start_backend()  # or what it says of devices goes to the terminal
     return b"AMX_INT8 = 1" not in lib.llama_print_system_info()
 
 
