@@ -71,11 +71,10 @@ def _sizes(need: Need) -> str:
 
 def licence_line(report: PairReport) -> str:
     """Name the licences, and what a gated repository wants."""
-    models = [report.target] if report.draft is None else [report.target, report.draft]
-    names = list(dict.fromkeys(one_line(model.licence, 80) or "not stated" for model in models))
-    gated = [model.repo for model in models if model.gated]
+    names = (one_line(model.licence, 80) or "not stated" for model in report.models)
+    gated = [model.repo for model in report.models if model.gated]
     tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""
-    return " / ".join(names) + tail
+    return " / ".join(dict.fromkeys(names)) + tail
 
 
 def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:

@@ -188,11 +188,6 @@ class GgufHeader:
         """Bytes of all tensors in this file."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
-    @property
-    def split_count(self) -> int:
-        """Of how many files the model consists."""
-        return max(1, self.integer("split.count", 1))
-
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
@@ -258,9 +253,10 @@ def read_model(path: Path) -> ModelFiles:
         ModelFileError: as `read_header`, for any part; a missing part; `path` is a later part.
     """
     header = read_header(path)
-    if header.split_count == 1:
+    count = header.integer("split.count", 1)
+    if count <= 1:
         return ModelFiles(header, (path,), path.stat().st_size)
-    paths = _require_parts(path, header.split_count)
+    paths = _require_parts(path, count)
     headers = [header, *(read_header(part) for part in paths[1:])]
     tensors = tuple(chain.from_iterable(part.tensors for part in headers))
     size = sum(part.stat().st_size for part in paths)
@@ -358,7 +354,7 @@ def _read_version(cursor: Cursor) -> int:
         raise cursor.not_gguf()
     cursor.fill(24)
     cursor.skip(4)
-    version = cursor.number("I")
+    version: int = cursor.number("I")
     if version and version & 0xFFFF == 0:
         raise ModelFileError(
             f"{cursor.label} is a big-endian GGUF file",
@@ -379,7 +375,8 @@ def _read_value(cursor: Cursor, kind: int) -> Value:
         return _read_array(cursor)
     if kind not in _SCALARS:
         raise cursor.damaged(f"it has a metadata value of unknown type {kind}")
-    return cursor.scalar(_SCALARS[kind])
+    value: Value = cursor.number(_SCALARS[kind])
+    return value
 
 
 def _read_array(cursor: Cursor) -> StringArray | array[Any]:
