@@ -82,10 +82,9 @@ def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
     found = []
     for one in candidates[:MOST_CANDIDATES]:
         word = "fits" if one.fits else "no"
-        where = "on this disk" if one.here else "to be fetched"
-        found.append(
-            f"{word:5} --draft {one.name} ({formats.size(one.n_bytes)}, {where}): {one.reason}"
-        )
+        where = "on this disk" if one.on_disk else "to be fetched"
+        size = formats.size(one.bytes)
+        found.append(f"{word:5} --draft {one.draft} ({size}, {where}): {one.reason}")
     if len(candidates) > MOST_CANDIDATES:
         found.append(f"and {len(candidates) - MOST_CANDIDATES} more that do not fit better")
     return found
@@ -111,16 +110,7 @@ def as_data(report: PairReport) -> dict[str, Any]:
         "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
         "plan": _plan_data(report.outlook),
         "missing_bytes": report.missing,
-        "candidates": [
-            {
-                "draft": one.name,
-                "fits": one.fits,
-                "reason": one.reason,
-                "bytes": one.n_bytes,
-                "on_disk": one.here,
-            }
-            for one in report.candidates
-        ],
+        "candidates": [asdict(one) for one in report.candidates],
     }
 
 

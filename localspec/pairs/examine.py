@@ -36,16 +36,16 @@ class DraftCandidate:
     """A model that may be tried as a draft, or was.
 
     Attributes:
-        name: what to give as ``--draft``.
-        n_bytes: its size.
-        here: whether it is on this disk already.
+        draft: what to give as ``--draft``.
+        bytes: its size.
+        on_disk: whether it is here already.
         fits: whether it can serve the target.
         reason: why it does or does not.
     """
 
-    name: str
-    n_bytes: int
-    here: bool
+    draft: str
+    bytes: int
+    on_disk: bool
     fits: bool = False
     reason: str = ""
 
@@ -206,16 +206,16 @@ def _try_all(target: ModelSource, patience: Patience) -> tuple[DraftCandidate, .
     """
     found: dict[str, DraftCandidate] = {}
     for untried, header in _trials(target, patience):
-        if untried.name in found:
+        if untried.draft in found:
             continue
         patience.check()
-        if not untried.here:
-            patience.note(f"trying {untried.name} as a draft")
+        if not untried.on_disk:
+            patience.note(f"trying {untried.draft} as a draft")
         try:
-            found[untried.name] = _tried(target, untried, header)
+            found[untried.draft] = _tried(target, untried, header)
         except HubOffline:
             break
-    return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.here, one.n_bytes)))
+    return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes)))
 
 
 Trial = tuple[DraftCandidate, Callable[[], GgufHeader]]
@@ -233,12 +233,12 @@ def _trials(target: ModelSource, patience: Patience) -> Iterator[Trial]:
     ]
     for name, model in (*named, (DEMO, demo.pair().models[-1])):
         if model.path.resolve() != target.paths[0].resolve():
-            untried = DraftCandidate(name, model.n_bytes, here=True)
+            untried = DraftCandidate(name, model.n_bytes, on_disk=True)
             yield untried, partial(read_header, model.path)
     quiet = replace(patience, note=silent)
     for entry in catalogue.pairs().values():
         reference, cached = entry.draft.reference, hub_cache.find(entry.draft.reference)
-        untried = DraftCandidate(str(reference), entry.draft.n_bytes, here=bool(cached))
+        untried = DraftCandidate(str(reference), entry.draft.n_bytes, on_disk=bool(cached))
         remote = partial(_read_remote, reference, quiet, target)
         yield untried, partial(read_header, cached[0]) if cached else remote
 
@@ -250,7 +250,7 @@ def _read_remote(reference: Reference, patience: Patience, target: ModelSource) 
 def _tried(
     target: ModelSource, untried: DraftCandidate, header: Callable[[], GgufHeader]
 ) -> DraftCandidate:
-    if untried.n_bytes > LARGEST_SHARE * target.n_bytes:
+    if untried.bytes > LARGEST_SHARE * target.n_bytes:
         share = formats.percent(LARGEST_SHARE)
         return replace(untried, reason=f"it is too large: more than {share} of the target")
     try:
