@@ -24,9 +24,6 @@ _F32: Final = 4
 _F16: Final = 2
 _BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}
 
-CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-"""What llama.cpp accepts for `--cache-type-k` and `--cache-type-v`."""
-
 # Architectures of which llama.cpp keeps snapshots of recurrent states (src/llama-arch.cpp).
 _WITH_SNAPSHOTS: Final = (
     *("qwen35", "qwen35moe", "qwen4exp", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"),
