@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from localspec import formats
 from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub
 from localspec.pairs import catalogue, demo, installed, resolver, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
-from localspec.pairs.gguf.header import GgufHeader, read_header
+from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience, silent
 from localspec.pairs.installed import DEMO, InstalledPair
@@ -205,24 +206,20 @@ def _try_all(target: ModelSource, patience: Patience) -> tuple[DraftCandidate, .
         Cancelled: the user wants to stop.
     """
     found: dict[str, DraftCandidate] = {}
-    for untried, header in _trials(target, patience):
+    for untried, where in _untried(target):
         if untried.draft in found:
             continue
         patience.check()
         if not untried.on_disk:
             patience.note(f"trying {untried.draft} as a draft")
         try:
-            found[untried.draft] = _tried(target, untried, header)
+            found[untried.draft] = _tried(target, untried, where, patience)
         except HubOffline:
             break
     return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes)))
 
 
-Trial = tuple[DraftCandidate, Callable[[], GgufHeader]]
-"""A model to be tried, and how its header is read."""
-
-
-def _trials(target: ModelSource, patience: Patience) -> Iterator[Trial]:
+def _untried(target: ModelSource) -> Iterator[tuple[DraftCandidate, Path | Reference]]:
     """What is on this disk, but for the target itself, then what the catalogue knows besides."""
     named = [
         # The draft first: it has the pair's name.
@@ -233,28 +230,26 @@ def _trials(target: ModelSource, patience: Patience) -> Iterator[Trial]:
     ]
     for name, model in (*named, (DEMO, demo.pair().models[-1])):
         if model.path.resolve() != target.paths[0].resolve():
-            untried = DraftCandidate(name, model.n_bytes, on_disk=True)
-            yield untried, partial(read_header, model.path)
-    quiet = replace(patience, note=silent)
+            yield DraftCandidate(name, model.n_bytes, on_disk=True), model.path
     for entry in catalogue.pairs().values():
         reference, cached = entry.draft.reference, hub_cache.find(entry.draft.reference)
         untried = DraftCandidate(str(reference), entry.draft.n_bytes, on_disk=bool(cached))
-        remote = partial(_read_remote, reference, quiet, target)
-        yield untried, partial(read_header, cached[0]) if cached else remote
-
-
-def _read_remote(reference: Reference, patience: Patience, target: ModelSource) -> GgufHeader:
-    return sources.from_hub(reference, patience, like=target.header).header
+        yield untried, cached[0] if cached else reference
 
 
 def _tried(
-    target: ModelSource, untried: DraftCandidate, header: Callable[[], GgufHeader]
+    target: ModelSource, untried: DraftCandidate, where: Path | Reference, patience: Patience
 ) -> DraftCandidate:
     if untried.bytes > LARGEST_SHARE * target.n_bytes:
         share = formats.percent(LARGEST_SHARE)
         return replace(untried, reason=f"it is too large: more than {share} of the target")
     try:
-        report = vocabulary.compare(target.header, header())
+        if isinstance(where, Path):
+            header = read_header(where)
+        else:
+            quiet = replace(patience, note=silent)
+            header = sources.from_hub(where, quiet, like=target.header).header
+        report = vocabulary.compare(target.header, header)
     except HubOffline:
         raise
     except LocalspecError as error:

@@ -73,11 +73,6 @@ def means_local(text: str) -> bool:
     return folders.is_file(path) or path.parent.is_dir()
 
 
-def looks_like_reference(text: str) -> bool:
-    """Tell whether `text` is meant as a Hub reference rather than as a short name."""
-    return "/" in text or ":" in text or "@" in text
-
-
 def parse(text: str) -> Reference:
     """Parse a Hub reference in any of the forms that users know.
 

@@ -79,7 +79,7 @@ def meaning(text: str) -> InstalledPair | CuratedPair | Reference | Path:
     path = folders.user_path(text)
     if references.means_local(text):
         return path
-    if references.looks_like_reference(text):  # a user's file may be a/b without an ending
+    if any(mark in text for mark in "/:@"):  # a user's file may be a/b without an ending
         return path if folders.is_file(path) else references.parse(text)
     pair = demo.pair() if text.lower() == DEMO else installed.find(text)
     found = pair or catalogue.pairs().get(text.lower())
