@@ -122,9 +122,9 @@ def fetch(
 
 def _disk_error(file: RemoteFile, error: OSError) -> HubError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # disk, quota, largest file
-        have = formats.size(part_size(file))
+        kept = formats.size(part_size(file))
         return NotEnoughDisk(
-            f"the disk is full: {have} of {file.name} ({formats.size(file.size)}) are kept",
+            f"the disk is full: {kept} of {file.name} ({formats.size(file.size)}) are kept",
             "Make room, then run the same command again: it continues where it stopped.",
         )
     return HubError(
