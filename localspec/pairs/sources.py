@@ -216,9 +216,7 @@ def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) ->
         return download.read_part(file, offset, size) or remote(offset, size)
 
     def parsed(read: ReadRange) -> GgufHeader:
-        header = gguf.parse_header(read, file.size, label, accept)
-        gguf.check_size(header, file.size, label)
-        return header
+        return gguf.parse_header(read, file.size, label, accept)
 
     if download.part_size(file):
         # What an earlier pull has left need not come again just to be looked at; but it is not

@@ -215,14 +215,12 @@ def read_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file:
             total = file.seek(0, 2)
-            header = parse_header(_file_reader(file), total, str(path))
+            return parse_header(_file_reader(file), total, str(path))
     except PermissionError:
         raise ModelFileError(f"{path} may not be read", "Check its permissions.") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise ModelFileError(f"{path} cannot be read: {reason}", "Check the disk.") from None
-    check_size(header, total, str(path))
-    return header
 
 
 def require_file(path: Path) -> None:
@@ -263,20 +261,6 @@ def read_model(path: Path) -> ModelFiles:
     return ModelFiles(replace(header, tensors=tensors), paths, size)
 
 
-def check_size(header: GgufHeader, actual: int, label: str) -> None:
-    """Check that a file of `actual` bytes can hold all the weights that `header` names.
-
-    Raises:
-        ModelFileError: it is too short.
-    """
-    if actual < header.expected_size:
-        raise ModelFileError(
-            f"{label} is cut off: it has {actual:,} bytes and its header promises"
-            f" {header.expected_size:,}",
-            FETCH_AGAIN,
-        )
-
-
 def _file_reader(file: BinaryIO) -> ReadRange:
     def read(offset: int, size: int) -> bytes:
         file.seek(offset)
@@ -301,7 +285,7 @@ def parse_header(
         accept: may look at the metadata as it comes, and raise to spare the rest.
 
     Raises:
-        ModelFileError: no GGUF, an unsupported version, damaged, or cut off in the header.
+        ModelFileError: no GGUF, an unsupported version, damaged, or shorter than it promises.
     """
     cursor = Cursor(read, total, label)
     version = _read_version(cursor)
@@ -321,14 +305,14 @@ def parse_header(
             alignment = _checked_alignment(cursor, kind, metadata[key])
     tensors, data_size = _read_tensors(cursor, n_tensors, alignment)
     data_offset = padded(cursor.position, alignment) if tensors else cursor.position
-    return GgufHeader(
-        version=version,
-        metadata=MappingProxyType(metadata),
-        tensors=tensors,
-        alignment=alignment,
-        data_offset=data_offset,
-        expected_size=data_offset + data_size,
-    )
+    expected = data_offset + data_size
+    if total is not None and total < expected:
+        raise ModelFileError(
+            f"{label} is cut off: it has {total:,} bytes and its header promises {expected:,}",
+            FETCH_AGAIN,
+        )
+    known = MappingProxyType(metadata)
+    return GgufHeader(version, known, tensors, alignment, data_offset, expected)
 
 
 def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
