@@ -27,11 +27,11 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
     PAIR is a name from `localspec list`, or a Hub reference: user/repo[:QUANT|:file.gguf][@rev].
     A download that was stopped continues where it was.
     """
-    patience = Patience()
     line = ProgressLine()
+    patience = Patience(note=line.show)
     try:
         with raising():
-            found = plan(pair, draft, name, patience, line.show)
+            found = plan(pair, draft, name, patience)
             line.clear()
             for said in describe.lines(found.report):
                 click.echo(unbroken(said))

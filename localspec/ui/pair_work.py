@@ -161,7 +161,7 @@ class Pairs:
             self._tell(lambda: self._say(f"✗ {text}"))
 
     def _look(self, wanted: PullRequest) -> None:
-        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience, self._note)
+        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience)
         pull.require_room(plan)
         self._tell(lambda: self._looked(plan, wanted))
 
@@ -208,7 +208,7 @@ class Pairs:
         if state.work is not Work.NONE:
             self._say(f"{state.name} is being {state.work.value}: C cancels that")
             return False
-        self._patience = Patience()
+        self._patience = Patience(note=self._note)
         state.work, state.name, state.note, state.said = work, name, "", ()
         state.typed = typed
         # A daemon: what cannot be interrupted must not keep the program from ending.
