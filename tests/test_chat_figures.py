@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from localspec import machine
@@ -113,7 +114,7 @@ def test_the_strictest_of_nested_containers_of_both_versions_counts(
 
 
 def test_a_limit_on_the_address_space_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    vms = machine._process().memory_info().vms
+    vms = psutil.Process().memory_info().vms
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _which: (vms + 4096, -1))
     room = machine.address_space_left()
     assert room is not None

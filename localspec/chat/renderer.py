@@ -180,7 +180,7 @@ class _Child:
 
     def resident(self) -> int:
         """Its size in memory, in bytes."""
-        return machine.resident_of(self._process.pid)
+        return machine.resident(self._process.pid)
 
     def end(self) -> None:
         """End it now."""

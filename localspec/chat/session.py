@@ -84,7 +84,7 @@ class Session:
         self._meter = Meter(pair.target.n_ctx)
         self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
-        self._drafting = Drafting(settings, auto, able=engine.drafter is not None)
+        self._drafting = Drafting(settings, auto, able=engine.drafts)
         self._busy = threading.Lock()
         self._closed = False
         self._grammar: tuple[str, LlamaGrammar] | None = None

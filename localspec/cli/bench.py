@@ -108,7 +108,7 @@ def command(
     if given["draft"] is not None and given["drafts"]:
         raise UsageError("--draft and --drafts say the same", "Give one of them.")
     # Late: `bench --help` needs none of this.
-    from localspec.bench.output.files import check  # noqa: PLC0415
+    from localspec.bench.files import check  # noqa: PLC0415
     from localspec.cli import benching  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
     from localspec.process.client import Worker  # noqa: PLC0415

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import formats
-from localspec.bench.output import files
-from localspec.bench.output.text import text
+from localspec.bench import files
 from localspec.bench.result import ALL, INTERRUPTED, Report
+from localspec.bench.tables import text
 from localspec.chat.events import Noticed
 from localspec.cli.standard_streams import ProgressLine, warn, write
 from localspec.errors import LocalspecError

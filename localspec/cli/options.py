@@ -12,8 +12,8 @@ from click.core import ParameterSource
 
 from localspec.cli import option_types as types
 from localspec.errors import UsageError
+from localspec.limits import CACHE_TYPES
 from localspec.loading.request import LoadRequest
-from localspec.pairs.memory.need import CACHE_TYPES
 
 MAX_THREADS = 512  # ggml's own limit
 CONSTRAINTS = ("grammar", "grammar_file", "json_schema", "json_schema_file")

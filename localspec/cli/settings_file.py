@@ -21,7 +21,6 @@ import difflib
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -189,6 +188,8 @@ def read(path: Path) -> SettingsFile:
         if found.st_size > LARGEST:
             raise ValueError("it is too large")
         text = path.read_text(encoding="utf-8-sig")
+        import tomllib  # noqa: PLC0415 - most have no such file
+
         document = tomllib.loads(text)
     except FileNotFoundError:
         return SettingsFile(path)

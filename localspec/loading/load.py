@@ -213,7 +213,7 @@ def _session(
     )
     return Session(
         pair,
-        Engine(target, ModelDrafter(draft, target.model.n_vocab) if draft else None),
+        Engine(target, *([ModelDrafter(draft, target.model.n_vocab)] if draft else [])),
         settings,
         auto=costs.auto if costs else None,
         closing=costs.keep if costs else None,
