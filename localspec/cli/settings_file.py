@@ -150,7 +150,7 @@ class SettingsFile:
             self._wrong(table, setting, value, f"{reason.rstrip('.')}. {help_text}".strip())
 
     def _unknown(self, table: str, setting: str | None, known: Iterable[str]) -> None:
-        what = f"setting {setting}" if setting else f"table [{table}]"
+        what = f"table [{table}]" if setting is None else f"setting {setting}"
         meant = _instead((setting or table).replace("_", "-"), known)
         self._note(table, setting, f"there is no {what}; {meant}")
 
