@@ -229,7 +229,7 @@ def test_control_an_init_that_acts_is_seen(source: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("engine/llama/cores.py", "from localspec import pairs as p"),
+        ("engine/llama/hardware.py", "from localspec import pairs as p"),
         ("engine/verify.py", "import localspec.chat.session as s"),
         ("pairs/pull.py", "from localspec.engine import sampling"),
         ("chat/session.py", "from localspec.engine.verify import _split"),

@@ -153,7 +153,7 @@ class Pairs:
             self._settle(lambda: self._say(f"✗ {text}"))
 
     def _look(self, wanted: PullRequest) -> None:
-        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience, self._note)
+        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience)
         pull.require_room(plan)
         self._settle(lambda: self._looked(plan, wanted))
 
@@ -189,7 +189,7 @@ class Pairs:
         if state.work is not Work.NONE:
             self._say(f"{state.name} is being {state.work.value}: C cancels that")
             return False
-        self._patience = Patience()
+        self._patience = Patience(note=self._note)
         state.work, state.name, state.note, state.said = work, name, "", ()
         state.typed = typed
         # A daemon: what cannot be interrupted must not keep the program from ending.
