@@ -179,6 +179,8 @@ def kill_app(data: Path, seed: int, how: signal.Signals | None) -> None:
         chat.sees(f"▌ {QUESTION}")
     else:
         chat.sees("localspec")
+    if wait > 0.3:
+        chat.sees(" ".join(right_answer().split()[:2]))
     end = time.monotonic() + wait
     while time.monotonic() < end:
         chat.read()
