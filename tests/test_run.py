@@ -585,5 +585,5 @@ def test_every_round_says_who_drafted(run: Run) -> None:
 
 
 def test_a_wrong_list_of_drafters_is_refused(run: Run) -> None:
-    fails(run("demo", "-p", "hi", "--draft", "none,lookup"), "--draft", "none")
-    fails(run("demo", "-p", "hi", "--draft", "auto,demo"), "twice")
+    fails(run("demo", "-p", "hi", "--draft", "none,lookup"), "--draft", "none", code=2)
+    fails(run("demo", "-p", "hi", "--draft", "auto,demo"), "twice", code=2)
