@@ -91,6 +91,7 @@ class Round:
         copying_s: of `draft_s`, the seconds in which lookup looked for something to copy.
         copy_confidences, copy_chances: what `confidences` and `chances` are, for what lookup would
             have copied, had it been asked: it is judged in every round in which it found something.
+        tail_confidences, tail_chances: the same for what it added where a model stopped.
         context: tokens of the sequence when the round began.
         confidences: how sure the draft was, after each of its passes, in order; empty unless the
             policy learns.
@@ -116,6 +117,8 @@ class Round:
     copying_s: float = 0.0
     copy_confidences: tuple[float, ...] = ()
     copy_chances: tuple[float, ...] = ()
+    tail_confidences: tuple[float, ...] = ()
+    tail_chances: tuple[float, ...] = ()
     context: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()
