@@ -13,11 +13,9 @@ from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import (
     Profile,
     ProfileStore,
-    disturbed,
     growth,
     identity,
     profile,
-    step,
 )
 from localspec.engine.llama import Context, default_threads, devices
 from localspec.engine.stats import DRAFT
@@ -114,11 +112,8 @@ def measured(
         if not measure:
             return None
         announce()
-        before = None if draft else step(pair.draft)  # some seconds before the rest of it
         target = target or _measured(pair.target, target_known, store, anyhow=repeatable)
         draft = draft or _measured(pair.draft, draft_known, store, anyhow=repeatable)
-        if before is not None and disturbed(draft, before):
-            draft = _measured(pair.draft, draft_known, store, anyhow=repeatable)
     both = (target, draft)
     if not all(each.measured and all(each.measured.values()) for each in both):
         return None  # a context too small to measure in
