@@ -102,7 +102,7 @@ BUT_THREADS: tuple[Option, ...] = (
         type=click.Choice(["on", "off", "auto"]),
         default=_DEFAULTS.flash_attn,
         show_default=True,
-        help="Flash attention.",
+        help="Flash attention; auto: what is measured to be faster.",
     ),
     click.option(
         *("-ctk", "--cache-type-k"),

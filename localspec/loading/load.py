@@ -21,6 +21,7 @@ from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.errors import LocalspecError, SamplingError, UsageError
+from localspec.loading.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import check_files, devices_of_draft, draft_plan, load_plan
 from localspec.loading.request import LoadRequest
@@ -93,7 +94,12 @@ def _grammar(options: LoadRequest) -> str:
 
 
 def load_session(
-    options: LoadRequest, *, progress: Progress, cancel: Cancel, notices: tuple[str, ...] = ()
+    options: LoadRequest,
+    *,
+    progress: Progress,
+    cancel: Cancel,
+    notices: tuple[str, ...] = (),
+    thorough: bool = False,
 ) -> Session:
     """Find, check and load what `options` ask for.
 
@@ -102,6 +108,7 @@ def load_session(
         progress: is told about every step.
         cancel: stops the loading.
         notices: what the user should know besides what is found out here.
+        thorough: choose the attention anew, and take the time.
 
     Raises:
         LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
@@ -120,7 +127,9 @@ def load_session(
     with ExitStack() as undo:
         renderer = Renderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo, repack=not setups.from_disk)
+        loader = _Loader(
+            options, progress, cancel, undo, not setups.from_disk, thorough, plan.unflashed
+        )
         target = loader.load(plan.resolved.target, setups.target, draft=False)
         _require_known_tokens(settings, target.model.n_vocab)
         draft, note = _load_draft(plan.resolved, setups.draft, target, loader)
@@ -183,7 +192,7 @@ def load_beside(
     with ExitStack() as undo:
         renderer = Renderer(cancel)
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo)
+        loader = _Loader(options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn)
         draft, note = _load_draft(resolved, setup, target, loader)
         threads = loader.threads(draft, setup, draft=True) if draft and setup else 0
         pair = replace(
@@ -241,12 +250,15 @@ def check(options: LoadRequest) -> None:
     check_files(options)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Loader:
     """How both models are loaded; `undo` frees them if anything later fails.
 
     Attributes:
         repack: not where weights are to stay on disk.
+        thorough: choose the attention anew, and take the time.
+        unflashed: bytes more that go without flash attention; None where that is no choice.
+        flash_attn: the attention as asked for or, once the target is there, as chosen.
     """
 
     options: LoadRequest
@@ -254,6 +266,12 @@ class _Loader:
     cancel: Cancel
     undo: ExitStack
     repack: bool = True
+    thorough: bool = False
+    unflashed: int | None = None
+    flash_attn: str = ""
+
+    def __post_init__(self) -> None:
+        self.flash_attn = self.flash_attn or self.options.flash_attn
 
     def load(self, path: Path, setup: Setup, *, draft: bool) -> Context:
         """Load one model as `setup` says, and make its context."""
@@ -273,14 +291,31 @@ class _Loader:
             n_ctx=setup.n_ctx,
             threads=self._asked(draft=draft),
             threads_batch=options.threads_batch,
-            flash_attention=None if options.flash_attn == "auto" else options.flash_attn == "on",
             snapshots=setup.snapshots,
             cache_k=setup.cache_k,
             cache_v=setup.cache_v,
         )
-        context = Context(model, how, self.cancel)
+        if not draft:
+            self._choose_attention(model, how, setup)
+        flash = None if self.flash_attn == "auto" else self.flash_attn == "on"
+        context = Context(model, replace(how, flash_attention=flash), self.cancel)
         self.undo.callback(context.close)
         return context
+
+    def _choose_attention(self, model: Model, how: ContextOptions, setup: Setup) -> None:
+        if self.flash_attn != "auto" or self.unflashed is None:
+            return
+        found = choose(
+            model,
+            how,
+            key(model.path, setup, self.options.threads),
+            store=profile_store(),
+            seconds=THOROUGH if self.thorough else QUICK,
+            cancel=self.cancel,
+            announce=lambda: self.progress("Measuring attention", None),
+        )
+        if found is not None:
+            self.flash_attn = found.option
 
     def _asked(self, *, draft: bool) -> int | None:
         """The threads that were asked for."""
@@ -305,6 +340,8 @@ def _record(
     """How the models run, with their threads."""
     options, setup = loader.options, setups.target
     drafting = setups.draft if draft is not None else None
+    chosen_off = loader.flash_attn == "off" != options.flash_attn
+    more = (loader.unflashed or 0) if chosen_off else 0
     return LoadRecord(
         ctx_size=setup.n_ctx,
         threads=loader.threads(target, setup, draft=False),
@@ -315,12 +352,12 @@ def _record(
         device=options.device,
         draft_device=devices_of_draft(options),
         rpc=options.rpc,
-        flash_attn=options.flash_attn,
+        flash_attn=loader.flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,
         mmap=options.mmap,
         mlock=options.mlock,
-        memory_plan_bytes=setups.total,
+        memory_plan_bytes=setups.total + more,
     )
 
 

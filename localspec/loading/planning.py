@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.facts import ModelFacts, facts
 from localspec.pairs.memory.free import Device, Free, read_speed
-from localspec.pairs.memory.need import Setup
-from localspec.pairs.memory.placement import DEFAULT_CTX, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.need import Setup, need
+from localspec.pairs.memory.placement import DEFAULT_CTX, PROGRAM, MemoryPlan, Wishes, plan
 from localspec.pairs.resolver import ResolvedPair
 
 LEAST_CTX = 16
+UNQUANTISED = ("f32", "f16", "bf16")  # types of cached values that need no flash attention
 # Rejected tokens that a target with recurrent layers takes back without reading again what stays;
 # each costs a copy of its state. A round that drafts more reads again.
 SNAPSHOTS = 8
@@ -28,11 +30,20 @@ SNAPSHOTS = 8
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What is going to be loaded, from the headers alone."""
+    """What is going to be loaded, from the headers alone.
+
+    Attributes:
+        resolved: the pair's files.
+        memory: how they are loaded.
+        notices: what the user should know.
+        unflashed: bytes more that the models take without flash attention; None where that is no
+            choice: a device computes, values are quantised, or there is no room.
+    """
 
     resolved: ResolvedPair
     memory: MemoryPlan
     notices: tuple[str, ...]
+    unflashed: int | None = None
 
 
 def load_plan(options: LoadRequest) -> LoadPlan:
@@ -60,7 +71,18 @@ def load_plan(options: LoadRequest) -> LoadPlan:
         *memory.advice,
         *(_unlocked(memory) if options.mlock else []),
     ]
-    return LoadPlan(resolved, memory, tuple(notices))
+    return LoadPlan(resolved, memory, tuple(notices), _unflashed(models, memory))
+
+
+def _unflashed(models: Sequence[ModelFacts], memory: MemoryPlan) -> int | None:
+    """See `LoadPlan`."""
+    setups = [each for each in (memory.target, memory.draft) if each is not None]
+    if (devices() and memory.target.gpu_layers) or memory.target.cache_v not in UNQUANTISED:
+        return None
+    both = zip(models, setups, strict=True)
+    without = sum(need(model, replace(setup, flash=False)).total for model, setup in both)
+    more = without - sum(each.total for each in memory.needs)
+    return more if PROGRAM + memory.host + more < memory.free.ram else None
 
 
 def draft_plan(options: LoadRequest, n_ctx: int) -> tuple[ResolvedPair, Setup | None]:
@@ -162,7 +184,7 @@ def _usable(device: DeviceMemory) -> int:
 
 def _wishes(options: LoadRequest, target: ModelFacts) -> Wishes:
     kinds = (options.cache_type_k, options.cache_type_v)
-    if options.flash_attn == "off" and kinds[1] not in (None, "f32", "f16", "bf16"):
+    if options.flash_attn == "off" and kinds[1] not in (None, *UNQUANTISED):
         raise UsageError(
             f"values can be cached in {kinds[1]} only with flash attention",
             "Leave --flash-attn off out, or --cache-type-v.",
