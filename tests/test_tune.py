@@ -135,25 +135,6 @@ def test_a_pair_is_measured_once(target_context: Context, draft_context: Context
     assert announced == [1]
 
 
-def test_a_draft_that_was_measured_while_something_else_ran_is_measured_again(
-    target_context: Context,
-    draft_context: Context,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    at_rest, curves = profile.measure, iter(range(99))
-
-    def slower(context: Context, sizes: Any, **how: Any) -> Timing:
-        curve = context is draft_context and len(set(sizes)) > 1
-        disturbed = curve and next(curves) < 2  # here and deep in a context
-        points = at_rest(context, sizes, **how).points
-        return Timing({n: (4.5 if disturbed else 1.0) * s for n, s in points.items()})
-
-    monkeypatch.setattr(profile, "measure", slower)
-    found = start(target_context, draft_context)
-    assert found.auto.costs.drafts[DRAFT].at(0).seconds(1) == pytest.approx(DRAFT_POINTS[1])
-    assert profile_store().load(found.drafts[DRAFT].identity) == found.drafts[DRAFT]
-
-
 @pytest.mark.parametrize("filling", [0.0, 10.0])
 def test_a_model_too_slow_to_read_a_context_is_expected_to_slow_down_in_it_all_the_same(
     target_context: Context,
