@@ -5,8 +5,8 @@ for minutes, and no thread can be taken away from it. `localspec.chat.renderer` 
 speaks with it in lines of JSON, and ends it where it takes too long. It imports nothing of
 localspec, so that it is there soon and small.
 
-A request has ``template``, ``bos``, ``eos`` and ``messages``. The reply has one of ``text``,
-``refused`` (what the template raised) and ``unusable`` (why nothing can be made with it).
+A request has ``template``, ``bos``, ``eos``, ``messages`` and ``variables``. The reply has one of
+``text``, ``refused`` (what the template raised) and ``unusable`` (why nothing can be made with it).
 """
 
 from __future__ import annotations
@@ -120,13 +120,14 @@ def variables(request: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(message)
 
     return {
+        **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
+        **request["variables"],
         "messages": request["messages"],
         "bos_token": request["bos"],
         "eos_token": request["eos"],
         "add_generation_prompt": True,
         "raise_exception": refuse,
         "strftime_now": lambda form: datetime.now().strftime(form),
-        **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
     }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
 from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
@@ -63,7 +63,12 @@ class ChatTemplate:
         self._notice(f"{why}: a plain 'User: ... Assistant:' transcript is used instead")
         self.stops = PLAIN_STOPS
 
-    def render(self, messages: Sequence[Message], cancel: Cancel | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        cancel: Cancel | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The guarded text of `messages` with the beginning of the next answer.
 
         A template that refuses the system role, or drops it, gets the system prompt in the
@@ -74,28 +79,35 @@ class ChatTemplate:
         Args:
             messages: the conversation.
             cancel: ends a template that is running.
+            variables: what the template sees besides: ``tools``, say.
 
         Raises:
             LocalspecError: the template refuses the conversation all the same.
             Cancelled: `cancel` was set meanwhile.
         """
-        guarded = [Message(m.role, self.guard(m.content)) for m in messages]
+        guarded = [
+            Message(m.role, self.guard(m.content), more=self._guarded(m.more)) for m in messages
+        ]
         if self._source is not None:
             try:
-                return self._arranged(self._source, guarded, cancel)
+                return self._arranged(self._source, guarded, cancel, self._guarded(variables or {}))
             except Unusable as error:
                 self._fall_back(f"the model's chat template {error}")
         return _plain_text(guarded)
 
     def _arranged(
-        self, source: TemplateSource, guarded: list[Message], cancel: Cancel | None
+        self,
+        source: TemplateSource,
+        guarded: list[Message],
+        cancel: Cancel | None,
+        variables: Mapping[str, Any],
     ) -> str:
         """The text of the first arrangement of the messages that the template takes."""
         refusal, budget = "", Budget()
         for arrange in (list, fold_system, merge_neighbours, _fold_and_merge):
             arranged = arrange(guarded)
             try:
-                text = self._renderer.render(source, arranged, budget, cancel)
+                text = self._renderer.render(source, arranged, budget, cancel, variables)
             except Refused as error:
                 refusal = refusal or str(error)
                 continue
@@ -129,6 +141,14 @@ class ChatTemplate:
             for mark in sorted(marks):
                 text = text.replace(mark, self._stand_in(mark))
         return text
+
+    def _guarded(self, value: Any) -> Any:
+        """`value`, as JSON has it, with every text in it guarded, also the names."""
+        if isinstance(value, str):
+            return self.guard(value)
+        if isinstance(value, Mapping):
+            return {self.guard(name): self._guarded(one) for name, one in value.items()}
+        return [self._guarded(one) for one in value] if isinstance(value, list | tuple) else value
 
     def tokenize(self, text: str, *, continues: bool = False) -> list[int]:
         """The ids of guarded `text`.

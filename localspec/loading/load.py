@@ -12,7 +12,7 @@ from localspec.chat.load_record import LoadRecord
 from localspec.chat.pair import LoadedPair
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import ChatSettings, check_bias
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine
@@ -122,7 +122,7 @@ def load_session(
         undo.callback(renderer.close)
         loader = _Loader(options, progress, cancel, undo, repack=not setups.from_disk)
         target = loader.load(plan.resolved.target, setups.target, draft=False)
-        _require_known_tokens(settings, target.model.n_vocab)
+        check_bias(settings, target.model.n_vocab)
         draft, note = _load_draft(plan.resolved, setups.draft, target, loader)
         pair = LoadedPair(
             name=plan.resolved.name,
@@ -220,15 +220,6 @@ def _session(
         closing=costs.keep if costs else None,
         renderer=renderer,
     )
-
-
-def _require_known_tokens(settings: ChatSettings, n_vocab: int) -> None:
-    unknown = [token for token in settings.sampling.logit_bias if token >= n_vocab]
-    if unknown:
-        raise UsageError(
-            f"logit-bias names token {unknown[0]}, the target has {n_vocab:,}",
-            "Give ids of the target's vocabulary.",
-        )
 
 
 def check(options: LoadRequest) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from localspec import errors
+from localspec.chat.asked import Asked
 from localspec.chat.conversation import Message
 from localspec.chat.events import TurnEvent
 from localspec.chat.figures import Figures
@@ -154,6 +155,12 @@ class Ask(Struct, frozen=True, tag=True):
     earlier: tuple[Message, ...] | None = None
 
 
+class Complete(Struct, frozen=True, tag=True):
+    """Answer an asker who keeps the conversation, reported like `Ask`."""
+
+    asked: Asked
+
+
 class Regenerate(Struct, frozen=True, tag=True):
     """Answer the last question again, reported like `Ask`."""
 
@@ -216,7 +223,7 @@ class Close(Struct, frozen=True, tag=True):
 
 
 Request: TypeAlias = (
-    Hello | Load | Ask | Regenerate | Compact | Open | Reset | Compare
+    Hello | Load | Ask | Complete | Regenerate | Compact | Open | Reset | Compare
     | Configure | Speculate | Perform | Stop | Close
 )  # fmt: skip
 

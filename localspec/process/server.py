@@ -22,6 +22,7 @@ from localspec.process.messages import (
     Close,
     Compact,
     Compare,
+    Complete,
     Configure,
     Event,
     Fault,
@@ -48,6 +49,7 @@ from localspec.process.messages import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from localspec.chat.completion import Completions
     from localspec.chat.conversation import Message
     from localspec.chat.events import TurnEvent
     from localspec.chat.session import Session
@@ -95,6 +97,7 @@ class Server:
         self._loader = loader
         self._hear: Callable[[Letter[Event]], object] = lambda _letter: None
         self._session: Session | None = None
+        self._completions: Completions | None = None  # of the session, once somebody asks for one
         self._loaded: LoadRequest | None = None  # also once it is freed
         self._letters: queue.SimpleQueue[Letter[Request] | None] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
@@ -160,6 +163,8 @@ class Server:
                 self._load(letter, request, kept, cancel)
             case Ask(text, earlier):
                 self._turn(letter, lambda session: session.turn(text, cancel), earlier)
+            case Complete(asked):
+                self._turn(letter, lambda one: self._completions_of(one).answer(asked, cancel))
             case Regenerate():
                 self._turn(letter, lambda session: session.regenerate(cancel))
             case Compact():
@@ -232,6 +237,7 @@ class Server:
     def _free(self) -> None:
         with self._in_use:
             session, self._session = self._session, None
+            self._completions = None
         if session is not None:
             session.close()
 
@@ -284,6 +290,12 @@ class Server:
             error = _fault(raised)
         self._tell_status(letter)
         self._tell(letter, TurnOver(error, self._joined(known)))
+
+    def _completions_of(self, session: Session) -> Completions:
+        from localspec.chat.completion import Completions  # noqa: PLC0415 - only `serve` needs it
+
+        self._completions = self._completions or Completions(session)
+        return self._completions
 
     def _joined(self, known: list[Message]) -> tuple[Message, ...]:
         """The messages of the conversation that are not among those of before.

@@ -180,6 +180,6 @@ class Stream:
                 " to the model",
                 "They stay in the conversation. /compact sums it up instead.",
             )
-        else:
+        elif isinstance(event, TurnEnd):
             self.end = event
         return ()
