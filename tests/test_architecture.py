@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "process": {"bench", "chat", "engine", "loading", "machine"},
     "ui": {"chat", "engine", "pairs", "process"},
     "loading": {"chat", "engine", "machine", "pairs"},
-    "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs", "process"},
+    "serve": {"chat", "engine", "process"},
+    "cli": {"ui", "serve", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs", "process"},
     "__main__": {"cli"},
     "api": {"chat", "engine", "loading", "pairs"},
     "__init__": {"api"},
@@ -49,6 +50,8 @@ ONLY_IN = {
     "llama_cpp": ("engine/llama",),
     "jinja2": ("chat/rendering",),
     "ctypes": ("engine/llama",),
+    "starlette": ("serve", "cli/serve"),
+    "uvicorn": ("serve", "cli/serve"),
 }
 
 

@@ -133,6 +133,12 @@ class ChatTemplate:
             prompt = ""
         return thinking_of(self._model.chat_template, prompt)
 
+    @property
+    def shows_tools(self) -> bool:
+        """Whether tools can be left to the template: it knows them, and calls between marks."""
+        written = "" if self._source is None else self._source.template
+        return "tools" in written and "<tool_call>" in written
+
     def guard(self, text: str) -> str:
         """`text` with stand-ins for everything in it that looks like a control token."""
         taken = sorted({c for c in text if ord(c) in _GUARDS})

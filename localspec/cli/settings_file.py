@@ -38,7 +38,7 @@ _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
 # What the command line gives and a file cannot: it would stand for a question, or act each time.
 _NEVER = {"help", "target", "prompt", "output", "compare"}
-_PAIR_FOR = {"chat", "run"}
+_PAIR_FOR = {"chat", "run", "serve"}
 _SAMPLING = {
     "temp": "temperature",
     **{name: name for name in ("top_p", "min_p", "typical_p", "repeat_penalty")},

@@ -107,6 +107,7 @@ class SessionInfo(Struct, frozen=True):
         speculation_note: why nothing can be drafted; empty where something can.
         notices: what the user should know about the pair and its settings.
         thinking: how the model marks its thoughts.
+        tools: whether its chat template shows tools, and their calls in Hermes's form.
         settings: those in force.
         speculation: whether drafting is on.
     """
@@ -118,6 +119,7 @@ class SessionInfo(Struct, frozen=True):
     speculation_note: str
     notices: tuple[str, ...]
     thinking: Thinking
+    tools: bool
     settings: ChatSettings
     speculation: bool
 

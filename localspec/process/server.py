@@ -251,6 +251,7 @@ class Server:
             speculation_note=session.speculation_note,
             notices=tuple(session.notices),
             thinking=session.thinking,
+            tools=session.template.shows_tools,
             settings=session.settings,
             speculation=session.speculation,
         )

@@ -43,6 +43,7 @@ _READ: dict[str, frozenset[str]] = {
     "null": frozenset(),
 }
 _ALTERNATIVES = ("anyOf", "oneOf")
+_MOST_LOOKED_AT = 60_000  # parts; references and oneOf can make them a power of their number
 
 _BASIC = {
     "space": '" "?',
@@ -92,6 +93,7 @@ class _Writer:
         self._rules: dict[str, str] = {}  # from what they say to their names
         self._targets: dict[str, str] = {}  # from references to names
         self._referred: list[str] = []
+        self._looked_at = 0
 
     def grammar(self) -> str:
         """All rules, a line for each."""
@@ -127,6 +129,12 @@ class _Writer:
 
     def _keywords(self, schema: object) -> dict[str, Any]:
         """The keywords of one level that say something."""
+        self._looked_at += 1
+        if self._looked_at > _MOST_LOOKED_AT:
+            raise UsageError(
+                "the JSON schema takes too long to read",
+                "Simplify it: anyOf takes less than oneOf, and properties less than allOf.",
+            )
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
         if not isinstance(schema, dict):

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnsLeftOut
+from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnEnd, TurnsLeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.timer import Timer
 
-    from localspec.chat.events import Span, TurnEnd, TurnEvent
+    from localspec.chat.events import Span, TurnEvent
     from localspec.ui.conversation.items import Answer
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.panel.dashboard import Dashboard
