@@ -56,14 +56,14 @@ class Completions:
             thinks = text.rstrip().endswith(session.thinking.begin)
         else:
             prompt, thinks = self._plain(asked.prompt), False
-        yield Begun(len(prompt), session.pair.target.n_ctx, thinks)
-        self._prefixes.switch(prompt[:-1])
         piece = session.pair.target.model.piece
         answer = AnswerText(piece, stops)
         after = asked.after or (session.thinking.end if thinks else "")
         turn = session.complete(
             prompt, asked.settings, answer, cancel, after=after, top_logprobs=asked.top_logprobs
         )
+        yield Begun(len(prompt), session.pair.target.n_ctx, thinks)
+        self._prefixes.switch(prompt[:-1])
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
         finally:
