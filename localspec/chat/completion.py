@@ -31,7 +31,7 @@ class Completions:
     def __init__(self, session: Session) -> None:
         pair = session.pair
         self._session = session
-        self._prefixes = Prefixes([pair.target, *([pair.draft] if pair.draft else [])])
+        self._prefixes = Prefixes([pair.target, *pair.drafts.values()])
         self._known: list[KnownIds] = []  # the latest last
 
     def answer(self, asked: Asked, cancel: Cancel) -> Turn:

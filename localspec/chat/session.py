@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -10,10 +11,9 @@ from dataclasses import replace
 
 from localspec.chat.answer import AnswerText, TextKind
 from localspec.chat.conversation import Message, Role, with_system
-from localspec.chat.drafting import Drafting, Switch
+from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
-from localspec.chat.figures import Figures
-from localspec.chat.meter import Meter
+from localspec.chat.figures import Figures, Meter
 from localspec.chat.pair import LoadedPair
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
@@ -86,7 +86,7 @@ class Session:
         self._meter = Meter(pair.target.n_ctx)
         self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
-        self._drafting = Drafting(settings, auto, able=engine.drafter is not None)
+        self._drafting = Drafting(settings, auto, able=engine.drafts)
         self._busy = threading.Lock()
         self._closed = False
         self._grammar: tuple[str, LlamaGrammar] | None = None
@@ -110,8 +110,8 @@ class Session:
 
     @property
     def draft_name(self) -> str | None:
-        """The draft's own name, if there is a draft."""
-        return self.pair.draft.model.name if self.pair.draft else None
+        """The draft models' own names, if there are any."""
+        return " + ".join(each.model.name for each in self.pair.drafts.values()) or None
 
     @property
     def notices(self) -> list[str]:
@@ -333,7 +333,10 @@ class Session:
             self.settings = settings
             self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
             self._kind = answer.kind
-            reason = yield from self._write(list(prompt), how, answer, cancel)
+            try:
+                reason = yield from self._write(list(prompt), how, answer, cancel)
+            except Cancelled:
+                reason = FinishReason.CANCELLED
             yield TurnEnd(answer.text, reason, self._meter.stats)
 
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> Turn:
@@ -352,7 +355,12 @@ class Session:
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
         try:
-            reason = yield from self._write(prompt, self._how(settings), answer, cancel)
+            if prompt is not None:
+                reason = yield from self._write(prompt, self._how(settings), answer, cancel)
+            else:
+                reason = FinishReason.CANCELLED
+        except Cancelled:
+            reason = FinishReason.CANCELLED
         except GeneratorExit:
             reason = FinishReason.CANCELLED
             raise
@@ -398,19 +406,14 @@ class Session:
         )
 
     def _write(
-        self, prompt: list[int] | None, how: GenerateSettings, answer: AnswerText, cancel: Cancel
+        self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
     ) -> Generator[TurnEvent, None, FinishReason]:
-        prefill = None if prompt is None else (yield from self._read(prompt, cancel))
-        if prompt is None or prefill is None:
-            return FinishReason.CANCELLED
-        self._meter.prefilled(prefill)
-        self._drafting.begin()
-        rounds = self._engine.generate(prompt, how, Switch(self._drafting.policy), cancel)
+        self._meter.prefilled((yield from self._read(prompt, cancel)))
+        rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         with closing(rounds):
             done: Round
             for done in rounds:
                 event = answer.add(done)
-                self._drafting.add(event.round)
                 self._meter.add(event.round, self._drafting.speedup())
                 yield event
                 if event.round.finish is not None:
@@ -426,23 +429,46 @@ class Session:
         grammar, model = self._grammar[1], self.pair.target.model
         return Awaited(after.encode(), grammar, model) if after else grammar
 
-    def _read(
-        self, prompt: Sequence[int], cancel: Cancel
-    ) -> Generator[TurnEvent, None, Prefill | None]:
-        """Read the prompt; None where that was cancelled."""
-        steps = self._engine.prefill(prompt, cancel)
-        with closing(steps):
+    def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
+        with closing(self._engine.prefill(prompt, cancel)) as steps:
             while True:
                 try:
                     done, total = next(steps)
                 except StopIteration as end:
                     prefill: Prefill = end.value
                     return prefill
-                except Cancelled:
-                    return None
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
 
 def _close_suspended(turn: Turn) -> None:
     with suppress(ValueError):  # it is running in another thread, and has been asked to stop
         turn.close()
+
+
+def answer_twice(
+    session: Session, text: str, before: Sequence[Message], cancel: Cancel
+) -> Iterator[tuple[bool, TurnEvent]]:
+    """Answer `text` after `before` without speculation, then with it; both draw the same.
+
+    One after the other, since they would take each other's speed; both with the caches that the
+    conversation has anyway. Everything is left as it was.
+
+    Yields:
+        every event, with whether that answer is drafted; nothing more once cancelled.
+
+    Raises:
+        LocalspecError: as `Session.turn`.
+    """
+    settings = session.settings
+    sampling = settings.sampling
+    if sampling.seed is None:
+        sampling = replace(sampling, seed=secrets.randbits(32))
+    with session.aside():
+        for speculation in (False, True):
+            session.open(before)
+            session.settings = replace(settings, sampling=sampling, repeatable=True)
+            session.speculation = speculation
+            for event in session.turn(text, cancel):
+                yield speculation, event
+            if cancel.is_set():
+                return

@@ -17,6 +17,7 @@ from statistics import median, median_low
 import numpy as np
 
 from localspec.engine.stats import Round
+from localspec.limits import MAX_BATCH_OUTPUTS
 
 Points = Mapping[int, float]
 """n -> seconds of one decode of n tokens."""
@@ -24,7 +25,7 @@ Points = Mapping[int, float]
 ByContext = Mapping[int, Points]
 """tokens of context -> points measured behind so many."""
 
-_TABLE = 32  # n below is looked up, from here on it is computed
+_TABLE = MAX_BATCH_OUTPUTS + 1  # n below is looked up, from here on it is computed
 _SIZES = np.arange(_TABLE)
 _STEP = 32  # tokens of context from one table to the next: attention adds half a percent
 _LEAST_LEFT = 0.2  # of a decode's time, with however much less context
@@ -86,7 +87,7 @@ class Curve:
         return low + (high - low) * (n - a) / (b - a)
 
     def times(self, n: int) -> list[float]:
-        """Times of decodes of 0 (never asked for), 1, ... `n` tokens, fewer than 32."""
+        """Times of decodes of 0 (never asked for), 1, ... `n` tokens: at most a round's longest."""
         return self._table[: n + 1]
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.copying import Copy, Copying
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation, StoppingPlan
-from localspec.engine.stats import GammaNote, GammaReason, Round, Speedup
+from localspec.engine.stats import LOOKUP, GammaNote, GammaReason, Round, Speedup
 
 LONGEST = 24
-"""Tokens that the stopping rule drafts at most: a draft that is always right gains little more."""
+"""Tokens that a model drafts at most: one that is always right gains little more. Copies go on."""
 
 
 class GammaPolicy(Protocol):
@@ -51,9 +52,11 @@ class FixedGamma:
         """A fixed length needs no preparation."""
 
     def plan(self, situation: Situation) -> Plan:
-        """The fixed draft length, as far as there is room."""
+        """The fixed draft length, as far as there is room: of the first model, else of lookup."""
         length = max(0, min(self.gamma, situation.room))
-        return FixedPlan(length, next(iter(situation.lags), ""), learns=self._learns)
+        for name in situation.lags:
+            return FixedPlan(length, name, learns=self._learns)
+        return FixedPlan(min(length, len(situation.copies)), LOOKUP, learns=self._learns)
 
     def observe(self, done: Round) -> None:
         """A fixed length learns nothing."""
@@ -106,6 +109,12 @@ class _Track:
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
+    lately: float = 0.0  # share of the last rounds in which it was asked
+
+    @property
+    def emitted(self) -> float:
+        """Tokens per round in which it was asked."""
+        return 1 + self.accepted / self.rounds if self.rounds else 1.0
 
     @property
     def length(self) -> int:
@@ -116,12 +125,45 @@ class _Track:
         """Probe again soon, with so many plain rounds more to spend on it."""
         self.pause, self.wait, self.spent = _PAUSE, 0, max(0.0, self.spent - returned)
 
-    def learn(self, done: Round) -> None:
+    def count(self, drafted: int, accepted: int) -> None:
         """Take note of a round in which the drafter was asked."""
-        self.calibration.learn(done.confidences, done.chances)
         self.rounds = _FADE * self.rounds + 1
-        self.drafted = _FADE * self.drafted + done.drafted
-        self.accepted = _FADE * self.accepted + done.accepted
+        self.drafted = _FADE * self.drafted + drafted
+        self.accepted = _FADE * self.accepted + accepted
+
+
+@dataclass(slots=True)
+class _Rate:
+    """Tokens of recent rounds, and what they took in plain rounds of that moment.
+
+    What a throttled machine can do, or a longer context lets it do, is not what it did.
+    """
+
+    tokens: float = 0.0
+    spent: float = 0.0
+
+    def add(self, tokens: int, rounds: float) -> None:
+        """Count a round."""
+        self.tokens = _FADE * self.tokens + tokens
+        self.spent = _FADE * self.spent + rounds
+
+    @property
+    def gain(self) -> float:
+        """Tokens for the time of a plain round; 0 before any."""
+        return self.tokens / self.spent if self.spent else 0.0
+
+
+class _Prices(NamedTuple):
+    """What decodes cost in a round: T(n), `least_after` of it, lambda, and what copies cost."""
+
+    times: Sequence[float]
+    least: Sequence[float]
+    rate: float
+    copying: Copying
+
+    def hoping(self, times: Sequence[float]) -> _Prices:
+        """The same if decodes take no more than these times."""
+        return self._replace(times=times, least=())
 
 
 class AutoGamma:
@@ -142,10 +184,10 @@ class AutoGamma:
         self._reset()
 
     def _reset(self) -> None:
-        self._tracks = {name: _Track(Calibration()) for name in self.costs.drafts}
-        # Sums over recent rounds: tokens, and what they took, in plain rounds of that moment: what
-        # a throttled machine can do, or a longer context lets it do, is not what it did.
-        self._tokens = self._spent = 0.0
+        self._tracks = {name: _Track(Calibration()) for name in (*self.costs.drafts, LOOKUP)}
+        # Of rounds without copied tokens, of those with some, of all: a copy ends, and what follows
+        # it is not as fast. What a token saves there is what it takes otherwise.
+        self._usual, self._going, self._all = _Rate(), _Rate(), _Rate()
         self._saved = 0.0  # for plain rounds between those that draft, in plain rounds
         self._generated = 0
         self._probing = False  # whether the round is one that plain decoding would have won
@@ -165,32 +207,36 @@ class AutoGamma:
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
         self._probing = False
-        longest = self._table.longest(min(situation.room, LONGEST))
-        if longest < 1 or not self._tracks:
+        room = self._table.longest(situation.room)
+        if room < 1:
             return PLAIN
-        target = self._table.target.at(situation.context)
-        rate = max(1.0, self._gain) / target.seconds(1)
-        least: Sequence[float] = target.least
-        times = target.times(longest + 1)
-        if self._tries and self.neighbours.compares and self._table.doubtful:
-            times, least = self._table.target.hoped(longest + 1, situation.context), ()
-        choices = [self._choice(name, situation, times, rate, least) for name in situation.lags]
-        plan, cost = choices[0]
-        if len(choices) > 1:
-            plan, cost = max(choices, key=lambda choice: choice[0].promise() - choice[1])
-        pays = plan.pays(cost)
-        before = float(pays) if self._willing is None else self._willing
-        self._willing = before + _LATELY * (pays - before)
-        if pays:
+        prices = self._prices(situation, room)
+        copy = self._copy(situation, prices.copying)
+        choices = [self._choice(name, situation, prices) for name in situation.lags]
+        plan, cost = _most_promising(choices)
+        if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
+            return self._decided(FixedPlan(copy.length, LOOKUP))
+        if plan is not None and plan.pays(cost):
             self._tracks[plan.drafter].rest()
-            return PLAIN if self._compares() else plan
-        if not self._probes(plan.drafter, situation, target, longest):
+            return self._decided(plan)
+        self._note_willing(0.0)
+        if plan is None or not self._probes(plan.drafter, situation, prices):
             return PLAIN
         if not self._tries:
             return plan
         self._probing = True
-        times = self._table.target.hoped(longest + 1, situation.context)
-        return self._choice(plan.drafter, situation, times, rate, ())[0]
+        return self._choice(plan.drafter, situation, prices.hoping(self._hoped(situation, prices)))[
+            0
+        ]
+
+    def _decided(self, plan: Plan) -> Plan:
+        """A plan that promises to pay; now and then a plain round in its place, to compare."""
+        self._note_willing(1.0)
+        return PLAIN if self._compares() else plan
+
+    def _note_willing(self, pays: float) -> None:
+        before = pays if self._willing is None else self._willing
+        self._willing = before + _LATELY * (pays - before)
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
@@ -200,14 +246,20 @@ class AutoGamma:
         lag = done.draft_prefill
         lag = _USUAL_LAG if lag > _HORIZON else lag  # a prompt is not read again every round
         rounds = self._table.plain_rounds(done, lag)
-        self._tokens = _FADE * self._tokens + done.emitted
-        self._spent = _FADE * self._spent + rounds
+        (self._going if done.copied else self._usual).add(done.emitted, rounds)
+        self._all.add(done.emitted, rounds)
         share = _SHARE_UNSURE if self._unsure else _SHARE
         self._saved = min(1.0, self._saved + share * rounds)
         self._generated += done.emitted
+        self._tracks[LOOKUP].calibration.learn(done.copy_confidences, done.copy_chances)
+        for name, track in self._tracks.items():
+            track.lately += _LATELY * ((name == done.drafter) - track.lately)
+        for name, drafted, accepted in done.shares:
+            if drafted or done.draft_passes:
+                self._tracks[name].count(drafted, accepted)
         if done.draft_passes:
             track = self._tracks[done.drafter]
-            track.learn(done)
+            track.calibration.learn(done.confidences, done.chances)
             if self._probing and done.drafted:  # what verifying it cost, over what it brought
                 track.spent += max(0.0, rounds - done.emitted)
 
@@ -236,11 +288,6 @@ class AutoGamma:
         return True
 
     @property
-    def _gain(self) -> float:
-        """Tokens lately for the time of a plain round."""
-        return self._tokens / self._spent if self._spent else 0.0
-
-    @property
     def _drafting(self) -> bool:
         """Whether drafts are made lately: for people, whom a single round would mislead."""
         return self._willing is not None and self._willing >= _WILLING
@@ -248,18 +295,20 @@ class AutoGamma:
     @property
     def length(self) -> int:
         """Tokens drafted per round lately; 0 while plain decoding is best."""
-        track = max(self._tracks.values(), key=lambda each: each.rounds, default=None)
-        if track is None or not self._drafting:
-            return 0
-        return track.length
+        return self._busiest.length if self._drafting else 0
+
+    @property
+    def _busiest(self) -> _Track:
+        """What was asked most lately."""
+        return max(self._tracks.values(), key=lambda each: each.rounds)
 
     def note(self) -> GammaNote:
         """What was decided lately, and why."""
-        if not self._tracks:
-            return GammaNote(GammaReason.NO_DRAFT)
-        if not self._tokens or self._willing is None:
+        if not self.costs.drafts and not self._drafting:
+            return GammaNote(GammaReason.NOTHING_REPEATS)
+        if not self._all.tokens or self._willing is None:
             return GammaNote(GammaReason.UNDECIDED)
-        track = max(self._tracks.values(), key=lambda each: each.rounds)
+        track = self._busiest
         if not self._drafting:
             return GammaNote(GammaReason.TOO_DEAR)
         if track.drafted < 1:
@@ -268,30 +317,65 @@ class AutoGamma:
             GammaReason.PAYS,
             length=self.length,
             acceptance=track.accepted / track.drafted,
-            speedup=self._gain,
+            speedup=self._all.gain,
         )
 
     def _choice(
-        self,
-        name: str,
-        situation: Situation,
-        times: Sequence[float],
-        rate: float,
-        least: Sequence[float],
+        self, name: str, situation: Situation, prices: _Prices
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
         lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
         cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
         plan = StoppingPlan(
             self._tracks[name].calibration,
-            times,
+            prices.times,
             curve.seconds(1),
-            rate,
-            least=least,
+            prices.rate,
+            least=prices.least,
             drafter=name,
             rereads=self._table.rereads,
+            copying=prices.copying,
         )
-        return plan, rate * cost
+        return plan, prices.rate * (
+            cost + self._owed(situation, self._tracks[name].emitted, but=name)
+        )
+
+    def _prices(self, situation: Situation, room: int) -> _Prices:
+        """What this round's decodes cost, and what that is worth."""
+        target = self._table.target.at(situation.context)
+        rate = max(1.0, self._usual.gain) / target.seconds(1)
+        times = target.times(room + 1)
+        copying = Copying(
+            self._tracks[LOOKUP].calibration,
+            times,
+            rate,
+            max(rate, self._going.gain / target.seconds(1)),
+            self._table.rereads,
+        )
+        prices = _Prices(times[: LONGEST + 2], target.least, rate, copying)
+        if self._tries and self.neighbours.compares and self._table.doubtful:
+            return prices.hoping(self._hoped(situation, prices))
+        return prices
+
+    def _hoped(self, situation: Situation, prices: _Prices) -> Sequence[float]:
+        """What decodes may take at best."""
+        return self._table.target.hoped(len(prices.times) - 1, situation.context)
+
+    def _copy(self, situation: Situation, copying: Copying) -> Copy:
+        """The best copy, if it is worth more than plain decoding."""
+        copy = copying.best(situation.copies)
+        owed = copying.rate * self._owed(situation, 1 + copy.accepted) if copy.length else 0.0
+        return Copy(copy.length, copy.worth - owed, copy.accepted) if copy.worth > owed else Copy()
+
+    def _owed(self, situation: Situation, tokens: float, but: str = "") -> float:
+        """What it costs the models asked lately to read, later, so many tokens instead of one."""
+        total = 0.0
+        for name, lag in situation.lags.items():
+            if name != but and self._tracks[name].lately > 0:
+                curve = self._table.drafts[name].at(situation.context)
+                more = curve.seconds(round(lag + tokens)) - curve.seconds(lag + 1)
+                total += self._tracks[name].lately * max(0.0, more)
+        return total
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual."""
@@ -310,29 +394,35 @@ class AutoGamma:
         """
         return self._follow_clock and not self._table.rereads
 
-    def _probes(self, name: str, situation: Situation, target: Curve, longest: int) -> bool:
+    def _probes(self, name: str, situation: Situation, prices: _Prices) -> bool:
         """Whether to let the draft show its confidence although plain decoding is best."""
         track, curve = self._tracks[name], self._table.drafts[name].at(situation.context)
         track.spent = max(0.0, track.spent - _INTEREST)
         if track.wait > 0:
             track.wait -= 1
             return False
-        step = curve.seconds(1) / target.seconds(1)
-        cost = curve.seconds(situation.lags[name]) / target.seconds(1)
+        alone = self._table.target.at(situation.context).seconds(1)
+        step, cost = curve.seconds(1) / alone, curve.seconds(situation.lags[name]) / alone
         if not track.rounds:  # never asked: its measurement may be wrong by any factor
             cost, step = cost * min(1.0, _HOPED / step), min(step, _HOPED)
         if track.spent + cost > _CREDIT:  # mostly so, and what could be gained takes long to tell
             return False
-        times = target.times(longest + 1)
-        if self._tries:
-            times = self._table.target.hoped(longest + 1, situation.context)
-        rereads = self._table.rereads
-        _, gain = gamma_for(_NEARLY_ALWAYS, times, step * target.seconds(1), rereads=rereads)
+        times = self._hoped(situation, prices) if self._tries else prices.times
+        _, gain = gamma_for(_NEARLY_ALWAYS, times, step * alone, rereads=self._table.rereads)
         if track.spent + cost > _CREDIT * min(1.0, gain - 1):
             return False
         track.spent += cost
         track.wait, track.pause = int(track.pause), _LONGER * track.pause
         return True
+
+
+def _most_promising(
+    choices: Sequence[tuple[StoppingPlan, float]],
+) -> tuple[StoppingPlan | None, float]:
+    """Of plans and what their first passes cost, both in tokens; None without any."""
+    if len(choices) < 2:  # a promise takes a while to work out
+        return choices[0] if choices else (None, 0.0)
+    return max(choices, key=lambda choice: choice[0].promise() - choice[1])
 
 
 def _best_length(
