@@ -43,7 +43,7 @@ class Prefixes:
 
     def __init__(self, contexts: Sequence[Context], room: Callable[[], int] | None = None) -> None:
         self._contexts = tuple(contexts)
-        self._room = room or (lambda: int(_SHARE * machine.available()))
+        self._room = room or (lambda: int(_SHARE * (machine.available() + self.n_bytes)))
         self._kept: list[_Kept] = []  # the latest last
 
     @property
@@ -79,6 +79,6 @@ class Prefixes:
         if any(one.tokens[0][: len(tokens[0])] == tokens[0] for one in self._kept):
             return
         self._kept.append(_Kept(tokens, tuple(context.state() for context in self._contexts)))
-        room = self._room() + self.n_bytes
+        room = self._room()
         while self._kept and (len(self._kept) > _MOST or self.n_bytes > room):
             del self._kept[0]

@@ -119,6 +119,11 @@ class Session:
         return [*self.pair.notices, *self.template.notices]
 
     @property
+    def shows_tools(self) -> bool:
+        """Whether tools can be left to the target's template."""
+        return self.template.shows_tools
+
+    @property
     def speculation_note(self) -> str:
         """Why nothing can be drafted; empty where something can."""
         return "" if self._drafting.able else self.pair.draft_note

@@ -14,7 +14,6 @@ from localspec.errors import Cancelled
 from localspec.process.messages import (
     Ask,
     Changed,
-    Close,
     Configure,
     Died,
     Event,
@@ -27,10 +26,9 @@ from localspec.process.messages import (
     Performed,
     Request,
     SessionInfo,
-    Speculate,
     Stop,
 )
-from localspec.process.transport import Child, Transport
+from localspec.process.transport import Child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,8 +36,10 @@ if TYPE_CHECKING:
     from localspec.chat.conversation import Message
     from localspec.chat.settings import ChatSettings
     from localspec.loading.request import LoadRequest
+    from localspec.process.server import Server
     from localspec.process.transport import Hear
 
+    Transport: TypeAlias = Child | Server  # a running engine
     Connect: TypeAlias = Callable[[], Transport]
 
 T = TypeVar("T")
@@ -54,11 +54,9 @@ def connect() -> Transport:
     """Start an engine: a process, or with ``LOCALSPEC_ENGINE=inline`` a thread of this one."""
     if os.environ.get("LOCALSPEC_ENGINE") != "inline":
         return Child()
-    from localspec.loading.load import check, open_session  # noqa: PLC0415 - needs numpy, llama.cpp
-    from localspec.process.jobs import perform  # noqa: PLC0415
-    from localspec.process.server import Loader, Server  # noqa: PLC0415
+    from localspec.process.server import Server, loader  # noqa: PLC0415 - needs numpy
 
-    return Server(Loader(open_session, check, perform))
+    return Server(loader)
 
 
 class EngineClient:
@@ -174,13 +172,12 @@ class EngineClient:
         """Switch drafting on or off."""
         if self.info is not None:
             self.info = self.latest = structs.replace(self.info, speculation=on)
-            self._changed = self._send(Speculate(on))
+            self._changed = self._send(Configure(speculation=on))
 
     # The end
 
     def shut_down(self) -> None:
         """Stop whatever runs and end the engine; returns at once."""
-        self._send(Close())
         self._transport.shut_down()
 
     def join(self, timeout: float) -> bool:
@@ -249,7 +246,11 @@ class Worker:
 
     def peak_memory_bytes(self, engines: int) -> int:
         """What all processes took at most, where the engine's took `engines` bytes."""
-        return engines + self._transport.peak_beside()
+        if not isinstance(self._transport, Child):
+            return engines
+        from localspec import machine  # noqa: PLC0415 - psutil can wait
+
+        return engines + machine.peak_resident()
 
     def close(self) -> None:
         """End the engine; whatever it does is given up."""

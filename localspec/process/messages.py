@@ -178,10 +178,6 @@ class Open(Struct, frozen=True, tag=True):
     settings: ChatSettings | None = None
 
 
-class Reset(Struct, frozen=True, tag=True):
-    """Forget the conversation; `ChangeDone` answers."""
-
-
 class Compare(Struct, frozen=True, tag=True):
     """Answer `text` after `before` twice, without and with speculation, and leave all as it was.
 
@@ -193,15 +189,10 @@ class Compare(Struct, frozen=True, tag=True):
 
 
 class Configure(Struct, frozen=True, tag=True):
-    """Put other settings in force, at any time; `Changed` answers."""
+    """Put other settings in force, or switch drafting, at any time; `Changed` answers."""
 
-    settings: ChatSettings
-
-
-class Speculate(Struct, frozen=True, tag=True):
-    """Switch drafting on or off, at any time; `Changed` answers."""
-
-    on: bool
+    settings: ChatSettings | None = None
+    speculation: bool | None = None
 
 
 class Perform(Struct, frozen=True, tag=True):
@@ -220,13 +211,9 @@ class Stop(Struct, frozen=True, tag=True):
     request: int
 
 
-class Close(Struct, frozen=True, tag=True):
-    """Stop whatever runs, free the models, end."""
-
-
 Request: TypeAlias = (
-    Hello | Load | Ask | Complete | Regenerate | Compact | Open | Reset | Compare
-    | Configure | Speculate | Perform | Stop | Close
+    Hello | Load | Ask | Complete | Regenerate | Compact | Open | Compare
+    | Configure | Perform | Stop
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from localspec.chat.session import answer_twice
@@ -19,7 +19,6 @@ from localspec.process.messages import (
     Ask,
     Changed,
     ChangeDone,
-    Close,
     Compact,
     Compare,
     Complete,
@@ -37,9 +36,7 @@ from localspec.process.messages import (
     Performed,
     Regenerate,
     Request,
-    Reset,
     SessionInfo,
-    Speculate,
     Status,
     Stop,
     Turn,
@@ -53,20 +50,15 @@ if TYPE_CHECKING:
     from localspec.chat.conversation import Message
     from localspec.chat.events import TurnEvent
     from localspec.chat.session import Session
+    from localspec.chat.settings import ChatSettings
+    from localspec.loading.load import Progress
     from localspec.loading.request import LoadRequest
 
 Tell: TypeAlias = "Callable[[Event], None]"
 """Takes what is to be said while a job is done."""
 
-Progress: TypeAlias = "Callable[[str, float | None], None]"
-"""Called with a loading step and its share of 1, if that is known."""
-
 _FIGURES_S = 0.75
 _log = logging.getLogger(__name__)
-
-
-def _no_jobs(_job: bytes, _tell: Tell, _cancel: Cancel) -> bytes:
-    raise AssertionError("this engine takes no jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +72,18 @@ class Loader:
     """
 
     load: Callable[[LoadRequest, Progress, Cancel], Session]
-    check: Callable[[LoadRequest], None] = lambda _request: None
-    perform: Callable[[bytes, Tell, Cancel], bytes] = _no_jobs
+    check: Callable[[LoadRequest], None]
+    perform: Callable[[bytes, Tell, Cancel], bytes]
+
+
+def loader(*, echo: int | None = None) -> Loader:
+    """The real one; imports llama.cpp, whose log goes to the file descriptor `echo` as well."""
+    from localspec.engine.llama.log import start_backend  # noqa: PLC0415
+    from localspec.loading.load import check, open_session  # noqa: PLC0415
+    from localspec.process.jobs import perform  # noqa: PLC0415
+
+    start_backend().echo = echo
+    return Loader(open_session, check, perform)
 
 
 class Server:
@@ -90,11 +92,11 @@ class Server:
     A `Transport`: tests and debuggers use it in their own process.
 
     Args:
-        loader: makes sessions, in the thread.
+        loader: made in the thread, where it is needed first.
     """
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+    def __init__(self, loader: Callable[[], Loader]) -> None:
+        self._make_loader = loader
         self._hear: Callable[[Letter[Event]], object] = lambda _letter: None
         self._session: Session | None = None
         self._completions: Completions | None = None  # of the session, once somebody asks for one
@@ -118,12 +120,8 @@ class Server:
             case Stop(request):
                 if request > self._done:
                     self._cancels[request].set()
-            case Close():
-                self.shut_down()
-            case Configure(settings):
-                self._change(letter, lambda session: setattr(session, "settings", settings))
-            case Speculate(on):
-                self._change(letter, lambda session: setattr(session, "speculation", on))
+            case Configure(settings, on):
+                self._change(letter, settings, on)
             case _:
                 self._letters.put(letter)
 
@@ -140,11 +138,11 @@ class Server:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def peak_beside(self) -> int:
-        """Nothing: there is no other process."""
-        return 0
-
     # In the thread
+
+    @cached_property
+    def _loader(self) -> Loader:
+        return self._make_loader()
 
     def _run(self) -> None:
         try:
@@ -171,8 +169,6 @@ class Server:
                 self._turn(letter, lambda session: session.compact(cancel))
             case Open(messages, settings):
                 self._report(letter, lambda session: _open(session, messages, settings))
-            case Reset():
-                self._report(letter, lambda session: session.reset())
             case Perform(job):
                 self._perform(letter, job, cancel)
             case Compare(text, before):
@@ -223,10 +219,9 @@ class Server:
     def _take(
         self, letter: Letter[Any], request: LoadRequest, kept: Kept | None, cancel: Cancel
     ) -> None:
-        def progress(step: str, share: float | None) -> None:
-            self._tell(letter, Loading(step, share))
-
-        session = self._session = self._loader.load(request, progress, cancel)
+        session = self._session = self._loader.load(
+            request, lambda *at: self._tell(letter, Loading(*at)), cancel
+        )
         self._loaded = request
         if kept is not None:
             _open(session, kept.messages, kept.settings)
@@ -251,7 +246,7 @@ class Server:
             speculation_note=session.speculation_note,
             notices=tuple(session.notices),
             thinking=session.thinking,
-            tools=session.template.shows_tools,
+            tools=session.shows_tools,
             settings=session.settings,
             speculation=session.speculation,
         )
@@ -277,18 +272,17 @@ class Server:
         begin: Callable[[Session], Iterator[TurnEvent]],
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
-        error: Fault | None = None
         known: list[Message] = []
-        try:
-            session = self._in_force()
+
+        def turn(session: Session) -> None:
             if earlier is not None:
                 session.open(earlier)
-            known = list(session.messages)
+            known[:] = session.messages
             with self._telling_figures(letter):
                 for event in begin(session):
                     self._tell(letter, Turn(event))
-        except Exception as raised:
-            error = _fault(raised)
+
+        error = self._attempt(turn)
         self._tell_status(letter)
         self._tell(letter, TurnOver(error, self._joined(known)))
 
@@ -324,15 +318,19 @@ class Server:
             thread.join()
 
     def _report(self, letter: Letter[Any], job: Callable[[Session], None]) -> None:
-        error: Fault | None = None
-        try:
-            job(self._in_force())
-        except Exception as raised:
-            error = _fault(raised)
-        else:
+        error = self._attempt(job)
+        if error is None and self._session is not None:
             self._tell(letter, Changed(self._info()))
         self._tell_status(letter)
         self._tell(letter, ChangeDone(error))
+
+    def _attempt(self, job: Callable[[Session], None]) -> Fault | None:
+        """Do something with the session; why it failed, if it did."""
+        try:
+            job(self._in_force())
+        except Exception as error:
+            return _fault(error)
+        return None
 
     def _compare(
         self,
@@ -345,12 +343,17 @@ class Server:
         for speculation, event in answer_twice(session, text, before, cancel):
             self._tell(letter, Turn(event, speculation))
 
-    def _change(self, letter: Letter[Any], job: Callable[[Session], None]) -> None:
+    def _change(
+        self, letter: Letter[Any], settings: ChatSettings | None, speculation: bool | None
+    ) -> None:
         """Change what may be changed in the middle of an answer."""
         with self._in_use:
             if self._session is None:
                 return
-            job(self._session)
+            if settings is not None:
+                self._session.settings = settings
+            if speculation is not None:
+                self._session.speculation = speculation
             info = self._info()
         self._tell(letter, Changed(info))
         self._tell_status(letter)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.events import RoundText
 from localspec.errors import EngineDied, LocalspecError
@@ -28,25 +28,6 @@ _WAKE_S = 0.02
 _LOG_LINES = 3
 _LOG_TAIL = 4000  # bytes of the log that are looked at
 _KILL_WITHIN_S = 2.0
-
-
-class Transport(Protocol):
-    """A running engine."""
-
-    def listen(self, hear: Hear) -> None:
-        """Have `hear` called with every event from now on, in another thread."""
-
-    def send(self, letter: Letter[Request]) -> None:
-        """Send a request; returns at once. May be called before `listen`."""
-
-    def shut_down(self) -> None:
-        """Have it end; returns at once."""
-
-    def join(self, timeout: float) -> bool:
-        """Wait for its end; whether it has ended."""
-
-    def peak_beside(self) -> int:
-        """Peak resident size of this process, where the engine has one of its own."""
 
 
 class Child:
@@ -100,12 +81,6 @@ class Child:
         self._streams[0].close()
         self._log.close()
         return True
-
-    def peak_beside(self) -> int:
-        """Peak resident size of this process."""
-        from localspec import machine  # noqa: PLC0415 - psutil can wait
-
-        return machine.peak_resident()
 
     def _write(self) -> None:
         while (data := self._requests.get()) is not None:

@@ -149,10 +149,11 @@ def _calls(allowed: Sequence[tuple[int, FunctionTool]], *, parallel: bool, requi
         call = {"name": {"const": tool.function.name}, "arguments": {"$ref": f"#/$defs/{i}"}}
         ways.append({"type": "object", "properties": call, "required": ["name", "arguments"]})
     one = response_grammar({"$defs": shared, "anyOf": ways}, "tools")
-    call_end = f'call "{END}"'
-    further = f' (blank "{BEGIN}" blank {call_end})*' if parallel else ""
-    root = f'{f"""blank "{BEGIN}" """ if required else ""}blank {call_end}{further} blank'
-    return f"root ::= {root}\nblank ::= [ \\n]{{0,2}}\n" + one.replace("root ::=", "call ::=", 1)
+    whole = f'blank call blank "{END}"'
+    further = f' (blank "{BEGIN}" {whole})*' if parallel else ""
+    first = f'blank "{BEGIN}" ' if required else ""
+    rules = f"root ::= {first}{whole}{further} blank\nblank ::= [ \\n]{{0,2}}\n"
+    return rules + one.replace("root ::=", "call ::=", 1)
 
 
 def _moved(schema: Any, place: str) -> Any:

@@ -31,11 +31,11 @@ class Serving:
         port: where it listens.
     """
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, program: tuple[str, ...] = ("-m", "localspec")) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         words = ["serve", "demo", "-t", "1", "-c", "1024", "--port", "0", *options]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "localspec", *words],
+            [sys.executable, *program, *words],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
