@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
+import subprocess
 import sys
 import time
 from itertools import accumulate
@@ -38,7 +40,7 @@ from localspec.serve.schemas import response_grammar
 from localspec.serve.tally import Tally
 from localspec.serve.tools import BEGIN, END, CallSplitter, Toolbox
 from tests.fakes import rounds_of
-from tests.support.endpoint import Serving
+from tests.support.endpoint import Serving, streaming
 
 # --- whose turn it is -------------------------------------------------------------------------
 
@@ -380,3 +382,27 @@ def test_a_schema_that_is_too_much_is_refused_by_run_as_well() -> None:
     many = {"oneOf": [{"const": str(i)} for i in range(1000)]}
     with pytest.raises(UsageError, match="takes too long"):
         schema_to_gbnf(json.dumps(many))
+
+
+def test_the_endpoints_process_imports_neither_llama_cpp_nor_numpy() -> None:
+    program = (
+        "import sys, localspec.serve.launch, localspec.cli.serve, localspec.process.client\n"
+        "heavy = ('llama_cpp', 'numpy', 'ctypes', 'jinja2', 'textual')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.strip() == b"[]"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_an_end_that_is_asked_for_comes_soon_also_during_a_stream() -> None:
+    with Serving() as one:
+        engine = one.engine()
+        with socket.create_connection(("127.0.0.1", one.port)) as sock:
+            messages = [{"role": "user", "content": "Tell me a story."}]
+            sock.sendall(streaming({"messages": messages, "logit_bias": {"2": -100}}))
+            sock.recv(1000)
+            one.process.send_signal(signal.SIGINT)
+            assert one.process.wait(10) == 130
+        engine.wait(10)
+        assert b"Traceback" not in one.log()
