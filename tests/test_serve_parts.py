@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -339,7 +340,8 @@ def test_all_keys_are_compared_whole() -> None:
 SLOW = """
 import sys
 from localspec.serve import guard, launch
-guard._BODY_S = launch._HEADERS_S = 0.5
+from localspec.serve import app
+guard._BODY_S = launch._HEADERS_S = app._HEADERS_S = app._PING_S = 0.5
 from localspec.cli import main
 main()
 """
@@ -364,6 +366,35 @@ def test_slow_headers_and_slow_bodies_are_given_up() -> None:
                 assert status in data[:20]
                 assert time.monotonic() - begun < 5
         assert one.ask("/health")[0] == 200
+
+
+def test_a_stream_that_waits_is_kept_alive() -> None:
+    body = {"messages": [{"role": "user", "content": "Tell me a story."}], "gamma": 0}
+    slow = streaming({**body, "max_tokens": 900, "logit_bias": {"2": -100}})
+    with Serving(program=("-c", SLOW)) as one:
+        socks = [socket.create_connection(("127.0.0.1", one.port), timeout=20) for _ in range(2)]
+        for sock in socks:
+            sock.sendall(slow)
+        data = b""
+        while b": ping\n\n" not in data:
+            data += socks[1].recv(65536)
+        assert data.startswith(b"HTTP/1.1 200")
+        assert b"text/event-stream" in data
+        for sock in socks:
+            sock.close()
+
+
+def test_models_that_cannot_be_loaded_end_it_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "none.gguf").write_bytes(b"GGUF")
+    done = subprocess.run(
+        [sys.executable, "-m", "localspec", "serve", str(tmp_path / "none.gguf"), "--port", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "error: none.gguf" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

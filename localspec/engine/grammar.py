@@ -73,8 +73,8 @@ class Awaited:
         return Awaited(self._mark, self._then, self._vocabulary, text[len(text) - keep :])
 
     def _beyond(self, rest: bytes) -> Constraint | None:
-        """The constraint after `rest`, None where it does not allow that."""
-        state, text = self._then, rest.decode("utf-8", "replace")
+        """The constraint after `rest`, None where it does not allow that; blanks ahead are free."""
+        state, text = self._then, rest.lstrip().decode("utf-8", "replace")
         try:
             for token in self._vocabulary.tokenize(text, add_special=False, parse_special=False):
                 state = state.after(token)

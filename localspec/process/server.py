@@ -15,33 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from localspec.chat.session import answer_twice
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, LocalspecError
-from localspec.process.messages import (
-    Ask,
-    Changed,
-    ChangeDone,
-    Compact,
-    Compare,
-    Complete,
-    Configure,
-    Event,
-    Fault,
-    Kept,
-    Letter,
-    Load,
-    Loaded,
-    LoadFailed,
-    Loading,
-    Open,
-    Perform,
-    Performed,
-    Regenerate,
-    Request,
-    SessionInfo,
-    Status,
-    Stop,
-    Turn,
-    TurnOver,
-)
+from localspec.process import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +28,7 @@ if TYPE_CHECKING:
     from localspec.loading.load import Progress
     from localspec.loading.request import LoadRequest
 
-Tell: TypeAlias = "Callable[[Event], None]"
+Tell: TypeAlias = "Callable[[m.Event], None]"
 """Takes what is to be said while a job is done."""
 
 _FIGURES_S = 0.75
@@ -97,11 +71,11 @@ class Server:
 
     def __init__(self, loader: Callable[[], Loader]) -> None:
         self._make_loader = loader
-        self._hear: Callable[[Letter[Event]], object] = lambda _letter: None
+        self._hear: Callable[[m.Letter[m.Event]], object] = lambda _letter: None
         self._session: Session | None = None
         self._completions: Completions | None = None  # of the session, once somebody asks for one
         self._loaded: LoadRequest | None = None  # also once it is freed
-        self._letters: queue.SimpleQueue[Letter[Request] | None] = queue.SimpleQueue()
+        self._letters: queue.SimpleQueue[m.Letter[m.Request] | None] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
@@ -109,18 +83,18 @@ class Server:
         # A daemon: a load that cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
-    def listen(self, hear: Callable[[Letter[Event]], object]) -> None:
+    def listen(self, hear: Callable[[m.Letter[m.Event]], object]) -> None:
         """Begin to work, and have `hear` called with every event, from several threads."""
         self._hear = hear
         self._thread.start()
 
-    def send(self, letter: Letter[Request]) -> None:
+    def send(self, letter: m.Letter[m.Request]) -> None:
         """Have a request done (one thread may send); returns at once."""
         match letter.body:
-            case Stop(request):
+            case m.Stop(request):
                 if request > self._done:
                     self._cancels[request].set()
-            case Configure(settings, on):
+            case m.Configure(settings, on):
                 self._change(letter, settings, on)
             case _:
                 self._letters.put(letter)
@@ -155,40 +129,40 @@ class Server:
         finally:
             self._free()
 
-    def _do(self, letter: Letter[Request], cancel: Cancel) -> None:
+    def _do(self, letter: m.Letter[m.Request], cancel: Cancel) -> None:
         match letter.body:
-            case Load(request, kept):
+            case m.Load(request, kept):
                 self._load(letter, request, kept, cancel)
-            case Ask(text, earlier):
+            case m.Ask(text, earlier):
                 self._turn(letter, lambda session: session.turn(text, cancel), earlier)
-            case Complete(asked):
+            case m.Complete(asked):
                 self._turn(letter, lambda one: self._completions_of(one).answer(asked, cancel))
-            case Regenerate():
+            case m.Regenerate():
                 self._turn(letter, lambda session: session.regenerate(cancel))
-            case Compact():
+            case m.Compact():
                 self._turn(letter, lambda session: session.compact(cancel))
-            case Open(messages, settings):
+            case m.Open(messages, settings):
                 self._report(letter, lambda session: _open(session, messages, settings))
-            case Perform(job):
+            case m.Perform(job):
                 self._perform(letter, job, cancel)
-            case Compare(text, before):
+            case m.Compare(text, before):
                 self._report(letter, lambda one: self._compare(letter, one, text, before, cancel))
             case _:
                 raise AssertionError(f"nobody does {letter.body}")
 
-    def _tell(self, letter: Letter[Any], event: Event) -> None:
+    def _tell(self, letter: m.Letter[Any], event: m.Event) -> None:
         """Answer `letter`."""
-        self._hear(Letter(letter.request, letter.conversation, event))
+        self._hear(m.Letter(letter.request, letter.conversation, event))
 
-    def _tell_status(self, letter: Letter[Any]) -> None:
+    def _tell_status(self, letter: m.Letter[Any]) -> None:
         with self._in_use:
             if self._session is not None:
-                self._tell(letter, Status(self._session.figures(), self._session.memory()))
+                self._tell(letter, m.Status(self._session.figures(), self._session.memory()))
 
     # Loading
 
     def _load(
-        self, letter: Letter[Any], request: LoadRequest, kept: Kept | None, cancel: Cancel
+        self, letter: m.Letter[Any], request: LoadRequest, kept: m.Kept | None, cancel: Cancel
     ) -> None:
         try:
             if self._session is not None:
@@ -198,29 +172,31 @@ class Server:
         except Exception as error:
             self._tell(letter, self._go_back(letter, error, kept))
         else:
-            self._tell(letter, Loaded(self._info()))
+            self._tell(letter, m.Loaded(self._info()))
 
-    def _go_back(self, letter: Letter[Any], error: Exception, kept: Kept | None) -> LoadFailed:
+    def _go_back(
+        self, letter: m.Letter[Any], error: Exception, kept: m.Kept | None
+    ) -> m.LoadFailed:
         """After a failed load: have the models before again, if there were any."""
         failure = _fault(error)
         if self._session is not None:
-            return LoadFailed(failure, self._info())
+            return m.LoadFailed(failure, self._info())
         if self._loaded is None:
-            return LoadFailed(failure)
+            return m.LoadFailed(failure)
         cancel = self._cancels[letter.request] = Cancel()
         if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
             cancel.set()
         try:
             self._take(letter, self._loaded, kept, cancel)
         except Exception as second:
-            return LoadFailed(failure, None, _fault(second))
-        return LoadFailed(failure, self._info())
+            return m.LoadFailed(failure, None, _fault(second))
+        return m.LoadFailed(failure, self._info())
 
     def _take(
-        self, letter: Letter[Any], request: LoadRequest, kept: Kept | None, cancel: Cancel
+        self, letter: m.Letter[Any], request: LoadRequest, kept: m.Kept | None, cancel: Cancel
     ) -> None:
         session = self._session = self._loader.load(
-            request, lambda *at: self._tell(letter, Loading(*at)), cancel
+            request, lambda *at: self._tell(letter, m.Loading(*at)), cancel
         )
         self._loaded = request
         if kept is not None:
@@ -236,9 +212,9 @@ class Server:
         if session is not None:
             session.close()
 
-    def _info(self) -> SessionInfo:
+    def _info(self) -> m.SessionInfo:
         session = self._in_force()
-        return SessionInfo(
+        return m.SessionInfo(
             pair_name=session.pair_name,
             pair_reference=session.pair_reference,
             target_name=session.target_name,
@@ -258,17 +234,17 @@ class Server:
 
     # Jobs, turns and changes
 
-    def _perform(self, letter: Letter[Any], job: bytes, cancel: Cancel) -> None:
+    def _perform(self, letter: m.Letter[Any], job: bytes, cancel: Cancel) -> None:
         try:
             result = self._loader.perform(job, partial(self._tell, letter), cancel)
         except Exception as error:
-            self._tell(letter, Performed(None, _fault(error)))
+            self._tell(letter, m.Performed(None, _fault(error)))
         else:
-            self._tell(letter, Performed(result))
+            self._tell(letter, m.Performed(result))
 
     def _turn(
         self,
-        letter: Letter[Any],
+        letter: m.Letter[Any],
         begin: Callable[[Session], Iterator[TurnEvent]],
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
@@ -280,11 +256,11 @@ class Server:
             known[:] = session.messages
             with self._telling_figures(letter):
                 for event in begin(session):
-                    self._tell(letter, Turn(event))
+                    self._tell(letter, m.Turn(event))
 
         error = self._attempt(turn)
         self._tell_status(letter)
-        self._tell(letter, TurnOver(error, self._joined(known)))
+        self._tell(letter, m.TurnOver(error, self._joined(known)))
 
     def _completions_of(self, session: Session) -> Completions:
         from localspec.chat.completion import Completions  # noqa: PLC0415 - only `serve` needs it
@@ -301,7 +277,7 @@ class Server:
         return tuple(one for one in now if all(one is not other for other in known))
 
     @contextmanager
-    def _telling_figures(self, letter: Letter[Any]) -> Iterator[None]:
+    def _telling_figures(self, letter: m.Letter[Any]) -> Iterator[None]:
         """Tell the figures now and then, whether or not anything else happens."""
         over = threading.Event()
 
@@ -317,14 +293,14 @@ class Server:
             over.set()
             thread.join()
 
-    def _report(self, letter: Letter[Any], job: Callable[[Session], None]) -> None:
+    def _report(self, letter: m.Letter[Any], job: Callable[[Session], None]) -> None:
         error = self._attempt(job)
         if error is None and self._session is not None:
-            self._tell(letter, Changed(self._info()))
+            self._tell(letter, m.Changed(self._info()))
         self._tell_status(letter)
-        self._tell(letter, ChangeDone(error))
+        self._tell(letter, m.ChangeDone(error))
 
-    def _attempt(self, job: Callable[[Session], None]) -> Fault | None:
+    def _attempt(self, job: Callable[[Session], None]) -> m.Fault | None:
         """Do something with the session; why it failed, if it did."""
         try:
             job(self._in_force())
@@ -334,17 +310,17 @@ class Server:
 
     def _compare(
         self,
-        letter: Letter[Any],
+        letter: m.Letter[Any],
         session: Session,
         text: str,
         before: tuple[Message, ...],
         cancel: Cancel,
     ) -> None:
         for speculation, event in answer_twice(session, text, before, cancel):
-            self._tell(letter, Turn(event, speculation))
+            self._tell(letter, m.Turn(event, speculation))
 
     def _change(
-        self, letter: Letter[Any], settings: ChatSettings | None, speculation: bool | None
+        self, letter: m.Letter[Any], settings: ChatSettings | None, speculation: bool | None
     ) -> None:
         """Change what may be changed in the middle of an answer."""
         with self._in_use:
@@ -355,7 +331,7 @@ class Server:
             if speculation is not None:
                 self._session.speculation = speculation
             info = self._info()
-        self._tell(letter, Changed(info))
+        self._tell(letter, m.Changed(info))
         self._tell_status(letter)
 
 
@@ -365,10 +341,10 @@ def _open(session: Session, messages: tuple[Message, ...], settings: Any) -> Non
         session.settings = settings
 
 
-def _fault(error: Exception) -> Fault | None:
+def _fault(error: Exception) -> m.Fault | None:
     """What is told of `error`: nothing where it was asked for."""
     if isinstance(error, Cancelled):
         return None
     if not isinstance(error, LocalspecError):
         _log.info("unforeseen", exc_info=error)
-    return Fault.of(error)
+    return m.Fault.of(error)

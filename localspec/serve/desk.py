@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.events import TurnEnd, TurnEvent
 from localspec.errors import Cancelled
-from localspec.process.messages import (
-    Complete,
-    Died,
-    Event,
-    Letter,
-    Loaded,
-    LoadFailed,
-    Status,
-    Turn,
-    TurnOver,
-)
+from localspec.process import messages as m
 from localspec.serve.errors import Refusal, refusal_of, unavailable
 
 if TYPE_CHECKING:
@@ -126,7 +116,7 @@ class Desk:
         self._began = self._loop.time()
         self._limit = self._loop.call_later(self._limit_s, self._late, job)
         self.engine.reserve()
-        self.engine.begin(Complete(job.asked))
+        self.engine.begin(m.Complete(job.asked))
 
     def _late(self, job: Job) -> None:
         job.said.put_nowait(
@@ -154,29 +144,29 @@ class Desk:
 
     # What the engine says
 
-    def _from_thread(self, letter: Letter[Event]) -> None:
+    def _from_thread(self, letter: m.Letter[m.Event]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody wants to know
             self._loop.call_soon_threadsafe(self._hear, letter)
 
-    def _hear(self, letter: Letter[Event]) -> None:
+    def _hear(self, letter: m.Letter[m.Event]) -> None:
         self.engine.settle(letter)
         match letter.body:
-            case Turn(event) if self._running is not None:
+            case m.Turn(event) if self._running is not None:
                 if isinstance(event, TurnEnd):
                     self._tally.answered(event.stats)
                 self._running.said.put_nowait(event)
-            case TurnOver(error):
+            case m.TurnOver(error):
                 self._deaths = 0
                 self._over(None if error is None else refusal_of(error.exception()))
-            case Status(figures, memory):
+            case m.Status(figures, memory):
                 self._tally.figures, self._tally.memory = figures, memory
-            case Loaded():
+            case m.Loaded():
                 if not self.ready.done():
                     self.ready.set_result(None)
                 self._next()
-            case LoadFailed(error):
+            case m.LoadFailed(error):
                 self._lost(error.exception() if error else Cancelled())
-            case Died(error):
+            case m.Died(error):
                 self._lost(error.exception())
 
     def _lost(self, error: Exception) -> None:
