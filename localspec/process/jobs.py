@@ -95,7 +95,7 @@ def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
                 how,
                 cancel,
                 progress=loading,
-                asking=lambda at: tell(Asking(at.prompt.name, at.done, at.total, at.left_s)),
+                asking=lambda *at: tell(Asking(*at)),
                 warn=lambda notice: hear(Noticed(notice)),
             )
     return msgpack.encode(found)
