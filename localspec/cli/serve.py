@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,13 +100,16 @@ def command(
         line = ProgressLine()
         line.step("Loading")
         engine = EngineClient(options)
-        launch.run(
-            engine,
-            sock,
-            rules,
-            launch.Limits(queue, timeout),
-            ready=lambda engine: _welcome(engine, sock, line),
-            show=lambda tally: line.update(tally.line()),
+        asyncio.run(
+            launch.serve(
+                engine,
+                sock,
+                rules,
+                queue=queue,
+                seconds=timeout,
+                ready=lambda engine: _welcome(engine, sock, line),
+                show=line.update,
+            )
         )
 
 

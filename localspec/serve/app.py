@@ -56,29 +56,20 @@ class Endpoint:
 
     def app(self) -> Starlette:
         """The application that a server runs."""
-        posts = {
-            "/chat/completions": self._chat,
-            "/completions": self._completion,
-            "/embeddings": self._embeddings,
-        }
-        gets = {
-            "/models": self._models,
-            "/models/{name:path}": self._model,
-            "/health": self._health,
+        answers = {
+            "/chat/completions": ("POST", self._chat),
+            "/completions": ("POST", self._completion),
+            "/embeddings": ("POST", self._embeddings),
+            "/models": ("GET", self._models),
+            "/models/{name:path}": ("GET", self._model),
+            "/health": ("GET", self._health),
+            "/props": ("GET", self._props),
+            "/metrics": ("GET", self._metrics),
         }
         routes = [
-            *(
-                Route(f"{v}{path}", self._guarded(do), methods=["POST"])
-                for v in ("/v1", "")
-                for path, do in posts.items()
-            ),
-            *(
-                Route(f"{v}{path}", self._guarded(do), methods=["GET"])
-                for v in ("/v1", "")
-                for path, do in gets.items()
-            ),
-            Route("/props", self._guarded(self._props), methods=["GET"]),
-            Route("/metrics", self._guarded(self._metrics), methods=["GET"]),
+            Route(version + path, self._guarded(answer), methods=[method])
+            for version in ("/v1", "")
+            for path, (method, answer) in answers.items()
         ]
         cors = Middleware(
             CORSMiddleware,
@@ -110,7 +101,7 @@ class Endpoint:
 
     async def _lost(self, request: Request, _error: Exception) -> Response:
         async def nothing(_: Request) -> Response:
-            raise Refusal(404, "there is no such address; docs/serve.md has all", code="not_found")
+            raise Refusal(404, "there is no such address (docs/serve.md has all)", code="not_found")
 
         return await self._guarded(nothing)(request)
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -26,21 +25,8 @@ if TYPE_CHECKING:
 
 _HEADERS_S = 20.0  # for all headers of a request, from the first byte on or from the connection
 _CONNECTIONS = 512
-_FAREWELL_S = 2
+_FAREWELL_S = 2  # for clients, then for the engine
 _FIGURES_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much is borne.
-
-    Attributes:
-        queue: requests that may wait.
-        seconds: that one answer may take.
-    """
-
-    queue: int
-    seconds: float
 
 
 class PatientProtocol(H11Protocol):
@@ -120,14 +106,15 @@ def listening(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def run(
+async def serve(
     engine: EngineClient,
     sock: socket.socket,
     rules: Rules,
-    limits: Limits,
     *,
+    queue: int,
+    seconds: float,
     ready: Callable[[EngineClient], None],
-    show: Callable[[Tally], None],
+    show: Callable[[str], None],
 ) -> None:
     """Serve until a signal ends it.
 
@@ -135,26 +122,16 @@ def run(
         engine: has begun to load.
         sock: at which address.
         rules: who may ask for what.
-        limits: how much is borne.
+        queue: requests that may wait.
+        seconds: that one answer may take.
         ready: called once the models are loaded.
-        show: called every second with the figures.
+        show: called with a line of figures when they have changed, every second at most.
 
     Raises:
         LocalspecError: the models cannot be loaded.
     """
-    asyncio.run(_serve(engine, sock, rules, limits, ready, show))
-
-
-async def _serve(  # noqa: PLR0917
-    engine: EngineClient,
-    sock: socket.socket,
-    rules: Rules,
-    limits: Limits,
-    ready: Callable[[EngineClient], None],
-    show: Callable[[Tally], None],
-) -> None:
     tally = Tally()
-    desk = Desk(engine, tally, most=limits.queue, limit_s=limits.seconds)
+    desk = Desk(engine, tally, most=queue, limit_s=seconds)
     config = uvicorn.Config(
         Endpoint(desk, rules, tally).app(),
         http=PatientProtocol,
@@ -169,31 +146,26 @@ async def _serve(  # noqa: PLR0917
         timeout_graceful_shutdown=_FAREWELL_S,
     )
     server = EndpointServer(config, engine.shut_down)
-    figures = asyncio.create_task(_figures(desk, tally, ready, show, server))
+
+    async def tell() -> None:
+        try:
+            await desk.ready
+        finally:  # without models there is nothing to serve
+            server.should_exit = not desk.loaded
+        ready(engine)
+        shown = ""
+        while True:
+            if (line := tally.line()) != shown:
+                shown = line
+                show(line)
+            await asyncio.sleep(_FIGURES_S)
+
+    telling = asyncio.create_task(tell())
     try:
         await server.serve([sock])
     finally:
         engine.shut_down()
-        figures.cancel()
+        telling.cancel()
         with suppress(asyncio.CancelledError):
-            await figures
-        await asyncio.to_thread(engine.join, 6.0)
-
-
-async def _figures(
-    desk: Desk,
-    tally: Tally,
-    ready: Callable[[EngineClient], None],
-    show: Callable[[Tally], None],
-    server: uvicorn.Server,
-) -> None:
-    """Tell when the models are there, and the figures from then on; end where they cannot be."""
-    try:
-        await desk.ready
-    except Exception:
-        server.should_exit = True
-        raise
-    ready(desk.engine)
-    while True:
-        show(tally)
-        await asyncio.sleep(_FIGURES_S)
+            await telling
+        await asyncio.to_thread(engine.join, _FAREWELL_S)

@@ -51,8 +51,9 @@ class Serving:
             if self.process.poll() is not None:
                 break
             time.sleep(0.05)
+        said = self.log()
         self.close()
-        raise AssertionError(f"the server did not start: {self.log()!r}")
+        raise AssertionError(f"the server did not start: {said!r}")
 
     def log(self) -> bytes:
         """All that it has written."""
@@ -138,13 +139,13 @@ class Serving:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        self._log.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        self._log.close()
 
 
 def streaming(body: dict[str, Any]) -> bytes:
