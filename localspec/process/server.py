@@ -9,10 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from localspec.chat.session import answer_twice
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, LocalspecError
 from localspec.process import messages as m
@@ -95,7 +94,7 @@ class Server:
                 if request > self._done:
                     self._cancels[request].set()
             case m.Configure(settings, on):
-                self._change(letter, settings, on)
+                self._change(self._teller(letter), settings, on)
             case _:
                 self._letters.put(letter)
 
@@ -130,52 +129,57 @@ class Server:
             self._free()
 
     def _do(self, letter: m.Letter[m.Request], cancel: Cancel) -> None:
+        tell = self._teller(letter)
         match letter.body:
             case m.Load(request, kept):
-                self._load(letter, request, kept, cancel)
+                self._load(letter.request, tell, request, kept, cancel)
             case m.Ask(text, earlier):
-                self._turn(letter, lambda session: session.turn(text, cancel), earlier)
+                self._turn(tell, lambda session: session.turn(text, cancel), earlier)
             case m.Complete(asked):
-                self._turn(letter, lambda one: self._completions_of(one).answer(asked, cancel))
+                self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
             case m.Regenerate():
-                self._turn(letter, lambda session: session.regenerate(cancel))
+                self._turn(tell, lambda session: session.regenerate(cancel))
             case m.Compact():
-                self._turn(letter, lambda session: session.compact(cancel))
+                self._turn(tell, lambda session: session.compact(cancel))
             case m.Open(messages, settings):
-                self._report(letter, lambda session: _open(session, messages, settings))
+                self._report(tell, lambda session: _open(session, messages, settings))
             case m.Perform(job):
-                self._perform(letter, job, cancel)
+                self._perform(tell, job, cancel)
             case m.Compare(text, before):
-                self._report(letter, lambda one: self._compare(letter, one, text, before, cancel))
+                self._report(tell, lambda one: _compare(tell, one, text, before, cancel))
             case _:
                 raise AssertionError(f"nobody does {letter.body}")
 
-    def _tell(self, letter: m.Letter[Any], event: m.Event) -> None:
-        """Answer `letter`."""
-        self._hear(m.Letter(letter.request, letter.conversation, event))
+    def _teller(self, letter: m.Letter[m.Request]) -> Tell:
+        """Says what answers `letter`."""
 
-    def _tell_status(self, letter: m.Letter[Any]) -> None:
+        def tell(event: m.Event) -> None:
+            self._hear(m.Letter(letter.request, letter.conversation, event))
+
+        return tell
+
+    def _tell_status(self, tell: Tell) -> None:
         with self._in_use:
             if self._session is not None:
-                self._tell(letter, m.Status(self._session.figures(), self._session.memory()))
+                tell(m.Status(self._session.figures(), self._session.memory()))
 
     # Loading
 
     def _load(
-        self, letter: m.Letter[Any], request: LoadRequest, kept: m.Kept | None, cancel: Cancel
+        self, number: int, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel
     ) -> None:
         try:
             if self._session is not None:
                 self._loader.check(request)  # all that it can, while nothing is freed yet
                 self._free()
-            self._take(letter, request, kept, cancel)
+            self._take(tell, request, kept, cancel)
         except Exception as error:
-            self._tell(letter, self._go_back(letter, error, kept))
+            tell(self._go_back(number, tell, error, kept))
         else:
-            self._tell(letter, m.Loaded(self._info()))
+            tell(m.Loaded(self._info()))
 
     def _go_back(
-        self, letter: m.Letter[Any], error: Exception, kept: m.Kept | None
+        self, number: int, tell: Tell, error: Exception, kept: m.Kept | None
     ) -> m.LoadFailed:
         """After a failed load: have the models before again, if there were any."""
         failure = _fault(error)
@@ -183,27 +187,25 @@ class Server:
             return m.LoadFailed(failure, self._info())
         if self._loaded is None:
             return m.LoadFailed(failure)
-        cancel = self._cancels[letter.request] = Cancel()
+        cancel = self._cancels[number] = Cancel()
         if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
             cancel.set()
         try:
-            self._take(letter, self._loaded, kept, cancel)
+            self._take(tell, self._loaded, kept, cancel)
         except Exception as second:
             return m.LoadFailed(failure, None, _fault(second))
         return m.LoadFailed(failure, self._info())
 
-    def _take(
-        self, letter: m.Letter[Any], request: LoadRequest, kept: m.Kept | None, cancel: Cancel
-    ) -> None:
+    def _take(self, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel) -> None:
         session = self._session = self._loader.load(
-            request, lambda *at: self._tell(letter, m.Loading(*at)), cancel
+            request, lambda *at: tell(m.Loading(*at)), cancel
         )
         self._loaded = request
         if kept is not None:
             _open(session, kept.messages, kept.settings)
             if not kept.speculation:
                 session.speculation = False
-        self._tell_status(letter)
+        self._tell_status(tell)
 
     def _free(self) -> None:
         with self._in_use:
@@ -234,17 +236,17 @@ class Server:
 
     # Jobs, turns and changes
 
-    def _perform(self, letter: m.Letter[Any], job: bytes, cancel: Cancel) -> None:
+    def _perform(self, tell: Tell, job: bytes, cancel: Cancel) -> None:
         try:
-            result = self._loader.perform(job, partial(self._tell, letter), cancel)
+            result = self._loader.perform(job, tell, cancel)
         except Exception as error:
-            self._tell(letter, m.Performed(None, _fault(error)))
+            tell(m.Performed(None, _fault(error)))
         else:
-            self._tell(letter, m.Performed(result))
+            tell(m.Performed(result))
 
     def _turn(
         self,
-        letter: m.Letter[Any],
+        tell: Tell,
         begin: Callable[[Session], Iterator[TurnEvent]],
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
@@ -254,13 +256,13 @@ class Server:
             if earlier is not None:
                 session.open(earlier)
             known[:] = session.messages
-            with self._telling_figures(letter):
+            with self._telling_figures(tell):
                 for event in begin(session):
-                    self._tell(letter, m.Turn(event))
+                    tell(m.Turn(event))
 
         error = self._attempt(turn)
-        self._tell_status(letter)
-        self._tell(letter, m.TurnOver(error, self._joined(known)))
+        self._tell_status(tell)
+        tell(m.TurnOver(error, self._joined(known)))
 
     def _completions_of(self, session: Session) -> Completions:
         from localspec.chat.completion import Completions  # noqa: PLC0415 - only `serve` needs it
@@ -277,15 +279,15 @@ class Server:
         return tuple(one for one in now if all(one is not other for other in known))
 
     @contextmanager
-    def _telling_figures(self, letter: m.Letter[Any]) -> Iterator[None]:
+    def _telling_figures(self, tell: Tell) -> Iterator[None]:
         """Tell the figures now and then, whether or not anything else happens."""
         over = threading.Event()
 
-        def tell() -> None:
+        def now_and_then() -> None:
             while not over.wait(_FIGURES_S):
-                self._tell_status(letter)
+                self._tell_status(tell)
 
-        thread = threading.Thread(target=tell, name="figures", daemon=True)
+        thread = threading.Thread(target=now_and_then, name="figures", daemon=True)
         thread.start()
         try:
             yield
@@ -293,12 +295,12 @@ class Server:
             over.set()
             thread.join()
 
-    def _report(self, letter: m.Letter[Any], job: Callable[[Session], None]) -> None:
+    def _report(self, tell: Tell, job: Callable[[Session], None]) -> None:
         error = self._attempt(job)
         if error is None and self._session is not None:
-            self._tell(letter, m.Changed(self._info()))
-        self._tell_status(letter)
-        self._tell(letter, m.ChangeDone(error))
+            tell(m.Changed(self._info()))
+        self._tell_status(tell)
+        tell(m.ChangeDone(error))
 
     def _attempt(self, job: Callable[[Session], None]) -> m.Fault | None:
         """Do something with the session; why it failed, if it did."""
@@ -308,20 +310,7 @@ class Server:
             return _fault(error)
         return None
 
-    def _compare(
-        self,
-        letter: m.Letter[Any],
-        session: Session,
-        text: str,
-        before: tuple[Message, ...],
-        cancel: Cancel,
-    ) -> None:
-        for speculation, event in answer_twice(session, text, before, cancel):
-            self._tell(letter, m.Turn(event, speculation))
-
-    def _change(
-        self, letter: m.Letter[Any], settings: ChatSettings | None, speculation: bool | None
-    ) -> None:
+    def _change(self, tell: Tell, settings: ChatSettings | None, speculation: bool | None) -> None:
         """Change what may be changed in the middle of an answer."""
         with self._in_use:
             if self._session is None:
@@ -331,8 +320,17 @@ class Server:
             if speculation is not None:
                 self._session.speculation = speculation
             info = self._info()
-        self._tell(letter, m.Changed(info))
-        self._tell_status(letter)
+        tell(m.Changed(info))
+        self._tell_status(tell)
+
+
+def _compare(
+    tell: Tell, session: Session, text: str, before: tuple[Message, ...], cancel: Cancel
+) -> None:
+    from localspec.chat.session import answer_twice  # noqa: PLC0415 - after the pipes are safe
+
+    for speculation, event in answer_twice(session, text, before, cancel):
+        tell(m.Turn(event, speculation))
 
 
 def _open(session: Session, messages: tuple[Message, ...], settings: Any) -> None:
