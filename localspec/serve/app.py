@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 _PING_S = 15.0  # Node gives up a connection that says nothing for 300
 _HEADERS_S = 10.0  # until then an error may still have a status of its own
+_CHAIN = ("temperature", "top_k", "top_p", "min_p")
 
 
 class Endpoint:
@@ -118,7 +119,7 @@ class Endpoint:
 
     def _names(self) -> list[str]:
         info = self._info
-        return list(dict.fromkeys([info.pair_name, info.pair_reference[0], info.target_name]))
+        return list(dict.fromkeys([info.pair_name, info.target_name]))
 
     def _require_model(self, name: str | None) -> str:
         """The name by which the models are asked for.
@@ -168,11 +169,7 @@ class Endpoint:
                 "default_generation_settings": {
                     "n_ctx": figures.context_size if figures else 0,
                     "params": {
-                        **{
-                            n: getattr(settings.sampling, n)
-                            for n in ("temperature", "top_k", "top_p")
-                        },
-                        "min_p": settings.sampling.min_p,
+                        **{name: getattr(settings.sampling, name) for name in _CHAIN},
                         "n_predict": settings.n_predict,
                         "gamma": settings.gamma,
                         "accept": settings.rule.value,

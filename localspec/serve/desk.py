@@ -33,12 +33,14 @@ class Job:
 
     Attributes:
         said: events; the last one is a `TurnEnd` or a `Refusal`.
+        ended: whether there has been a `TurnEnd`.
     """
 
     def __init__(self, asker: str, asked: Asked) -> None:
         self.asker = asker
         self.asked = asked
         self.said: asyncio.Queue[Said] = asyncio.Queue()
+        self.ended = False
 
 
 class Desk:
@@ -96,7 +98,8 @@ class Desk:
     def withdraw(self, job: Job) -> None:
         """Nobody wants a job any more: it is taken out of the queue, or stopped."""
         if job is self._running:
-            self.engine.stop()
+            if not job.ended:
+                self.engine.stop()
         elif job in (line := self._waiting.get(job.asker, deque())):
             line.remove(job)
             self._tally.waiting -= 1
@@ -153,6 +156,7 @@ class Desk:
         match letter.body:
             case m.Turn(event) if self._running is not None:
                 if isinstance(event, TurnEnd):
+                    self._running.ended = True
                     self._tally.answered(event.stats)
                 self._running.said.put_nowait(event)
             case m.TurnOver(error):
