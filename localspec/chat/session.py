@@ -80,7 +80,7 @@ class Session:
         self.recorder: Recorder | None = None
         self.pair = pair
         self._engine = engine
-        self.template = ChatTemplate(pair.target.model, renderer)
+        self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
         self._known_ids = KnownIds(self.template)
         self.thinking = self.template.thinking()
         self._meter = Meter(pair.target.n_ctx)

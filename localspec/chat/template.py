@@ -32,12 +32,15 @@ class ChatTemplate:
         stops: stop strings that the plain fallback needs; empty for a real template.
     """
 
-    def __init__(self, model: Model, renderer: Renderer | None = None) -> None:
+    def __init__(
+        self, model: Model, renderer: Renderer | None = None, written: str | None = None
+    ) -> None:
         """Read the template of `model`.
 
         Args:
             model: has the template, and makes ids.
             renderer: renders it; closed with this object.
+            written: a template in place of the model's.
         """
         self._model = model
         self._guards: dict[str, str] = {}  # text that looks like a control token -> its stand-in
@@ -46,11 +49,12 @@ class ChatTemplate:
         self.stops: tuple[str, ...] = ()
         self._renderer = renderer or Renderer()
         self._source: TemplateSource | None = None
-        if model.chat_template is None:
+        self._written = model.chat_template if written is None else written
+        if self._written is None:
             self._fall_back("the model has no chat template")
         else:
             bos, eos = self._special(model.bos), self._special(model.eos)
-            self._source = TemplateSource(model.chat_template, bos, eos)
+            self._source = TemplateSource(self._written, bos, eos)
         pieces = map(model.piece, self._ids("x", control=False))
         self._prefix_space = b"".join(pieces) == b" x"
 
@@ -138,7 +142,7 @@ class ChatTemplate:
             prompt = self.render([Message(Role.USER, "x")])
         except LocalspecError:  # a template that wants more than a question
             prompt = ""
-        return thinking_of(self._model.chat_template, prompt)
+        return thinking_of(self._written, prompt)
 
     @property
     def shows_tools(self) -> bool:

@@ -136,6 +136,7 @@ def load_session(
                 None if options.draft is None else lasting_drafts(options.draft),
             ),
             target=target,
+            chat_template=options.chat_template,
             drafts=drafting.contexts,
             lookup=drafting.lookup,
             draft_note=drafting.note,

@@ -93,7 +93,9 @@ class EngineClient:
 
     def load(self, name: str, messages: Sequence[Message]) -> None:
         """Load the pair `name` in place of the present one; the conversation goes on."""
-        self._begin_loading(replace(self._first, pair=name, draft=None), messages)
+        self._begin_loading(
+            replace(self._first, pair=name, draft=None, chat_template=None), messages
+        )
 
     def reload(self, messages: Sequence[Message]) -> None:
         """Load again what was loaded, or was to be; the conversation goes on."""
