@@ -21,7 +21,7 @@ from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import AfterDecode, Context
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.sampling import Dist
+from localspec.engine.sampling import Dist, logprobs
 from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
@@ -47,6 +47,7 @@ class GenerateSettings:
         recorder: writes a trace.
         repeatable: somebody gave the seed: where the draft length has a part in what the seed
             gives (token, block), it must not follow the clock.
+        top_logprobs: how many alternatives of each token a round tells; None for no probabilities.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -56,6 +57,7 @@ class GenerateSettings:
     lenience: float | None = None
     recorder: Recorder | None = None
     repeatable: bool = False
+    top_logprobs: int | None = None
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class _Generation:
     verification: Verification
     remaining: int
     recorder: Recorder | None
+    top_logprobs: int | None = None
     first: bool = True
     copying_s: float = 0.0
     ended: float = field(default_factory=perf_counter)
@@ -172,7 +175,7 @@ class Engine:
         if self.lookup is not None:
             self.lookup.begin(prompt)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
-        return _Generation(list(prompt), how, remaining, settings.recorder)
+        return _Generation(list(prompt), how, remaining, settings.recorder, settings.top_logprobs)
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
         tokens, how = generation.tokens, generation.verification
@@ -193,6 +196,8 @@ class Engine:
             generation.recorder.round(tokens, draft, p, verdict)
         held = len(tokens)  # the cache holds these and the whole draft now
         emitted, finish = self._commit(generation, draft, verdict)
+        n_best = generation.top_logprobs  # before the rows are gone
+        scored = () if n_best is None else logprobs(logits, emitted, n_best)
         committed = perf_counter()
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
         rollback_s = perf_counter() - committed
@@ -226,6 +231,7 @@ class Engine:
             context=held,
             confidences=tuple(asked.confidences),
             chances=chances,
+            logprobs=scored,
             finish=finish,
         )
 

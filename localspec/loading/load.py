@@ -11,7 +11,7 @@ from typing import TypeAlias
 from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import ChatSettings, check_bias
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine
@@ -136,7 +136,7 @@ def load_session(
             options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
         )
         target = loader.load(plan.path, plan.memory.target, draft=False)
-        _require_known_tokens(settings, target.model.n_vocab)
+        check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
         pair = LoadedPair(
             name=plan.name,
@@ -145,6 +145,7 @@ def load_session(
                 None if options.draft is None else lasting_drafts(options.draft),
             ),
             target=target,
+            chat_template=options.chat_template,
             drafts=drafting.contexts,
             lookup=drafting.lookup,
             draft_note=drafting.note,
@@ -238,15 +239,6 @@ def _session(
         closing=costs.keep if costs else None,
         renderer=renderer,
     )
-
-
-def _require_known_tokens(settings: ChatSettings, n_vocab: int) -> None:
-    unknown = [token for token in settings.sampling.logit_bias if token >= n_vocab]
-    if unknown:
-        raise UsageError(
-            f"logit-bias names token {unknown[0]}, the target has {n_vocab:,}",
-            "Give ids of the target's vocabulary.",
-        )
 
 
 def check(options: LoadRequest) -> None:
