@@ -399,7 +399,7 @@ def test_what_a_model_has_to_catch_up_with_is_charged_to_the_copy() -> None:
                     chances=(0.5,) * 3,
                 )
             )
-        chosen.append(_asked(policy, [0.75]))
+        chosen.append(_asked(policy, [0.55]))
     assert chosen[0] == LOOKUP != chosen[1]
 
 
