@@ -138,24 +138,33 @@ def load_session(
         target = loader.load(plan.path, plan.memory.target, draft=False)
         check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
-        pair = LoadedPair(
-            name=plan.name,
-            reference=(
-                lasting(options.pair or DEMO),
-                None if options.draft is None else lasting_drafts(options.draft),
-            ),
-            target=target,
-            chat_template=options.chat_template,
-            drafts=drafting.contexts,
-            lookup=drafting.lookup,
-            draft_note=drafting.note,
-            notices=(*notices, *plan.notices, *drafting.notices),
-            loaded=_record(loader, plan, target, drafting),
-            devices_before=before,
-        )
-        session = _session(pair, settings, progress, renderer)
+        notices = (*notices, *plan.notices, *drafting.notices)
+        pair = _pair(loader, plan, target, drafting, notices)
+        session = _session(replace(pair, devices_before=before), settings, progress, renderer)
         undo.pop_all()
     return session
+
+
+def _pair(
+    loader: _Loader,
+    plan: LoadPlan,
+    target: Context,
+    drafting: _Drafting,
+    notices: tuple[str, ...],
+) -> LoadedPair:
+    options = loader.options
+    draft = None if options.draft is None else lasting_drafts(options.draft)
+    return LoadedPair(
+        name=plan.name,
+        reference=(lasting(options.pair or DEMO), draft),
+        target=target,
+        chat_template=options.chat_template,
+        drafts=drafting.contexts,
+        lookup=drafting.lookup,
+        draft_note=drafting.note,
+        notices=notices,
+        loaded=_record(loader, plan, target, drafting),
+    )
 
 
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
