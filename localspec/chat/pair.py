@@ -34,6 +34,12 @@ class LoadedPair:
     notices: tuple[str, ...] = ()
     devices_before: tuple[DeviceMemory, ...] = ()
 
+    def hold_threads(self, hold: bool) -> None:
+        """Whether all models keep their threads whatever else runs (see `Context`)."""
+        for context in (self.target, self.draft):
+            if context is not None:
+                context.hold_threads(hold)
+
     def memory(self) -> MemoryUse:
         """Where the memory goes now."""
         target, draft = self.target, self.draft

@@ -346,6 +346,7 @@ class Session:
     def _write(
         self, prompt: list[int] | None, settings: ChatSettings, answer: AnswerText, cancel: Cancel
     ) -> Generator[TurnEvent, None, FinishReason]:
+        self.pair.hold_threads(settings.repeatable)
         prefill = None if prompt is None else (yield from self._read(prompt, cancel))
         if prompt is None or prefill is None:
             return FinishReason.CANCELLED
