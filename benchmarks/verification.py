@@ -33,7 +33,7 @@ from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.noise import CounterNoise, Noise, StreamNoise
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
-from localspec.engine.stats import Round
+from localspec.engine.stats import DRAFT, Round
 from localspec.engine.verify import Draft, Rule, block_rule, match_rule, token_rule
 
 DEMO = Path(__file__).parents[1] / "models" / "demo"
@@ -353,8 +353,9 @@ def expected_accepted(rule: str, draft: Draft, p: Sequence[Dist]) -> float:
 def _draft(
     engine: Engine, sampler: Sampler, prefix: list[int], pick: Callable[[Dist, int], int]
 ) -> Draft:
-    assert isinstance(engine.drafter, ModelDrafter)
-    context = engine.drafter.context
+    drafter = engine.drafters[DRAFT]
+    assert isinstance(drafter, ModelDrafter)
+    context = drafter.context
     context.keep_prefix(prefix[:-1])
     new, tokens, rows = prefix[len(context.tokens) :], [], []
     while len(tokens) < GAMMA:
@@ -460,8 +461,9 @@ def _print_acceptance(own: float, name: str, p: list, sampler: Sampler, logits: 
 def _both_logits(engine: Engine, n: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Rows of both models along `n` texts of the target."""
     found = []
-    assert isinstance(engine.drafter, ModelDrafter)
-    draft = engine.drafter.context
+    drafter = engine.drafters[DRAFT]
+    assert isinstance(drafter, ModelDrafter)
+    draft = drafter.context
     for seed in range(n):
         start = STARTS[seed % len(STARTS)]
         ids = engine.target.model.tokenize(start, add_special=True, parse_special=False)

@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.load_record import LoadRecord
-from localspec.chat.pair import LoadedPair
+from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
@@ -160,7 +159,7 @@ class ScriptedEngine:
     """
 
     answers: list[list[Round | Exception]]
-    drafter: object | None = object()
+    drafts: bool = True
     on_round: Callable[[], None] = lambda: None
     prompts: list[list[int]] = field(default_factory=list)
     prefills: list[Prefill] = field(default_factory=list)
@@ -209,17 +208,17 @@ def fake_session(
     model: FakeModel | None = None,
     settings: ChatSettings | None = None,
     n_ctx: int = 1000,
-    drafter: object | None = "a drafter",
+    drafts: bool = True,
 ) -> tuple[Session, ScriptedEngine]:
     """A session that plays `answers`, and its engine."""
-    engine = ScriptedEngine(list(answers), drafter=drafter)
+    engine = ScriptedEngine(list(answers), drafts=drafts)
     target = FakeContext(model or FakeModel(), n_ctx)
     pair: Any = LoadedPair(
         name="fake",
         target=target,  # type: ignore[arg-type]
-        draft=FakeContext(FakeModel()) if drafter else None,  # type: ignore[arg-type]
+        drafts={DRAFT: FakeContext(FakeModel())} if drafts else {},  # type: ignore[dict-item]
         loaded=LoadRecord(ctx_size=n_ctx, threads=1),
-        draft_note="" if drafter else "there is no draft",
+        draft_note="" if drafts else "there is no draft",
     )
     engine_: Any = engine
     session = Session(pair, engine_, settings or ChatSettings(), renderer=renderer())

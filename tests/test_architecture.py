@@ -27,7 +27,19 @@ MAY_IMPORT = {
     "process": {"bench", "chat", "engine", "loading", "machine"},
     "ui": {"chat", "engine", "pairs", "process"},
     "loading": {"chat", "engine", "machine", "pairs"},
-    "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs", "process"},
+    "serve": {"chat", "engine", "process"},
+    "cli": {
+        "ui",
+        "serve",
+        "bench",
+        "chat",
+        "doctor",
+        "engine",
+        "loading",
+        "machine",
+        "pairs",
+        "process",
+    },
     "__main__": {"cli"},
     "api": {"chat", "engine", "loading", "pairs"},
     "__init__": {"api"},
@@ -39,7 +51,8 @@ PURE = (
     *("engine/noise", "engine/proposer", "engine/verify", "engine/acceptance", "engine/trace"),
     "engine/schema",
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
-    *("engine/length/calibration", "engine/length/neighbours"),
+    *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
+    "engine/lookup",
 )
 
 # Packages that only some rooms may import.
@@ -47,8 +60,10 @@ ONLY_IN = {
     "textual": ("ui",),
     "huggingface_hub": ("pairs/hub",),
     "llama_cpp": ("engine/llama",),
-    "jinja2": ("chat/rendering",),
+    "jinja2": ("chat/renderer_child",),
     "ctypes": ("engine/llama",),
+    "starlette": ("serve", "cli/serve"),
+    "uvicorn": ("serve", "cli/serve"),
 }
 
 
@@ -229,7 +244,7 @@ def test_control_an_init_that_acts_is_seen(source: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("engine/llama/cores.py", "from localspec import pairs as p"),
+        ("engine/llama/hardware.py", "from localspec import pairs as p"),
         ("engine/verify.py", "import localspec.chat.session as s"),
         ("pairs/pull.py", "from localspec.engine import sampling"),
         ("chat/session.py", "from localspec.engine.verify import _split"),
@@ -256,6 +271,18 @@ def test_control_a_library_outside_its_room_is_seen(file: str, line: str) -> Non
     package = line.split()[1].split(".", maxsplit=1)[0]
     assert strays(package, PACKAGE / file, line)
     assert not strays(package, PACKAGE / ONLY_IN[package][0] / "some.py", line)
+
+
+def test_the_first_frame_waits_for_no_import_that_it_does_without() -> None:
+    program = (
+        "import sys, localspec.cli.chat, localspec.process.client, localspec.ui.launch\n"
+        "print([m for m in ('markdown_it', 'pygments', 'psutil', 'tomllib', 'huggingface_hub',"
+        " 'httpx', 'localspec.pairs.catalogue', 'localspec.pairs.gguf') if m in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_help_imports_neither_llama_cpp_nor_textual_and_is_quick() -> None:

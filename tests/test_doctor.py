@@ -20,7 +20,7 @@ from localspec.cli.settings_file import SettingsFile
 from localspec.doctor import facts
 from localspec.doctor.facts import MachineFacts, look, makers, read_bandwidth
 from localspec.doctor.findings import Level, findings
-from localspec.engine.llama import cores
+from localspec.engine.llama import hardware
 from localspec.engine.stats import DeviceMemory
 
 GOOD = MachineFacts(
@@ -191,7 +191,7 @@ def test_what_the_system_does_not_say_is_left_out(
         for name in ("getloadavg", "sensors_battery"):
             monkeypatch.setattr(psutil, name, Nothing(error), raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda *_, **__: None)
-    monkeypatch.setattr(facts, "_text", lambda _path: "")
+    monkeypatch.setattr(machine, "text_of", lambda _path: "")
     monkeypatch.setattr(facts, "read_bandwidth", lambda *_: 1e9)
     seen = look()
     assert (seen.swap_used, seen.clock, seen.cores, seen.logical) == (0, None, 1, 1)
@@ -219,7 +219,7 @@ def test_a_battery_that_does_not_say_is_not_in_use(
 ) -> None:
     battery = SimpleNamespace(power_plugged=plugged)
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
-    assert facts._battery() is on_battery
+    assert facts._on_battery() is on_battery
 
 
 def test_makers_are_known_by_their_drivers() -> None:
@@ -266,9 +266,9 @@ def test_no_more_threads_than_a_container_gives_time_for(
     monkeypatch.setattr(machine, "_under", lambda *_: (tmp_path,))
     assert machine.processors() == share
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: 64)
-    monkeypatch.setattr(cores, "_fast", lambda _: None)
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert cores.default_threads() == (64 if share is None else int(share))
+    monkeypatch.setattr(hardware, "_fast", lambda _: None)
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert hardware.default_threads() == (64 if share is None else int(share))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
+from localspec.engine.stats import DRAFT, FinishReason, GenerationStats, Prefill, Round
 from localspec.errors import Cancelled, PromptTooLong
 
 from .support.stub_context import StubContext, StubModel, near, random_script
@@ -144,7 +144,7 @@ def test_a_draft_whose_logits_are_no_distribution_proposes_nothing(
     sampling = SamplingParams(temperature=temperature, seed=5)
     plain, _ = run(pair(noise=0), 0, sampling=sampling, accept=accept)
     engine = pair(noise=0)
-    draft = cast("ModelDrafter", engine.drafter).context
+    draft = cast("ModelDrafter", engine.drafters[DRAFT]).context
     at_once, decodes = draft.decode, itertools.count()
 
     def decode(tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
@@ -172,7 +172,7 @@ def test_the_first_round_drafts_nothing() -> None:
 def test_full_acceptance_leaves_the_draft_one_token_behind() -> None:
     engine = pair(noise=0.0)
     _, rounds = run(engine, 3, n_predict=9)
-    drafter = engine.drafter
+    drafter = engine.drafters[DRAFT]
     assert isinstance(drafter, ModelDrafter)
     # 1 plain, then 4 and 4: the second drafting round first reads the two tokens that it lacks.
     assert [done.emitted for done in rounds] == [1, 4, 4]
@@ -314,10 +314,11 @@ def test_cancelling_inside_a_decode_emits_nothing_more_and_keeps_the_caches_righ
 def test_cancelling_inside_the_draft_does_the_same() -> None:
     engine = pair()
     plain, _ = run(pair(), 0)
-    assert isinstance(engine.drafter, ModelDrafter)
+    drafter = engine.drafters[DRAFT]
+    assert isinstance(drafter, ModelDrafter)
     cancel = Cancel()
     calls = iter(range(100))
-    context = engine.drafter.context
+    context = drafter.context
     context.on_decode = lambda: cancel.set() if next(calls) == 6 else None  # type: ignore[attr-defined]
     _, rounds = run(engine, 4, cancel=cancel)
     assert rounds[-1].finish is FinishReason.CANCELLED
@@ -370,8 +371,8 @@ def test_a_target_that_cannot_roll_back_is_never_speculated_on() -> None:
     engine = pair()
     target = engine.target
     target.can_truncate = False
-    alone = Engine(target, engine.drafter)
-    assert alone.drafter is None
+    alone = Engine(target, *engine.drafters.values())
+    assert not alone.drafts
     plain, rounds = run(alone, 4)
     assert all(done.drafted == 0 for done in rounds)
     # Nor may anything be taken back when the text ends.

@@ -393,5 +393,5 @@ def test_where_going_back_gives_other_logits_nothing_is_drafted(
     monkeypatch.setattr("llama_cpp.llama_cpp.llama_state_seq_set_data_ext", lambda *_: 0)
     with Model.load(path) as model, Context(model, options()) as context:
         assert context.rollback is Rollback.NONE
-        assert Engine(context, Scripted([], 1)).drafter is None
+        assert not Engine(context, Scripted([], 1)).drafts
         assert len(tokens_of(generate(Engine(context), PROMPT, 4, 10))) == 10

@@ -304,7 +304,7 @@ def test_a_fixed_gamma_of_zero_is_off_until_it_is_switched_on() -> None:
 
 
 def test_without_a_drafter_speculation_stays_off_and_says_why() -> None:
-    session, _ = fake_session(drafter=None)
+    session, _ = fake_session(drafts=False)
     session.speculation = True
     assert not session.speculation
     assert session.speculation_note == "there is no draft"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.engine.llama import Context, cores
-from localspec.engine.llama.cores import Crew
+from localspec.engine.llama import Context, crew
+from localspec.engine.llama.crew import Crew
 
 
 class Machine:
@@ -64,9 +64,9 @@ def test_what_just_about_takes_a_core_is_no_reason_to_change_all_the_time() -> N
 
 
 def test_the_system_counts_what_this_program_does() -> None:
-    before = cores.busy_seconds()
+    before = crew.busy_seconds()
     assert before > 0
-    assert cores.busy_seconds() >= before
+    assert crew.busy_seconds() >= before
 
 
 def test_a_context_follows_unless_its_threads_are_held(

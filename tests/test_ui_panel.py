@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from textual.content import Content
 
-from localspec.chat.figures import Figures
+from localspec.chat.figures import Figures, gamma_words
 from localspec.chat.settings import ChatSettings
-from localspec.chat.wording import gamma_words
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import (
     DeviceMemory,
@@ -20,8 +19,14 @@ from localspec.engine.stats import (
     Speedup,
 )
 from localspec.ui.conversation.items import figures_of, footnote
-from localspec.ui.panel.layout import PanelState, big_speed, compact_lines, full_lines, head_lines
-from localspec.ui.panel.memory import machine_lines
+from localspec.ui.panel.layout import (
+    PanelState,
+    big_speed,
+    compact_lines,
+    full_lines,
+    head_lines,
+    machine_lines,
+)
 from tests.fakes import ended, fake_session, rounds_of
 from tests.support.scripted_session import ScriptedSession
 
@@ -51,7 +56,7 @@ def test_the_speed_up_is_against_plain_decoding_here() -> None:
     full, compact = shown(DRAFTED)
     assert "plain 40.0 tokens/s" in full
     assert "1.5×, 1.4–1.6" in full
-    assert "1.5×, 1.4–1.6 plain" in compact
+    assert "1.5× plain (1.4–1.6)" in compact
     noted = replace(DRAFTED, gamma_note=NOTE)
     assert "1.5× expected" in " ".join(shown(noted)[0].split())
     plain = replace(DRAFTED, drafted=0, speedup=None)
@@ -163,6 +168,15 @@ def test_a_plain_answer_has_drafted_for_no_time() -> None:
                    for one in (figures, replace(figures, draft_read=20)))  # fmt: skip
     assert "drafting 0 %" in plain
     assert "drafting 10 %" in read  # it looked, and was not sure enough to guess
+
+
+def test_several_drafters_are_told_apart() -> None:
+    both = (("draft", 9, 6), ("lookup", 20, 15))
+    shown = text(full_lines(PanelState(figures=replace(DRAFTED, drafters=both)), 36, 60))
+    assert "6 of 9" in shown
+    assert "15 of 20" in shown
+    alone = text(full_lines(PanelState(figures=replace(DRAFTED, drafters=both[:1])), 36, 60))
+    assert "6 of 9" not in alone
 
 
 def test_a_low_column_still_tells_all_of_the_memory() -> None:

@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from localspec.chat.events import Origin, RoundText, Span
-from localspec.engine.stats import FinishReason, Round
+from localspec.chat.events import Origin, RoundText, Span, joined
+from localspec.chat.thinking import overlap
+from localspec.engine.stats import LOOKUP, FinishReason, Round
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _FENCE_WITHIN = 80  # characters of a line that are looked at: a fence stands at its beginning
@@ -46,7 +47,7 @@ class AnswerText:
     @property
     def spans(self) -> tuple[Span, ...]:
         """The text released so far by origin."""
-        return joined(tuple(self._released))
+        return joined(self._released)
 
     def add(self, done: Round) -> RoundText:
         """Add what a round emitted; the round in the result ends where a stop string did.
@@ -55,8 +56,7 @@ class AnswerText:
         """
         released: list[Span] = []
         for i, token in enumerate(done.tokens):
-            origin = Origin.DRAFT if i < done.from_draft else Origin.TARGET
-            released += self._stops.feed(self._text.feed(self._piece(token), origin))
+            released += self._stops.feed(self._text.feed(self._piece(token), _origin(done, i)))
             if self._stops.hit is not None:
                 done = replace(done, tokens=done.tokens[: i + 1], finish=FinishReason.STOP)
                 break
@@ -64,7 +64,7 @@ class AnswerText:
         if done.finish is not None:
             released += self._stops.feed(self._text.flush())
             released += self._stops.flush()
-        spans = joined(tuple(released))
+        spans = joined(released)
         self._released += spans
         for span in spans:
             self.kind.feed(span.text)
@@ -74,8 +74,8 @@ class AnswerText:
 class Detokeniser:
     """Incremental UTF-8 over token pieces, remembering who proposed what.
 
-    A character is released once its last byte has come. It counts as the draft's only when the
-    draft proposed every one of its bytes. Bytes that are no UTF-8 become U+FFFD.
+    A character is released once its last byte has come. It counts as a drafter's only when that
+    drafter proposed every one of its bytes. Bytes that are no UTF-8 become U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -103,17 +103,13 @@ class Detokeniser:
         return (Span(text, begun or Origin.TARGET),) if text else ()
 
 
-def joined(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """`spans` without empty ones, neighbours of one origin made one."""
-    merged: list[Span] = []
-    for span in spans:
-        if not span.text:
-            continue
-        if merged and merged[-1].origin is span.origin:
-            merged[-1] = Span(merged[-1].text + span.text, span.origin)
-        else:
-            merged.append(span)
-    return tuple(merged)
+def _origin(done: Round, at: int) -> Origin:
+    """Who proposed the token at this place of a round first."""
+    for name, _, accepted in done.shares:
+        if at < accepted:
+            return Origin.LOOKUP if name == LOOKUP else Origin.DRAFT
+        at -= accepted
+    return Origin.TARGET
 
 
 def _joint(begun: Origin | None, origin: Origin) -> Origin:
@@ -144,9 +140,10 @@ class StopFilter:
             return spans
         pending = joined(self._held + spans)
         text = "".join(span.text for span in pending)
-        end = self._first_stop(text)
-        if self.hit is None:
-            end = len(text) - self._possible_beginning(text)
+        if found := [(at + len(s), at, s) for s in self._stops if (at := text.find(s)) >= 0]:
+            _, end, self.hit = min(found)
+        else:
+            end = len(text) - max(overlap(text, stop) for stop in self._stops)
         released, self._held = _split(pending, end)
         return released
 
@@ -154,24 +151,6 @@ class StopFilter:
         """The end: return what was held back, as no stop string came of it."""
         held, self._held = self._held, ()
         return () if self.hit is not None else held
-
-    def _first_stop(self, text: str) -> int:
-        """Note the stop string that is complete first; return where it starts."""
-        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if not found:
-            return 0
-        _, start, self.hit = min(found)
-        return start
-
-    def _possible_beginning(self, text: str) -> int:
-        """Length of the longest end of `text` with which some stop string begins."""
-        return max(_overlap(text, stop) for stop in self._stops)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest proper beginning of `stop` that `text` ends with."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 def _split(spans: tuple[Span, ...], end: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
@@ -183,7 +162,7 @@ def _split(spans: tuple[Span, ...], end: int) -> tuple[tuple[Span, ...], tuple[S
         before.append(Span(span.text[:cut], span.origin))
         after.append(Span(span.text[cut:], span.origin))
         end -= len(span.text)
-    return joined(tuple(before)), joined(tuple(after))
+    return joined(before), joined(after)
 
 
 class TextKind:
@@ -200,18 +179,11 @@ class TextKind:
 
     def feed(self, text: str) -> None:
         """Go on with `text`."""
-        first, *others = text.split("\n")
-        self._line += first[: max(0, _FENCE_WITHIN - len(self._line))]
-        for line in others:
-            self._end_line()
-            self._line = line[:_FENCE_WITHIN]
-
-    def _end_line(self) -> None:
-        found = _FENCE.match(self._line)
-        if found is None:
-            return
-        mark, after = found[1], self._line[found.end() :]
-        if not self._fence:
-            self._fence = mark
-        elif mark.startswith(self._fence) and not after.strip():
-            self._fence = ""
+        *lines, begun = (self._line + text).split("\n")
+        self._line = begun[:_FENCE_WITHIN]
+        for found in filter(None, map(_FENCE.match, lines)):
+            mark, after = found[1], found.string[found.end() : _FENCE_WITHIN]
+            if not self._fence:
+                self._fence = mark
+            elif mark.startswith(self._fence) and not after.strip():
+                self._fence = ""

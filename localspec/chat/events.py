@@ -1,11 +1,13 @@
 """What a turn of the conversation reports while it runs: plain frozen values, in order.
 
-A turn yields `Noticed` for what came up, `TurnsLeftOut` where the context is full,
-`PromptProgress` (any number), then `RoundText` (one a round), then one `TurnEnd`.
+A turn yields `Begun` where the asker keeps the conversation, `Noticed` for what came up,
+`TurnsLeftOut` where the context is full, `PromptProgress` (any number), then `RoundText` (one a
+round), then one `TurnEnd`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -19,6 +21,7 @@ class Origin(StrEnum):
     """Who proposed a piece of the answer first."""
 
     DRAFT = "draft"
+    LOOKUP = "lookup"
     TARGET = "target"
 
 
@@ -28,6 +31,19 @@ class Span:
 
     text: str
     origin: Origin
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """`spans` without empty ones, neighbours of one origin made one."""
+    merged: list[Span] = []
+    for span in spans:
+        if not span.text:
+            continue
+        if merged and merged[-1].origin is span.origin:
+            merged[-1] = Span(merged[-1].text + span.text, span.origin)
+        else:
+            merged.append(span)
+    return tuple(merged)
 
 
 class TurnsLeftOut(Struct, frozen=True, tag=True):
@@ -40,6 +56,31 @@ class Noticed(Struct, frozen=True, tag=True):
     """Something that the user should know came up: the model's template was given up, say."""
 
     text: str
+
+
+class Begun(Struct, frozen=True, tag=True):
+    """An asker's prompt has been made.
+
+    Attributes:
+        prompt_tokens: how long it is; more than the context holds ends in an error.
+        context_size: tokens that the context holds.
+        thinks: it ends with the mark that begins a thought.
+    """
+
+    prompt_tokens: int
+    context_size: int
+    thinks: bool
+
+
+class Scored(Struct, frozen=True, tag=True):
+    """How probable the model found the next round's tokens.
+
+    Attributes:
+        tokens: of each its text, the logarithm of its probability, and the same of the most
+            probable ones.
+    """
+
+    tokens: tuple[tuple[bytes, float, tuple[tuple[bytes, float], ...]], ...]
 
 
 class PromptProgress(Struct, frozen=True, tag=True):
@@ -70,4 +111,6 @@ class TurnEnd(Struct, frozen=True, tag=True):
     stats: GenerationStats
 
 
-TurnEvent: TypeAlias = Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd
+TurnEvent: TypeAlias = (
+    Begun | Scored | Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd
+)

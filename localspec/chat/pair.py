@@ -1,24 +1,66 @@
-"""The loaded models behind a session."""
+"""The loaded models behind a session, and how they were loaded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from localspec import machine
-from localspec.chat.load_record import LoadRecord
 from localspec.engine.llama import Context, devices
 from localspec.engine.stats import DeviceMemory, MemoryUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRecord:
+    """How the models run, by the names that the command line's options have.
+
+    Attributes:
+        ctx_size: tokens that the context holds.
+        threads, draft_threads: CPU threads of each model; 0 for a draft that is not there.
+        threads_batch: the same for batches of both, None for as many.
+        n_gpu_layers, draft_n_gpu_layers: layers on an accelerator, -1 for all.
+        device, draft_device: names of the devices that were allowed, None for all.
+        rpc: other machines' servers, HOST:PORT.
+        flash_attn: ``on``, ``off`` or ``auto``.
+        cache_type_k, cache_type_v: the caches' types.
+        mmap: whether weights are mapped, not copied.
+        mlock: whether they are kept from being swapped out.
+        memory_plan_bytes: what the plan expected all of it to take.
+    """
+
+    ctx_size: int
+    threads: int
+    draft_threads: int = 0
+    threads_batch: int | None = None
+    n_gpu_layers: int = 0
+    draft_n_gpu_layers: int = 0
+    device: tuple[str, ...] | None = None
+    draft_device: tuple[str, ...] | None = None
+    rpc: tuple[str, ...] = ()
+    flash_attn: str = "auto"
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    mmap: bool = True
+    mlock: bool = False
+    memory_plan_bytes: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedPair:
-    """A target, perhaps a draft, and what is worth knowing about them.
+    """A target, what drafts for it, and what is worth knowing about them.
 
     Attributes:
         name: how the pair is called.
         reference: what names it on a command line: PAIR, and a draft that was named besides.
         target: the target's context.
-        draft: the draft's context, None for plain decoding.
+        chat_template: in place of the target's own; None for that.
+        drafts: the contexts of draft models, by the names of the drafters.
+        lookup: whether what repeats is copied.
         draft_note: why nothing can be drafted; empty where something can.
         notices: what the user should know.
         loaded: how the models were loaded.
@@ -28,27 +70,33 @@ class LoadedPair:
     name: str
     reference: tuple[str, str | None] = ("", None)
     target: Context
+    chat_template: str | None = None
     loaded: LoadRecord
-    draft: Context | None = None
+    drafts: Mapping[str, Context] = field(default_factory=dict)
+    lookup: bool = False
     draft_note: str = ""
     notices: tuple[str, ...] = ()
     devices_before: tuple[DeviceMemory, ...] = ()
 
+    @property
+    def draft(self) -> Context | None:
+        """The first draft model's context; None without any."""
+        return next(iter(self.drafts.values()), None)
+
     def hold_threads(self, hold: bool) -> None:
         """Whether all models keep their threads whatever else runs (see `Context`)."""
-        for context in (self.target, self.draft):
-            if context is not None:
-                context.hold_threads(hold)
+        for context in (self.target, *self.drafts.values()):
+            context.hold_threads(hold)
 
     def memory(self) -> MemoryUse:
         """Where the memory goes now."""
-        target, draft = self.target, self.draft
+        target, drafts = self.target, self.drafts.values()
         return MemoryUse(
             target_weights=target.model.weights_bytes,
-            draft_weights=draft.model.weights_bytes if draft else 0,
+            draft_weights=sum(draft.model.weights_bytes for draft in drafts),
             target_cache=target.cache_bytes,
-            draft_cache=draft.cache_bytes if draft else 0,
-            buffers=target.buffer_bytes + (draft.buffer_bytes if draft else 0),
+            draft_cache=sum(draft.cache_bytes for draft in drafts),
+            buffers=target.buffer_bytes + sum(draft.buffer_bytes for draft in drafts),
             process=machine.resident(),
             peak_process=machine.peak_resident(),
             machine_total=machine.total(),
@@ -64,12 +112,12 @@ class LoadedPair:
 
     def close(self) -> None:
         """Free caches and weights."""
-        self.close_draft()
+        self.close_drafts()
         self.target.close()
         self.target.model.close()
 
-    def close_draft(self) -> None:
-        """Free those of the draft alone."""
-        if self.draft is not None:
-            self.draft.close()
-            self.draft.model.close()
+    def close_drafts(self) -> None:
+        """Free those of the drafts alone."""
+        for draft in self.drafts.values():
+            draft.close()
+            draft.model.close()

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from localspec.chat.answer import AnswerText, TextKind
 from localspec.chat.conversation import Message, Role, with_system
-from localspec.chat.drafting import Drafting, Switch
+from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
-from localspec.chat.figures import Figures
-from localspec.chat.meter import Meter
+from localspec.chat.figures import Figures, Meter
 from localspec.chat.pair import LoadedPair
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
@@ -21,9 +20,10 @@ from localspec.chat.settings import ChatSettings
 from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.grammar import Awaited, Constraint
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama.grammar import LlamaGrammar
-from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
+from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse, Prefill, Round
 from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
 
@@ -44,6 +44,7 @@ class Session:
 
     Attributes:
         pair: the loaded models.
+        template: makes the target's prompts.
         thinking: how the target marks its thoughts.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
@@ -78,13 +79,13 @@ class Session:
         self.recorder: Recorder | None = None
         self.pair = pair
         self._engine = engine
-        self._template = ChatTemplate(pair.target.model, renderer)
-        self._known_ids = KnownIds(self._template)
-        self.thinking = self._template.thinking()
+        self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
+        self._known_ids = KnownIds(self.template)
+        self.thinking = self.template.thinking()
         self._meter = Meter(pair.target.n_ctx)
         self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
-        self._drafting = Drafting(settings, auto, able=engine.drafter is not None)
+        self._drafting = Drafting(settings, auto, able=engine.drafts)
         self._busy = threading.Lock()
         self._closed = False
         self._grammar: tuple[str, LlamaGrammar] | None = None
@@ -108,13 +109,24 @@ class Session:
 
     @property
     def draft_name(self) -> str | None:
-        """The draft's own name, if there is a draft."""
-        return self.pair.draft.model.name if self.pair.draft else None
+        """The draft models' own names, if there are any."""
+        return " + ".join(each.model.name for each in self.pair.drafts.values()) or None
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """What drafts: the draft models' own names, and lookup."""
+        models = tuple(each.model.name for each in self.pair.drafts.values())
+        return (*models, LOOKUP) if self.pair.lookup else models
 
     @property
     def notices(self) -> list[str]:
         """What the user should know about this pair and its settings."""
-        return [*self.pair.notices, *self._template.notices]
+        return [*self.pair.notices, *self.template.notices]
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether tools can be left to the target's template."""
+        return self.template.shows_tools
 
     @property
     def speculation_note(self) -> str:
@@ -181,6 +193,31 @@ class Session:
         """
         return self._tracked(self._compact(cancel))
 
+    def complete(
+        self,
+        prompt: Sequence[int],
+        settings: ChatSettings,
+        answer: AnswerText,
+        cancel: Cancel,
+        *,
+        after: str = "",
+        top_logprobs: int | None = None,
+    ) -> Turn:
+        """Continue a prompt that is no part of the conversation.
+
+        Args:
+            prompt: its ids.
+            settings: in force from now on; the system prompt and the stop strings are the caller's.
+            answer: takes what is generated.
+            cancel: stops it.
+            after: the grammar holds from where this text has been written; empty for at once.
+            top_logprobs: how many alternatives of each token are told; None for no probabilities.
+
+        Yields and raises as `turn` does.
+        """
+        how = replace(self._how(settings, after), top_logprobs=top_logprobs)
+        return self._tracked(self._complete(prompt, settings, how, answer, cancel))
+
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""
         return self._meter.figures(
@@ -239,11 +276,12 @@ class Session:
                 self._running.set()
             # A turn that nobody is iterating will never end by itself.
             for turn in list(self._turns):
-                _close_suspended(turn)
+                with suppress(ValueError):  # another thread runs it, and has been asked to stop
+                    turn.close()
         try:
             if self._closing is not None:
                 self._closing()
-            self._template.close()
+            self.template.close()
             self.pair.close()
         finally:
             self._busy.release()
@@ -294,23 +332,48 @@ class Session:
                     self.messages[:] = [Message(Role.USER, RECALL), summary]
                     self._window.left_out = 0
 
+    def _complete(
+        self,
+        prompt: Sequence[int],
+        settings: ChatSettings,
+        how: GenerateSettings,
+        answer: AnswerText,
+        cancel: Cancel,
+    ) -> Turn:
+        with self._exclusive(cancel):
+            self.settings = settings
+            self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
+            self._kind = answer.kind
+            try:
+                reason = yield from self._write(list(prompt), how, answer, cancel)
+            except Cancelled:
+                reason = FinishReason.CANCELLED
+            yield TurnEnd(answer.text, reason, self._meter.stats)
+
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> Turn:
         """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
         settings = replace(self.settings)
         left_out = self._window.left_out
-        known = len(self._template.notices)
-        prompt = self._fitting(asked, settings, cancel)
-        yield from map(Noticed, self._template.notices[known:])
+        known = len(self.template.notices)
+        try:
+            prompt = self._window.fit(asked, lambda some: self._prompt(some, settings, cancel))
+        except Cancelled:
+            prompt = None
+        yield from map(Noticed, self.template.notices[known:])
         if self._window.left_out > left_out:
             yield TurnsLeftOut(self._window.left_out)
         self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
         piece = self.pair.target.model.piece
-        answer = AnswerText(piece, (*settings.stop, *self._template.stops))
+        answer = AnswerText(piece, (*settings.stop, *self.template.stops))
         self._kind = answer.kind
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
         try:
-            reason = yield from self._write(prompt, settings, answer, cancel)
+            if prompt is None:
+                raise Cancelled
+            reason = yield from self._write(prompt, self._how(settings), answer, cancel)
+        except Cancelled:
+            reason = FinishReason.CANCELLED
         except GeneratorExit:
             reason = FinishReason.CANCELLED
             raise
@@ -325,79 +388,85 @@ class Session:
                 self.messages.append(message)
         yield TurnEnd(answer.text, reason, self._meter.stats)
 
-    def _fitting(
-        self, asked: Sequence[Message], settings: ChatSettings, cancel: Cancel
-    ) -> list[int] | None:
-        """The ids of the messages that fit; None where making them was cancelled."""
-        try:
-            return self._window.fit(asked, lambda some: self._prompt(some, settings, cancel))
-        except Cancelled:
-            return None
-
     def _prompt(
         self, messages: Sequence[Message], settings: ChatSettings, cancel: Cancel
     ) -> list[int]:
         """The ids that the models read, beginning with those that are in the caches."""
         # An answer stopped before its first word is nothing that the model said.
         said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
-        text = self._template.render(with_system(said, settings.system_prompt), cancel)
+        text = self.template.render(with_system(said, settings.system_prompt), cancel)
         return self._known_ids.prompt(text)
 
-    def _write(
-        self, prompt: list[int] | None, settings: ChatSettings, answer: AnswerText, cancel: Cancel
-    ) -> Generator[TurnEvent, None, FinishReason]:
-        self.pair.hold_threads(settings.repeatable)
-        prefill = None if prompt is None else (yield from self._read(prompt, cancel))
-        if prompt is None or prefill is None:
-            return FinishReason.CANCELLED
-        self._meter.prefilled(prefill)
-        self._drafting.begin()
-        how = GenerateSettings(
+    def _how(self, settings: ChatSettings, after: str = "") -> GenerateSettings:
+        """How a generation runs; the grammar may hold `after` a text alone."""
+        return GenerateSettings(
             sampling=settings.sampling,
             accept=settings.rule,
             n_predict=settings.n_predict,
-            constraint=self._constraint(settings.grammar),
+            constraint=self._constraint(settings.grammar, after),
             lenience=settings.lenience,
             recorder=self.recorder,
             repeatable=settings.repeatable,
         )
-        rounds = self._engine.generate(prompt, how, Switch(self._drafting.policy), cancel)
+
+    def _write(
+        self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
+    ) -> Generator[TurnEvent, None, FinishReason]:
+        self.pair.hold_threads(how.repeatable)
+        self._meter.prefilled((yield from self._read(prompt, cancel)))
+        rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         with closing(rounds):
             done: Round
             for done in rounds:
                 event = answer.add(done)
-                self._drafting.add(event.round)
                 self._meter.add(event.round, self._drafting.speedup())
                 yield event
                 if event.round.finish is not None:
                     return event.round.finish
         raise AssertionError("the engine ended without a reason")
 
-    def _constraint(self, gbnf: str) -> LlamaGrammar | None:
+    def _constraint(self, gbnf: str, after: str) -> Constraint | None:
         """The grammar before any text; reading it takes a look at every token."""
         if not gbnf:
             return None
         if self._grammar is None or self._grammar[0] != gbnf:
             self._grammar = gbnf, LlamaGrammar.parse(self.pair.target.model, gbnf)
-        return self._grammar[1]
+        grammar, model = self._grammar[1], self.pair.target.model
+        return Awaited(after.encode(), grammar, model) if after else grammar
 
-    def _read(
-        self, prompt: Sequence[int], cancel: Cancel
-    ) -> Generator[TurnEvent, None, Prefill | None]:
-        """Read the prompt; None where that was cancelled."""
-        steps = self._engine.prefill(prompt, cancel)
-        with closing(steps):
+    def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
+        with closing(self._engine.prefill(prompt, cancel)) as steps:
             while True:
                 try:
                     done, total = next(steps)
                 except StopIteration as end:
                     prefill: Prefill = end.value
                     return prefill
-                except Cancelled:
-                    return None
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
 
-def _close_suspended(turn: Turn) -> None:
-    with suppress(ValueError):  # it is running in another thread, and has been asked to stop
-        turn.close()
+def answer_twice(
+    session: Session, text: str, before: Sequence[Message], cancel: Cancel
+) -> Iterator[tuple[bool, TurnEvent]]:
+    """Answer `text` after `before` without speculation, then with it; both draw the same.
+
+    One after the other, since they would take each other's speed; both with the caches that the
+    conversation has anyway. Everything is left as it was.
+
+    Yields:
+        every event, with whether that answer is drafted; nothing more once cancelled.
+
+    Raises:
+        LocalspecError: as `Session.turn`.
+    """
+    settings = session.settings
+    sampling = settings.sampling.seeded()
+    with session.aside():
+        for speculation in (False, True):
+            session.open(before)
+            session.settings = replace(settings, sampling=sampling, repeatable=True)
+            session.speculation = speculation
+            for event in session.turn(text, cancel):
+                yield speculation, event
+            if cancel.is_set():
+                return

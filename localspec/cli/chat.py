@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import shared_options
+from localspec.cli.options import option, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import ConversationError, LocalspecError, UsageError
 from localspec.loading.request import LoadRequest
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 @click.command(name="chat")
 @shared_options
 @click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
-@click.option(
+@option(
     "--resume",
-    type=plain_text,
-    metavar="TEXT",
-    help="Go on with the latest conversation in which all these words occur.",
+    plain_text,
+    "Go on with the latest conversation in which all these words occur.",
+    "TEXT",
 )
 def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     """Chat in the terminal.
@@ -55,18 +55,11 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     # Late, like everything heavy: `chat --help` needs neither Textual nor an engine.
     from localspec.process.client import EngineClient  # noqa: PLC0415
 
-    engine = EngineClient(
-        options
-    )  # it imports and loads in its process, while this one imports Textual
+    engine = EngineClient(options)  # it imports and loads while this process imports Textual
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
     looks = _looks(click.get_current_context().obj)
-    run_app(
-        engine,
-        archive=archive,
-        resume=found.id if found is not None else None,
-        looks=looks,
-    )
+    run_app(engine, archive=archive, resume=found.id if found else None, looks=looks)
 
 
 def _looks(settings: SettingsFile | None) -> Looks:

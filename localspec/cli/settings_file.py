@@ -21,14 +21,14 @@ import difflib
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
+from localspec.engine.params import SamplingParams
 from localspec.errors import SamplingError
 
 FILE = "settings.toml"
@@ -38,12 +38,8 @@ _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
 # What the command line gives and a file cannot: it would stand for a question, or act each time.
 _NEVER = {"help", "target", "prompt", "output", "compare"}
-_PAIR_FOR = {"chat", "run"}
-_SAMPLING = {
-    "temp": "temperature",
-    **{name: name for name in ("top_p", "min_p", "typical_p", "repeat_penalty")},
-    **{name: name for name in ("presence_penalty", "frequency_penalty")},
-}
+_PAIR_FOR = {"chat", "run", "serve"}
+_SAMPLER = {one.name for one in fields(SamplingParams)} - {"logit_bias"}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'
 # Whatever else there is without Ctrl, Alt or F is for typing and moving about.
 _KEY = re.compile(
@@ -68,12 +64,13 @@ class SettingsFile:
         path: where it is.
         values: by table; options outside of any table under ``""``.
         problems: what was wrong so far, a line each.
+        lines: of the file.
     """
 
     path: Path
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    _lines: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     def defaults(
         self, command: click.Command, others: Callable[[], Iterable[str]]
@@ -132,7 +129,7 @@ class SettingsFile:
         known = [*commands, _KEYS, _SCREEN]
         for table in self.values:
             if table and table not in known:
-                self._problem(table, None, f"there is no table [{table}]", known)
+                self._unknown(table, None, known)
         for name in self.values.get(_SCREEN, {}):
             if name not in ("theme", "panel"):
                 self._unknown(_SCREEN, name, ("theme", "panel"))
@@ -148,24 +145,17 @@ class SettingsFile:
         try:
             found[str(parameter.name)] = _checked(parameter, value)
         except (click.UsageError, SamplingError, TypeError, ValueError, ArithmeticError) as error:
-            if isinstance(error, SamplingError):
-                reason = error.remedy
-            else:
-                reason = error.message if isinstance(error, click.UsageError) else str(error)
-            reason = reason.rstrip(".")
+            reason = error.remedy if isinstance(error, SamplingError) else str(error)
             help_text = getattr(parameter, "help", None) or ""
-            allowed = f"{reason}. {help_text}".strip()
-            self._wrong(table, setting, value, allowed)
+            self._wrong(table, setting, value, f"{reason.rstrip('.')}. {help_text}".strip())
 
-    def _unknown(self, table: str, setting: str, known: Iterable[str]) -> None:
-        self._problem(table, setting, f"there is no setting {setting}", known)
+    def _unknown(self, table: str, setting: str | None, known: Iterable[str]) -> None:
+        what = f"table [{table}]" if setting is None else f"setting {setting}"
+        meant = _instead((setting or table).replace("_", "-"), known)
+        self._note(table, setting, f"there is no {what}; {meant}")
 
     def _wrong(self, table: str, setting: str, value: Any, allowed: str) -> None:
         self._note(table, setting, f"{setting} cannot be {_as_toml(value)}: {allowed}")
-
-    def _problem(self, table: str, setting: str | None, what: str, known: Iterable[str]) -> None:
-        wrong = (setting or table).replace("_", "-")
-        self._note(table, setting, f"{what}; {_instead(wrong, known)}")
 
     def _note(self, table: str, setting: str | None, text: str) -> None:
         line = self._line(table, setting)
@@ -177,7 +167,7 @@ class SettingsFile:
     def _line(self, table: str, setting: str | None) -> int | None:
         """Where something stands; the parser does not say."""
         at = ""
-        for number, line in enumerate(self._lines, 1):
+        for number, line in enumerate(self.lines, 1):
             if match := re.match(r"\s*\[\s*[\"']?([^\]\"']+?)[\"']?\s*\]", line):
                 at = match[1]
                 if setting is None and at == table:
@@ -191,7 +181,6 @@ class SettingsFile:
 
 def read(path: Path) -> SettingsFile:
     """Read the settings; a file that is missing holds none, a broken one a problem."""
-    settings = SettingsFile(path)
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
@@ -199,18 +188,17 @@ def read(path: Path) -> SettingsFile:
         if found.st_size > LARGEST:
             raise ValueError("it is too large")
         text = path.read_text(encoding="utf-8-sig")
+        import tomllib  # noqa: PLC0415 - most have no such file
+
         document = tomllib.loads(text)
     except FileNotFoundError:
-        return settings
+        return SettingsFile(path)
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        settings.problems.append(f"{_shown(path)} is not used: {reason}")
-        return settings
-    settings._lines = text.splitlines()  # noqa: SLF001 - its own maker
+        return SettingsFile(path, problems=[f"{_shown(path)} is not used: {reason}"])
     tables = {name: value for name, value in document.items() if isinstance(value, dict)}
     plain = {name: value for name, value in document.items() if name not in tables}
-    settings.values = {"": plain, **tables}
-    return settings
+    return SettingsFile(path, {"": plain, **tables}, lines=text.splitlines())
 
 
 def settings_of(command: click.Command) -> dict[str, click.Parameter]:
@@ -241,12 +229,9 @@ def _checked(parameter: click.Parameter, value: Any) -> Any:
     # As the command line has it: 5.7 is no whole number there, and nothing is rounded.
     given = [_written(one) for one in value] if isinstance(value, list) else _written(value)
     taken = parameter.process_value(context, given)
-    sampler = _SAMPLING.get(str(parameter.name))
-    if sampler is not None:
-        # Late: most settings files need no numpy.
-        from localspec.engine.params import SamplingParams  # noqa: PLC0415
-
-        SamplingParams(**{sampler: taken})
+    name = "temperature" if parameter.name == "temp" else parameter.name
+    if name in _SAMPLER:
+        SamplingParams(**{name: taken})
     return given
 
 

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec.cli.interrupt import interruptible
-from localspec.cli.options import BUT_THREADS, CTX_SIZE, MAX_THREADS, PAIR, with_options
+from localspec.cli.options import (
+    BUT_THREADS,
+    CTX_SIZE,
+    MAX_THREADS,
+    PAIR,
+    option,
+    pair_of,
+    with_options,
+)
 from localspec.cli.standard_streams import ProgressLine
-from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from localspec.loading.results import Choice, Tuned, TunedPair
+    from localspec.loading.results import Tuned, TunedPair
     from localspec.process.client import Worker
     from localspec.process.messages import Event
 
@@ -30,11 +35,10 @@ _NOISY = 0.3
 
 @click.command(name="tune")
 @with_options(*PAIR, CTX_SIZE)
-@click.option(
-    *("-t", "--threads"),
-    type=click.IntRange(1, MAX_THREADS),
-    metavar="N",
-    help="CPU threads; without it the best count is looked for.",
+@option(
+    "-t --threads",
+    click.IntRange(1, MAX_THREADS),
+    "CPU threads; without it the best count is looked for.",
 )
 @with_options(*BUT_THREADS)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
@@ -44,13 +48,12 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     The result is stored and used from then on by whatever runs the models in the same way. Takes
     about half a minute.
     """
-    if pair is not None and target is not None:
-        raise UsageError("PAIR and --target say the same", "Give one of them.")
+    pair = pair_of(pair, target)
     from localspec.process.client import Worker  # noqa: PLC0415 - not for `tune --help`
     from localspec.process.jobs import TuneJob  # noqa: PLC0415
 
     # A fixed gamma: loading need not measure what is about to be measured.
-    options = LoadRequest(pair=target if pair is None else pair, gamma=0, **given)
+    options = LoadRequest(pair=pair, gamma=0, **given)
     with closing(Worker()) as worker:
         worker.begin(TuneJob(options))
         interruptible(partial(_print_tuned, worker, as_json=as_json), worker.stop)
@@ -116,14 +119,30 @@ def _text(found: TunedPair) -> str:
     if draft is None:
         lines += ["", f"No draft: {found.draft_note or 'gamma is 0'}."]
     else:
-        lines += ["", *_draft_lines(draft, target), "", *_gamma_lines(found.choices)]
+        one, most = draft.points[1], max(draft.points)
+        lines += [
+            "",
+            f"Draft {draft.name}, {draft.threads} threads",
+            f"  one step {1e3 * one:.2f} ms, {one / target.points[1]:.2f} of the target's",
+            f"  reading {most} tokens {1e3 * draft.points[most]:.2f} ms",
+            "",
+            "accepted  draft  speed-up",
+            *(
+                f"{choice.acceptance:>7.0%} {choice.gamma or 'none':>7} {choice.speedup:>8.2f}x"
+                for choice in found.choices
+            ),
+        ]
     models = [target, draft] if draft else [target]
     for model in models:
-        lines += _thread_lines(model)
+        if model.by_threads:
+            tried = (f"{n}: {1e3 * one:.2f} ms" for n, (one, _) in model.by_threads.items())
+            lines += ["", f"Threads for {model.name}: {model.threads} ({', '.join(tried)} a token)"]
     spread = max(model.spread for model in models)
     if spread > _NOISY:
         lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
-    if not target.stored:
+    if any(model.kept for model in models):
+        lines += ["", "What was measured before varied less: that is kept."]
+    elif not target.stored:
         lines += ["", "The cache folder cannot be written: nothing was stored."]
     return "\n".join(lines)
 
@@ -137,27 +156,3 @@ def _curve_lines(target: Tuned) -> list[str]:
         length = max(1, round(_WIDTH * seconds / longest))
         lines.append(f"{n:>4}{1e3 * seconds:>10.2f}{seconds / alone:>9.2f}  {bar * length}")
     return lines
-
-
-def _draft_lines(draft: Tuned, target: Tuned) -> list[str]:
-    one, alone, most = draft.points[1], target.points[1], max(draft.points)
-    return [
-        f"Draft {draft.name}, {draft.threads} threads",
-        f"  one step {1e3 * one:.2f} ms, {one / alone:.2f} of the target's",
-        f"  reading {most} tokens {1e3 * draft.points[most]:.2f} ms",
-    ]
-
-
-def _gamma_lines(choices: Sequence[Choice]) -> list[str]:
-    lines = ["accepted  draft  speed-up"]
-    for choice in choices:
-        gamma = choice.gamma or "none"
-        lines.append(f"{choice.acceptance:>7.0%} {gamma:>7} {choice.speedup:>8.2f}x")
-    return lines
-
-
-def _thread_lines(model: Tuned) -> list[str]:
-    if not model.by_threads:
-        return []
-    tried = ", ".join(f"{n}: {1e3 * one:.2f} ms" for n, (one, _) in model.by_threads.items())
-    return ["", f"Threads for {model.name}: {model.threads} ({tried} a token)"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,12 +24,16 @@ from localspec.engine.sampling import Dist, Sampler
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Rule, rule_named
 
+Accepts: TypeAlias = Callable[[Dist, int], float]
+"""(p, token) -> the probability that the rule accepts a token that was not drawn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verification:
     """One generation's sampler chain, its rule, its randomness, and how the draft sees a token.
 
     Attributes:
+        copied: how likely a copied token is accepted.
         invariant: whether the seed gives the same text whatever is drafted (2408.07978).
     """
 
@@ -36,6 +41,7 @@ class Verification:
     rule: Rule
     noise: Noise
     proposer: Proposer
+    copied: Accepts
     invariant: bool
 
 
@@ -68,11 +74,12 @@ def verification(
     if name in ("match", "lossy greedy") and not coupled:
         best = _best(sampler)
         if name == "match":
-            return Verification(sampler, rule, noise, best, invariant=True)
-        return Verification(sampler, rule, noise, _kept(best), invariant=False)
+            return Verification(sampler, rule, noise, best, Dist.prob, invariant=True)
+        return Verification(sampler, rule, noise, _kept(best), _keeps, invariant=False)
     agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
     proposer = SamplingProposer(sampler, drafts, agreement, firm=not coupled)
-    return Verification(sampler, rule, noise, proposer, invariant=coupled)
+    copied = Dist.prob if lenience is None else _leniently(lenience)
+    return Verification(sampler, rule, noise, proposer, copied, invariant=coupled)
 
 
 def _rule_name(accept: Accept, sampling: SamplingParams, lenience: float | None) -> str:
@@ -104,6 +111,17 @@ def _kept(best: Proposer) -> Proposer:
         return KeptView(best(logits, tokens, drafted))
 
     return proposer
+
+
+def _keeps(p: Dist, token: int) -> float:
+    return float(p.prob(token) > 0)
+
+
+def _leniently(lenience: float) -> Accepts:
+    def copied(p: Dist, token: int) -> float:
+        return min(1.0, p.prob(token) / lenience)
+
+    return copied
 
 
 def lenient(lenience: float) -> Agreement:

@@ -1,7 +1,8 @@
 """Drafters: what proposes tokens for the target to check.
 
 A drafter proposes and observes. `ModelDrafter` is the small model beside the large one. Another
-kind (n-gram, a hierarchy, another vocabulary) needs only the `Drafter` protocol.
+kind (a head, a hierarchy, another vocabulary) needs only the `Drafter` protocol. Lookup
+is asked in every round and needs none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Protocol
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import AfterDecode, Context
+from localspec.engine.lookup import NO_GUESS, Guess
 from localspec.engine.proposer import Logits, Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist
 from localspec.engine.stats import DRAFT
@@ -32,6 +34,7 @@ class Drafted:
         confidences: of these views, if the plan learns; else empty.
         read: tokens that it had to decode before it could propose.
         cached: tokens that its cache held already.
+        tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
     """
 
     drafter: str = ""
@@ -40,12 +43,19 @@ class Drafted:
     confidences: Sequence[float] = ()
     read: int = 0
     cached: int = 0
+    tail: Guess = NO_GUESS
+
+    @property
+    def own(self) -> int:
+        """Tokens of the draft that are the drafter's own."""
+        return len(self.draft.tokens) - len(self.tail.tokens)
 
 
 class Drafter(Protocol):
     """Proposes tokens; learns what became of them.
 
-    `begin` opens a generation, then `propose` and `observe` alternate. A drafter that was not asked
+    `begin` opens a generation, then `propose` and `observe` alternate, in the rounds for which the
+    drafter was chosen; in the others it is asked for its lag alone. A drafter that was not asked
     for some rounds catches up by itself: `tokens` is always the whole sequence.
     """
 
@@ -76,7 +86,7 @@ class Drafter(Protocol):
         ...
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """The round is over: `accepted` of the drafted tokens stay; `tokens` is all there is."""
+        """The round is over: `accepted` of the tokens it drafted stay; `tokens` is all there is."""
         ...
 
 
@@ -102,6 +112,7 @@ class ModelDrafter:
         self.context = context
         self.name = name
         self._cancel = Cancel()
+        self._held = 0  # tokens of the sequence that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
 
@@ -126,6 +137,7 @@ class ModelDrafter:
         """
         limit = min(plan.limit, self.context.n_ctx - len(tokens) + 1)
         cached = len(self.context.tokens)
+        self._held = len(tokens)
         if limit < 1 or max(tokens[cached:]) >= self.context.model.n_vocab:
             return Drafted(self.name, cached=cached)
         logits = self._read(tokens)
@@ -172,10 +184,11 @@ class ModelDrafter:
             logits = self.context.decode(tokens[i : i + step], 1)
         return logits
 
-    def observe(self, tokens: Sequence[int], accepted: int) -> None:  # noqa: ARG002 - the protocol's
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Take what was rejected out of the cache: it may hold all but the newest token.
 
+        Others may have continued the draft: what of theirs was accepted it never read.
         A recurrent draft goes back to where it began to draft, and reads what was accepted with
         the newest token.
         """
-        self.context.rewind(len(tokens) - 1)
+        self.context.rewind(min(len(tokens) - 1, self._held + accepted))

@@ -7,24 +7,28 @@ position and one more.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import NamedTuple, TypeAlias
 
-from localspec.engine.acceptance import Verification, verification
+from localspec.engine.acceptance import Accepts, Verification, verification
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, Drafter
 from localspec.engine.grammar import Constraint
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
-from localspec.engine.llama import Context
+from localspec.engine.llama import AfterDecode, Context
+from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.sampling import Dist
-from localspec.engine.stats import FinishReason, Prefill, Round
+from localspec.engine.sampling import Dist, logprobs
+from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
 from localspec.limits import MAX_BATCH_OUTPUTS
+
+Tokens: TypeAlias = tuple[int, ...]
 
 UNLIMITED = -1
 NOT_ASKED = Drafted()
@@ -43,6 +47,7 @@ class GenerateSettings:
         recorder: writes a trace.
         repeatable: somebody gave the seed: where the draft length has a part in what the seed
             gives (token, block), it must not follow the clock.
+        top_logprobs: how many alternatives of each token a round tells; None for no probabilities.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -52,6 +57,7 @@ class GenerateSettings:
     lenience: float | None = None
     recorder: Recorder | None = None
     repeatable: bool = False
+    top_logprobs: int | None = None
 
 
 @dataclass(slots=True)
@@ -62,21 +68,31 @@ class _Generation:
     verification: Verification
     remaining: int
     recorder: Recorder | None
+    top_logprobs: int | None = None
     first: bool = True
+    copying_s: float = 0.0
     ended: float = field(default_factory=perf_counter)
 
 
 class Engine:
-    """A target and, perhaps, a drafter: tokens in, rounds out. One thread at a time.
+    """A target and what drafts for it: tokens in, rounds out. One thread at a time.
 
     Attributes:
         target: the context that decides every token.
-        drafter: proposes; None for the target alone.
+        drafters: what may be asked to propose, by name; none where nothing can be taken back.
+        lookup: copies from the text so far; None where it may not.
     """
 
-    def __init__(self, target: Context, drafter: Drafter | None = None) -> None:
+    def __init__(self, target: Context, *drafters: Drafter, lookup: Lookup | None = None) -> None:
+        able = target.can_truncate
         self.target = target
-        self.drafter = drafter if target.can_truncate else None
+        self.drafters = {each.name: each for each in drafters} if able else {}
+        self.lookup = lookup if able else None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything can be drafted."""
+        return bool(self.drafters) or self.lookup is not None
 
     def prefill(
         self, prompt: Sequence[int], cancel: Cancel
@@ -100,7 +116,7 @@ class Engine:
                 "Shorten the prompt or raise --ctx-size.",
             )
         self.target.watch(cancel)
-        self.target.after_decode = self.drafter.after_decode if self.drafter else None
+        self.target.after_decode = _shown_to(self.drafters.values())
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
         for start in range(cached, end, self.target.n_batch):
@@ -154,17 +170,21 @@ class Engine:
         )
         if settings.recorder is not None:
             settings.recorder.begin(prompt, how.sampler.params)
-        if self.drafter is not None:
-            self.drafter.begin(prompt, how.proposer, cancel)
+        for drafter in self.drafters.values():
+            drafter.begin(prompt, how.proposer, cancel)
+        if self.lookup is not None:
+            self.lookup.begin(prompt)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
-        return _Generation(list(prompt), how, remaining, settings.recorder)
+        return _Generation(list(prompt), how, remaining, settings.recorder, settings.top_logprobs)
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
         tokens, how = generation.tokens, generation.verification
         started = perf_counter()
-        plan = self._plan(generation, policy)
-        asked = self._propose(tokens, plan)
-        draft = asked.draft.cut(plan.keep())
+        generation.copying_s = 0.0
+        guess = self._guess(generation)
+        plan = self._plan(generation, policy, guess)
+        asked = self._propose(generation, plan, guess)
+        draft = asked.draft
         drafted = perf_counter()
         if draft.tokens:
             self.target.mark(len(draft.tokens) + 1)
@@ -176,14 +196,21 @@ class Engine:
             generation.recorder.round(tokens, draft, p, verdict)
         held = len(tokens)  # the cache holds these and the whole draft now
         emitted, finish = self._commit(generation, draft, verdict)
+        n_best = generation.top_logprobs  # before the rows are gone
+        scored = () if n_best is None else logprobs(logits, emitted, n_best)
         committed = perf_counter()
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
         rollback_s = perf_counter() - committed
         chances = self._observe(asked, tokens, p, verdict)
+        said = (*draft.tokens[: verdict.accepted], verdict.token)
+        copy = _scored(guess, 0, p, said, how.copied)
+        tail = _scored(
+            NO_GUESS if asked.drafter == LOOKUP else asked.tail, asked.own, p, said, how.copied
+        )
         before, generation.ended = generation.ended, (ended := perf_counter())
         return Round(
             tokens=emitted,
-            gamma=plan.aim,
+            gamma=plan.aim + len(asked.tail.tokens) * (plan.drafter != LOOKUP),
             drafted=len(draft.tokens),
             accepted=verdict.accepted,
             draft_s=drafted - started,
@@ -195,35 +222,66 @@ class Engine:
             draft_cached=asked.cached,
             draft_passes=len(asked.views),
             drafter=asked.drafter,
+            copied=len(asked.tail.tokens),
+            copying_s=generation.copying_s,
+            copy_confidences=copy.confidences,
+            copy_chances=copy.chances,
+            tail_confidences=tail.confidences,
+            tail_chances=tail.chances,
             context=held,
             confidences=tuple(asked.confidences),
             chances=chances,
+            logprobs=scored,
             finish=finish,
         )
 
-    def _plan(self, generation: _Generation, policy: GammaPolicy) -> Plan:
-        """The policy's plan within what the batch, the context and `n_predict` leave room for.
+    def _room(self, generation: _Generation) -> int:
+        """Tokens that may be drafted: by the batch, the context and `n_predict`.
 
         A round emits one token more than it drafts.
         """
-        if self.drafter is None or generation.first:
+        room = min(generation.remaining, self.target.free, self.target.n_batch, MAX_BATCH_OUTPUTS)
+        return max(0, room - 1)
+
+    def _guess(self, generation: _Generation, drafted: Sequence[int] = ()) -> Guess:
+        """What lookup would copy behind `drafted`."""
+        if self.lookup is None or generation.first:
+            return NO_GUESS
+        started = perf_counter()
+        limit = min(self._room(generation), LONGEST) - len(drafted)
+        guess = self.lookup.guess(generation.tokens, drafted, limit)
+        generation.copying_s += perf_counter() - started
+        return guess
+
+    def _plan(self, generation: _Generation, policy: GammaPolicy, guess: Guess) -> Plan:
+        if not self.drafts or generation.first:
             generation.first = False
             return PLAIN
-        tokens, remaining = generation.tokens, generation.remaining
-        room = min(remaining, self.target.free, self.target.n_batch, MAX_BATCH_OUTPUTS) - 1
+        tokens = generation.tokens
         return policy.plan(
             Situation(
-                room=max(0, room),
+                room=self._room(generation),
                 context=len(tokens),
-                remaining=remaining,
-                lags={self.drafter.name: self.drafter.lag(tokens)},
+                remaining=generation.remaining,
+                lags={name: each.lag(tokens) for name, each in self.drafters.items()},
+                copies=guess.confidences,
             )
         )
 
-    def _propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
-        if plan.limit == 0 or self.drafter is None:
+    def _propose(self, generation: _Generation, plan: Plan, guess: Guess) -> Drafted:
+        """The draft that the plan wants: of the drafter it names, and what lookup adds to that."""
+        if plan.limit == 0:
             return NOT_ASKED
-        return self.drafter.propose(tokens, plan)
+        if plan.drafter == LOOKUP:
+            copied = guess.first(plan.limit)
+            return Drafted(LOOKUP, Draft(copied.tokens), tail=copied)
+        asked = self.drafters[plan.drafter].propose(generation.tokens, plan)
+        own = asked.draft.cut(plan.keep())
+        if own.tokens and self.target.model.is_end(own.tokens[-1]):
+            return replace(asked, draft=own)
+        tail = self._guess(generation, own.tokens)
+        tail = tail.first(plan.copies(tail.confidences))
+        return replace(asked, draft=own.followed_by(tail.tokens), tail=tail)
 
     def _commit(
         self, generation: _Generation, draft: Draft, verdict: Verdict
@@ -247,16 +305,51 @@ class Engine:
         self, asked: Drafted, tokens: Sequence[int], p: Sequence[Dist], verdict: Verdict
     ) -> tuple[float, ...]:
         """Tell the drafter what became of its draft; return the chances of what was judged."""
-        if self.drafter is None or not asked.drafter:
+        drafter = self.drafters.get(asked.drafter)
+        if drafter is None:
             return ()
-        self.drafter.observe(tokens, verdict.accepted)
+        drafter.observe(tokens, min(verdict.accepted, asked.own))
         if not asked.confidences:  # nobody wants to learn: an overlap of two rows takes its time
             return ()
-        # The position after the last one accepted was judged too; what follows it was not.
-        judged = zip(asked.views, p[: verdict.accepted + 1], strict=False)
+        # The position after the last one accepted was judged too; what follows it was not, and
+        # what follows the drafter's own tokens was not looked at by it.
+        judged = zip(asked.views[: asked.own + 1], p[: verdict.accepted + 1], strict=False)
         return tuple(view.chance(row) for view, row in judged)
 
 
 def _nothing(finish: FinishReason) -> Round:
     """A last round that emits nothing."""
     return Round((), 0, 0, 0, 0.0, 0.0, 0.0, finish=finish)
+
+
+def _shown_to(drafters: Iterable[Drafter]) -> AfterDecode | None:
+    """Shows every decode to those that want to see it."""
+    seeing = [each.after_decode for each in drafters if each.after_decode is not None]
+    if not seeing:
+        return None
+
+    def shown(tokens: Sequence[int], start: int) -> None:
+        for see in seeing:
+            see(tokens, start)
+
+    return shown
+
+
+class _Scores(NamedTuple):
+    """How sure lookup was, and the chances of it, position by position as far as it was judged."""
+
+    confidences: tuple[float, ...] = ()
+    chances: tuple[float, ...] = ()
+
+
+def _scored(copied: Guess, start: int, p: Sequence[Dist], emitted: Tokens, how: Accepts) -> _Scores:
+    """Judge what lookup would copy from position `start` on by what was emitted, whoever drafted.
+
+    Up to and including the first token that is another one: those after it were never judged.
+    """
+    chances: list[float] = []
+    for at, (token, said) in enumerate(zip(copied.tokens, emitted[start:], strict=False), start):
+        chances.append(how(p[at], token))
+        if token != said:
+            break
+    return _Scores(tuple(copied.confidences[: len(chances)]), tuple(chances))

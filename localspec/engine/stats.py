@@ -11,6 +11,9 @@ from enum import StrEnum
 DRAFT = "draft"
 """The drafter that is the pair's small model, by name."""
 
+LOOKUP = "lookup"
+"""The drafter that copies from the text so far, by name."""
+
 
 class FinishReason(StrEnum):
     """Why a generation ended."""
@@ -27,9 +30,9 @@ class GammaReason(StrEnum):
     OFF = "off"  # drafting is switched off
     FIXED = "fixed"  # somebody chose the length
     NOT_MEASURED = "not measured"  # automatic, without a cost table: a fixed length
-    NO_DRAFT = "no draft"
     UNDECIDED = "undecided"  # automatic, before anything was written
     TOO_DEAR = "too dear"  # plain decoding is faster
+    NOTHING_REPEATS = "nothing repeats"  # and there is no draft model
     UNKNOWN = "unknown"  # drafting, and nothing was judged so far
     PAYS = "pays"
 
@@ -65,6 +68,21 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How probable the model itself found a token: before the sampler chain, at temperature 1.
+
+    Attributes:
+        token: the id.
+        logprob: natural logarithm of its probability.
+        best: the most probable ids with theirs, descending.
+    """
+
+    token: int
+    logprob: float
+    best: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One round: gamma tokens proposed, one target pass, some tokens emitted.
 
@@ -84,11 +102,17 @@ class Round:
         draft_passes: decodes of the draft; one more than `drafted` where it was stopped by what
             the last one showed.
         drafter: the name of the drafter that was asked; empty if none was.
+        copied: of `drafted`, the last ones that lookup added: all of them where it was asked alone.
+        copying_s: of `draft_s`, the seconds in which lookup looked for something to copy.
+        copy_confidences, copy_chances: what `confidences` and `chances` are, for what lookup would
+            have copied, had it been asked: it is judged in every round in which it found something.
+        tail_confidences, tail_chances: the same for what it added where a model stopped.
         context: tokens of the sequence when the round began.
         confidences: how sure the draft was, after each of its passes, in order; empty unless the
             policy learns.
         chances: acceptance probabilities of the positions that were judged: up to and including
             the first rejection; empty unless the policy learns.
+        logprobs: of each of `tokens`; empty unless they were asked for.
         finish: set on the last round alone.
     """
 
@@ -105,9 +129,16 @@ class Round:
     draft_cached: int = 0
     draft_passes: int = 0
     drafter: str = ""
+    copied: int = 0
+    copying_s: float = 0.0
+    copy_confidences: tuple[float, ...] = ()
+    copy_chances: tuple[float, ...] = ()
+    tail_confidences: tuple[float, ...] = ()
+    tail_chances: tuple[float, ...] = ()
     context: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
 
     @property
@@ -124,6 +155,29 @@ class Round:
     def from_draft(self) -> int:
         """How many of `tokens`, counted from the first, the draft proposed."""
         return min(self.accepted, len(self.tokens))
+
+    @property
+    def shares(self) -> tuple[tuple[str, int, int], ...]:
+        """By drafter, in the draft's order: (name, tokens it drafted, those that were accepted)."""
+        if self.drafter == LOOKUP or not (self.drafter or self.drafted):
+            return ((LOOKUP, self.drafted, self.accepted),) if self.drafted else ()
+        own = self.drafted - self.copied
+        first = (self.drafter, own, min(self.accepted, own))
+        return (first, (LOOKUP, self.copied, self.accepted - first[2])) if self.copied else (first,)
+
+    @property
+    def proposed_by(self) -> str:
+        """The names of all that took part in the draft: ``draft+lookup``; empty for none."""
+        return "+".join(name for name, *_ in self.shares)
+
+    @property
+    def drafting_s(self) -> dict[str, float]:
+        """Seconds of the drafting by drafter; to have looked in vain counts as the model's."""
+        copying_s = self.copying_s if self.copied else 0.0
+        if self.drafter in ("", LOOKUP):
+            return {self.drafter: self.draft_s} if self.drafter and self.drafted else {}
+        own = {self.drafter: self.draft_s - copying_s}
+        return own | {LOOKUP: copying_s} if self.copied else own
 
     @property
     def recovered(self) -> int:
@@ -220,11 +274,12 @@ class GenerationStats:
         if done.draft_passes and not self.draft_passes:
             self.draft_prefill, self.draft_cached = done.draft_prefill, done.draft_cached
         self.draft_passes += done.draft_passes
-        if done.drafter:
-            its = self.drafters.setdefault(done.drafter, DrafterStats())
-            its.drafted += done.drafted
-            its.accepted += done.accepted
-            its.seconds += done.draft_s
+        for name, drafted, accepted in done.shares if done.drafter else ():
+            its = self.drafters.setdefault(name, DrafterStats())
+            its.drafted += drafted
+            its.accepted += accepted
+        for name, seconds in done.drafting_s.items():
+            self.drafters[name].seconds += seconds
         self.finish_reason = done.finish
         if self.time_to_first_token_s is not None:
             self.after_first_s += done.between_s + done.total_s

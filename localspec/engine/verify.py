@@ -48,6 +48,13 @@ class Draft:
         kept = max(length, self.firm)
         return Draft(self.tokens[:kept], self.q and self.q[:kept], self.firm)
 
+    def followed_by(self, copied: tuple[int, ...]) -> Draft:
+        """This and then `copied`, which nobody drew: each stands for a point mass."""
+        if not self.tokens:
+            return Draft(copied)
+        points = tuple(Dist.point(token) for token in copied)
+        return Draft((*self.tokens, *copied), self.q and (*self.q, *points), self.firm)
+
 
 EMPTY = Draft(())
 """Nothing is proposed: the round decodes plainly."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from localspec import formats
 from localspec.pairs.examine import DraftCandidate, PairReport
 from localspec.pairs.memory.need import Need, Setup
-from localspec.pairs.memory.outlook import Fit, Outlook
+from localspec.pairs.memory.placement import Fit, Outlook
 from localspec.pairs.sources import ModelSource
 from localspec.safe_text import one_line
 
@@ -58,26 +59,22 @@ def _plan_lines(outlook: Outlook) -> list[str]:
     )
     return [
         first,
-        *(f"  {name:10}{_sizes(need)}" for name, need in zip(_ROLES, found.needs, strict=False)),
+        *(f"  {role:10}{_sizes(need)}" for role, need in zip(_ROLES, found.needs, strict=False)),
         *(f"  given up: {line}" for line in found.gave_up),
         *(f"  note: {line}" for line in found.advice),
     ]
 
 
 def _sizes(need: Need) -> str:
-    return (
-        f"weights {formats.size(need.weights)}, cache {formats.size(need.cache)},"
-        f" buffers {formats.size(need.buffers)}"
-    )
+    return ", ".join(f"{part} {formats.size(n_bytes)}" for part, n_bytes in need.parts.items())
 
 
 def licence_line(report: PairReport) -> str:
     """Name the licences, and what a gated repository wants."""
-    models = [report.target] if report.draft is None else [report.target, report.draft]
-    names = list(dict.fromkeys(one_line(model.licence, 80) or "not stated" for model in models))
-    gated = [model.repo for model in models if model.gated]
+    names = (one_line(model.licence, 80) or "not stated" for model in report.models)
+    gated = [model.repo for model in report.models if model.gated]
     tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""
-    return " / ".join(names) + tail
+    return " / ".join(dict.fromkeys(names)) + tail
 
 
 def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
@@ -85,10 +82,9 @@ def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
     found = []
     for one in candidates[:MOST_CANDIDATES]:
         word = "fits" if one.fits else "no"
-        where = "on this disk" if one.here else "to be fetched"
-        found.append(
-            f"{word:5} --draft {one.name} ({formats.size(one.n_bytes)}, {where}): {one.reason}"
-        )
+        where = "on this disk" if one.on_disk else "to be fetched"
+        size = formats.size(one.bytes)
+        found.append(f"{word:5} --draft {one.draft} ({size}, {where}): {one.reason}")
     if len(candidates) > MOST_CANDIDATES:
         found.append(f"and {len(candidates) - MOST_CANDIDATES} more that do not fit better")
     return found
@@ -104,45 +100,24 @@ def _model_line(role: str, source: ModelSource) -> str:
 
 def as_data(report: PairReport) -> dict[str, Any]:
     """Render `report` for programs; sizes are in bytes."""
+    compared = report.vocabulary
     return {
         "name": report.name or None,
         "target": _model_data(report.target),
         "draft": None if report.draft is None else _model_data(report.draft),
         "draft_reason": report.draft_reason,
-        "vocabulary": None
-        if report.vocabulary is None
-        else {
-            "compatible": report.vocabulary.compatible,
-            "rule": report.vocabulary.rule or None,
-            "reason": report.vocabulary.reason,
-            "token": report.vocabulary.token,
-            "target_size": report.vocabulary.target_size,
-            "draft_size": report.vocabulary.draft_size,
-        },
+        "vocabulary": compared and asdict(compared) | {"rule": compared.rule or None},
         "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
         "plan": _plan_data(report.outlook),
         "missing_bytes": report.missing,
-        "candidates": [
-            {
-                "draft": one.name,
-                "fits": one.fits,
-                "reason": one.reason,
-                "bytes": one.n_bytes,
-                "on_disk": one.here,
-            }
-            for one in report.candidates
-        ],
+        "candidates": [asdict(one) for one in report.candidates],
     }
 
 
 def fit_data(need: Fit) -> dict[str, Any]:
     """Render a memory estimate for programs."""
-    return {
-        "needed_bytes": need.needed,
-        "available_bytes": need.available,
-        "total_bytes": need.total,
-        "verdict": need.verdict,
-    }
+    data = asdict(need)
+    return {name if name == "verdict" else f"{name}_bytes": data[name] for name in data}
 
 
 def _plan_data(outlook: Outlook) -> dict[str, Any]:
@@ -167,12 +142,8 @@ def _plan_data(outlook: Outlook) -> dict[str, Any]:
 def _placed_data(setup: Setup | None, need: Need | None) -> dict[str, int] | None:
     if setup is None or need is None:
         return None
-    return {
-        "gpu_layers": setup.gpu_layers,
-        "weights_bytes": need.weights,
-        "cache_bytes": need.cache,
-        "buffers_bytes": need.buffers,
-    }
+    sizes = {f"{part}_bytes": n_bytes for part, n_bytes in need.parts.items()}
+    return {"gpu_layers": setup.gpu_layers} | sizes
 
 
 def _model_data(source: ModelSource) -> dict[str, Any]:
@@ -184,7 +155,7 @@ def _model_data(source: ModelSource) -> dict[str, Any]:
         "architecture": header.architecture,
         "model_name": header.name or None,
         "vocabulary_size": len(header.tokens or ()),
-        "context_length": header.integer(header.arch_key("context_length")) or None,
+        "context_length": header.setting("context_length") or None,
         "bytes": source.n_bytes,
         "missing_bytes": source.missing,
         "licence": source.licence or None,

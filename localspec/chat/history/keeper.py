@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from localspec.chat.events import Span
-from localspec.chat.history.rescue import is_damage, rescue
+from localspec.chat.history.schema import is_damage, rescue
 from localspec.chat.history.store import Store
 from localspec.errors import ConversationError, LocalspecError
 
 Result = TypeVar("Result")
-Job: TypeAlias = "Callable[[Store], Any]"
+Write: TypeAlias = "Callable[[Store], Any]"
 # What may pass while the program runs: no room on the disk, too many open files.
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO}
 _PASSING_SQLITE = {
@@ -45,7 +45,7 @@ class Keeper:
         self._tell = tell
         self._told: set[str] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._unwritten: deque[Job] = deque()
+        self._unwritten: deque[Write] = deque()
         self._pieces: deque[tuple[str, Sequence[Span]]] = deque()  # a round each
         self._announced = False
         self._running: dict[str, bool] = {}  # messages that stream, or have streamed
@@ -59,7 +59,7 @@ class Keeper:
         """Open the store."""
         self._thread.start()
 
-    def write(self, job: Job, *, begins: str | None = None, ends: str | None = None) -> None:
+    def write(self, job: Write, *, begins: str | None = None, ends: str | None = None) -> None:
         """Have `job` change the store soon.
 
         Args:
@@ -77,7 +77,7 @@ class Keeper:
         self._pieces.append((message, spans))
         if not self._announced:
             self._announced = True
-            self._jobs.put(_wake)
+            self._jobs.put(lambda: None)  # after every job the rounds that have come are written
 
     def ask(self, job: Callable[[Store], Result], *, changes: bool = False) -> Future[Result]:
         """What `job` finds in the store; raises a `LocalspecError` where that is not possible.
@@ -168,7 +168,7 @@ class Keeper:
                 self._trouble(ConversationError(spoilt, "The rest is shown; nothing is deleted."))
             self._store.spoilt.clear()
 
-    def _write(self, job: Job, begins: str | None, ends: str | None) -> None:
+    def _write(self, job: Write, begins: str | None, ends: str | None) -> None:
         if self._store is None and not self._later:
             return
         if begins is not None:
@@ -185,7 +185,7 @@ class Keeper:
                 return
             self._unwritten.popleft()
 
-    def _is_settled(self, job: Job, store: Store) -> bool:
+    def _is_settled(self, job: Write, store: Store) -> bool:
         """Do what changes the store; whether it is not to be tried again."""
         try:
             self._done(job, store)
@@ -193,7 +193,12 @@ class Keeper:
             self._trouble(store_error(error, self._path))
             return False
         except Exception as error:  # it would never work: nothing else is to wait for it
-            self._trouble(_fault(error))
+            self._trouble(
+                ConversationError(
+                    f"something that was said is not kept ({type(error).__name__}: {error})",
+                    "This is a fault of localspec; the chat goes on.",
+                )
+            )
         return True
 
     def _write_pieces(self) -> None:
@@ -234,22 +239,6 @@ class Keeper:
             self._tell(error)
 
 
-def _wake() -> None:
-    """Nothing: after every job the thread writes the rounds that have come."""
-
-
-def _fault(error: Exception) -> LocalspecError:
-    """That something could not be written for a reason that lies with us."""
-    return ConversationError(
-        f"something that was said is not kept ({type(error).__name__}: {error})",
-        "This is a fault of localspec; the chat goes on.",
-    )
-
-
-def _is_lock(error: Exception) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
-
-
 def _may_pass(error: Exception) -> bool:
     """Whether a store that cannot be opened now may be opened later."""
     if isinstance(error, OSError):
@@ -263,7 +252,7 @@ def store_error(error: Exception, path: Path) -> LocalspecError:
         return error
     reason = error.strerror if isinstance(error, OSError) else str(error)
     reason = reason or type(error).__name__
-    if _is_lock(error):
+    if isinstance(error, sqlite3.OperationalError) and "locked" in reason:
         return ConversationError(
             f"another program holds the conversations in {path}",
             "The chat goes on; what is unsaved is written later.",

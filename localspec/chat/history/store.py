@@ -33,6 +33,12 @@ KEEP_DELETED_S = 7 * 24 * 3600.0
 _LISTED = 200
 _NUMBER = "SELECT number FROM messages WHERE id = ?"
 _HEADER = "c.id, c.title, c.pair, c.parameters, c.created, c.updated"
+_COUNT = "SELECT count(*) FROM messages m WHERE m.conversation = c.id"
+_FOUND = "SELECT conversation FROM words WHERE words MATCH ?"
+_SNIPPET = (
+    "SELECT snippet(words, 1, '', '', '…', 12) FROM words"
+    " WHERE words MATCH ? AND words.conversation = c.id LIMIT 1"
+)
 
 
 class Store:
@@ -69,7 +75,7 @@ class Store:
             self._db.execute("PRAGMA synchronous = NORMAL")
             migrate(self._db)
             with suppress(sqlite3.OperationalError):  # a file that may only be read can be listed
-                self._settle_all()
+                self._settle()
                 self._purge()
         except BaseException:
             self._db.close()
@@ -182,18 +188,18 @@ class Store:
         The last word may be unfinished. Titles are searched too.
         """
         terms = re.findall(r"\w+", search)
-        if not terms:
-            rows = self._db.execute(
-                f"SELECT {_HEADER}, (SELECT count(*) FROM messages m WHERE m.conversation = c.id)"  # noqa: S608
-                " FROM conversations c WHERE deleted IS NULL"
-                " ORDER BY updated DESC, rowid DESC LIMIT ?",
-                (_LISTED,),
-            )
-            found = [(row, "") for row in rows]
-        else:
-            found = [(row, text(row[7])) for row in self._hits(terms)]
+        hit, where, values = "''", "deleted IS NULL", list[str]()
+        if terms:
+            words = " ".join(f'"{term}"' for term in terms) + "*"
+            hit, values = f"({_SNIPPET})", [words, f"%{'%'.join(terms)}%", words]
+            where += f" AND (title LIKE ? OR c.id IN ({_FOUND}))"
+        rows = self._db.execute(
+            f"SELECT {_HEADER}, ({_COUNT}), {hit} FROM conversations c WHERE {where}"  # noqa: S608
+            " ORDER BY updated DESC, rowid DESC LIMIT ?",
+            (*values, _LISTED),
+        )
         wrong: set[str] = set()
-        listed = [Listed(header_of(row, wrong), row[6], hit) for row, hit in found]
+        listed = [Listed(header_of(row, wrong), row[6], text(row[7])) for row in rows]
         self._note(wrong, "some stored conversations are")
         return listed
 
@@ -209,7 +215,7 @@ class Store:
         ).fetchone()
         if row is None:
             raise ConversationError("this conversation is no longer there", "Choose another one.")
-        with suppress(sqlite3.OperationalError), self._transaction():
+        with suppress(sqlite3.OperationalError):
             self._settle(conversation)
         messages = self._db.execute(
             "SELECT id, parent, role, content, finish, origins, figures FROM messages"
@@ -226,31 +232,13 @@ class Store:
         if wrong:
             self.spoilt.append(f"{what} damaged ({', '.join(sorted(wrong))})")
 
-    def _hits(self, terms: Sequence[str]) -> Iterable[Sequence[Any]]:
-        wanted = " ".join(f'"{term}"' for term in terms) + "*"
-        like = "%" + "%".join(terms) + "%"
-        return self._db.execute(
-            f"SELECT {_HEADER}, (SELECT count(*) FROM messages m WHERE m.conversation = c.id),"  # noqa: S608
-            " (SELECT snippet(words, 1, '', '', '…', 12) FROM words"
-            "  WHERE words MATCH ? AND words.conversation = c.id LIMIT 1)"
-            " FROM conversations c WHERE deleted IS NULL AND (title LIKE ? OR c.id IN"
-            " (SELECT conversation FROM words WHERE words MATCH ?))"
-            " ORDER BY updated DESC, rowid DESC LIMIT ?",
-            (wanted, like, wanted, _LISTED),
-        )
-
     # Inside
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._db:  # writes it down, or takes it back
             yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:  # SQLite ends it by itself where the disk is full
-                self._db.execute("ROLLBACK")
-            raise
 
     def _save_node(self, conversation: str, node: Node) -> None:
         message = node.message
@@ -277,40 +265,30 @@ class Store:
                 (message, conversation, content),
             )
 
-    def _settle_all(self) -> None:
-        """Put answers together that a program left behind when it was killed.
+    def _settle(self, conversation: str | None = None) -> None:
+        """Put answers together, of one or all, that a program left behind when it was killed.
 
         One that another program is writing at this moment comes to no harm: what it adds later
         is put behind, and its last `save` replaces everything.
         """
         with self._transaction():
-            for (conversation,) in self._db.execute(
-                "SELECT DISTINCT conversation FROM messages WHERE id IN"
-                " (SELECT message FROM pieces)"
-            ).fetchall():
-                self._settle(conversation)
-
-    def _settle(self, conversation: str) -> None:
-        pieces: dict[str, list[tuple[str, str]]] = {}
-        for message, content, origins in self._db.execute(
-            "SELECT p.message, p.content, p.origins FROM pieces p JOIN messages m"
-            " ON m.id = p.message WHERE m.conversation = ? ORDER BY p.number",
-            (conversation,),
-        ):
-            pieces.setdefault(message, []).append((text(content), text(origins)))
-        for message, parts in pieces.items():
-            content, origins = self._db.execute(
-                "SELECT content, origins FROM messages WHERE id = ?", (message,)
-            ).fetchone()
-            content = text(content) + "".join(part[0] for part in parts)
-            origins = text(origins) + "".join(part[1] for part in parts)
-            origins = pack(unpack(content, origins))  # rounds of one origin become one run
-            self._db.execute(
-                "UPDATE messages SET content = ?, origins = ? WHERE id = ?",
-                (content, origins, message),
-            )
-            self._db.execute("DELETE FROM pieces WHERE message = ?", (message,))
-            self._index(message, conversation, content)
+            whole: dict[tuple[str, str], tuple[str, str]] = {}
+            for message, owner, said, origins, more, its_origins in self._db.execute(
+                "SELECT m.id, m.conversation, m.content, m.origins, p.content, p.origins"
+                " FROM pieces p JOIN messages m ON m.id = p.message"
+                " WHERE m.conversation = ifnull(?, m.conversation) ORDER BY p.number",
+                (conversation,),
+            ):
+                before = whole.get((message, owner), (text(said), text(origins)))
+                whole[message, owner] = before[0] + text(more), before[1] + text(its_origins)
+            for (message, owner), (content, origins) in whole.items():
+                self._db.execute(
+                    "UPDATE messages SET content = ?, origins = ? WHERE id = ?",
+                    # Rounds of one origin become one run.
+                    (content, pack(unpack(content, origins)), message),
+                )
+                self._db.execute("DELETE FROM pieces WHERE message = ?", (message,))
+                self._index(message, owner, content)
 
     def _purge(self) -> None:
         # Only what was surely deleted on purpose: a damaged field is no such thing.

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.copying import Copy, Copying
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation, StoppingPlan
-from localspec.engine.stats import GammaNote, GammaReason, Round, Speedup
+from localspec.engine.stats import LOOKUP, GammaNote, GammaReason, Round, Speedup
 
 LONGEST = 24
-"""Tokens that the stopping rule drafts at most: a draft that is always right gains little more."""
+"""Tokens that a model drafts at most: one that is always right gains little more. Copies go on."""
 
 
 class GammaPolicy(Protocol):
@@ -50,9 +51,11 @@ class FixedGamma:
         """A fixed length needs no preparation."""
 
     def plan(self, situation: Situation) -> Plan:
-        """The fixed draft length, as far as there is room."""
+        """The fixed draft length, as far as there is room: of the first model, else of lookup."""
         length = max(0, min(self.gamma, situation.room))
-        return FixedPlan(length, next(iter(situation.lags), ""), learns=self._learns)
+        for name in situation.lags:
+            return FixedPlan(length, name, learns=self._learns)
+        return FixedPlan(min(length, len(situation.copies)), LOOKUP, learns=self._learns)
 
     def observe(self, done: Round) -> None:
         """A fixed length learns nothing."""
@@ -102,18 +105,23 @@ class _Track:
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
+    lately: float = 0.0  # share of the last rounds in which it was asked
+
+    @property
+    def emitted(self) -> float:
+        """Tokens per round in which it was asked."""
+        return 1 + self.accepted / self.rounds if self.rounds else 1.0
 
     @property
     def length(self) -> int:
         """Tokens per draft lately."""
         return max(1, round(self.drafted / self.rounds)) if self.rounds else 1
 
-    def learn(self, done: Round) -> None:
+    def count(self, drafted: int, accepted: int) -> None:
         """Take note of a round in which the drafter was asked."""
-        self.calibration.learn(done.confidences, done.chances)
         self.rounds = _FADE * self.rounds + 1
-        self.drafted = _FADE * self.drafted + done.drafted
-        self.accepted = _FADE * self.accepted + done.accepted
+        self.drafted = _FADE * self.drafted + drafted
+        self.accepted = _FADE * self.accepted + accepted
 
 
 @dataclass(slots=True)
@@ -139,6 +147,35 @@ class _Probes:
         self.wait, self.pause = int(self.pause), _LONGER * self.pause
 
 
+@dataclass(slots=True)
+class _Rate:
+    """Tokens of recent rounds, and what they took in plain rounds of that moment.
+
+    What a throttled machine can do, or a longer context lets it do, is not what it did.
+    """
+
+    tokens: float = 0.0
+    spent: float = 0.0
+
+    def add(self, tokens: int, rounds: float) -> None:
+        """Count a round."""
+        self.tokens = _FADE * self.tokens + tokens
+        self.spent = _FADE * self.spent + rounds
+
+    @property
+    def gain(self) -> float:
+        """Tokens for the time of a plain round; 0 before any."""
+        return self.tokens / self.spent if self.spent else 0.0
+
+
+class _Prices(NamedTuple):
+    """What decodes cost in a round: T(n), lambda, and what copies cost."""
+
+    times: Sequence[float]
+    rate: float
+    copying: Copying
+
+
 class AutoGamma:
     """Chooses by the stopping rule, drafter by drafter; plain decoding is one of the choices.
 
@@ -157,11 +194,13 @@ class AutoGamma:
         self._reset()
 
     def _reset(self) -> None:
-        self._tracks = {name: _Track() for name in self.costs.drafts}
+        self._tracks = {name: _Track() for name in (*self.costs.drafts, LOOKUP)}
+        # Where a model was not sure enough to go on, what lookup says is right less often.
+        self._tail = Calibration()
         self._probes = _Probes()
-        # Sums over recent rounds: tokens, and what they took, in plain rounds of that moment: what
-        # a throttled machine can do, or a longer context lets it do, is not what it did.
-        self._tokens = self._spent = 0.0
+        # Of rounds without copied tokens, of those with some, of all: a copy ends, and what follows
+        # it is not as fast. What a token saves there is what it takes otherwise.
+        self._usual, self._going, self._all = _Rate(), _Rate(), _Rate()
         self._saved = 0.0  # for plain rounds between those that draft, in plain rounds
         self._generated = 0
         self._probing = False  # whether the round is one that plain decoding would have won
@@ -180,22 +219,32 @@ class AutoGamma:
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
         self._probing = False
-        longest = self._table.longest(min(situation.room, LONGEST))
-        if longest < 1 or not self._tracks:
+        room = self._table.longest(situation.room)
+        if room < 1:
             return PLAIN
-        hoping = self._hopes and self.neighbours.compares and self._table.doubtful
-        plan, cost = self._best(situation, self._times(situation, longest, hoping=hoping))
-        pays = plan.pays(cost)
-        before = float(pays) if self._willing is None else self._willing
-        self._willing = before + _LATELY * (pays - before)
-        if pays:
+        prices = self._prices(situation, room)
+        copy, (plan, cost) = self._copy(situation, prices.copying), self._best(situation, prices)
+        if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
+            return self._decided(FixedPlan(copy.length, LOOKUP))
+        if plan is not None and plan.pays(cost):
             self._probes.rest()
-            return PLAIN if self._compares() else plan
-        times = self._times(situation, longest, hoping=self._hopes)
-        if not self._probe(plan.drafter, situation, times):
+            return self._decided(plan)
+        self._note_willing(0.0)
+        if self._hopes:
+            prices = self._hoping(situation, prices)
+        if plan is None or not self._probe(plan.drafter, situation, prices.times):
             return PLAIN
         self._probing = self._hopes
-        return self._best(situation, times)[0] if self._hopes else plan
+        return self._choice(plan.drafter, situation, prices)[0] if self._hopes else plan
+
+    def _decided(self, plan: Plan) -> Plan:
+        """A plan that promises to pay; now and then a plain round in its place, to compare."""
+        self._note_willing(1.0)
+        return PLAIN if self._compares() else plan
+
+    def _note_willing(self, pays: float) -> None:
+        before = pays if self._willing is None else self._willing
+        self._willing = before + _LATELY * (pays - before)
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
@@ -205,14 +254,21 @@ class AutoGamma:
         if done.draft_prefill > _HORIZON:  # a prompt is not read again every round
             done = replace(done, draft_prefill=_USUAL_LAG)
         rounds = self._table.plain_rounds(done)
-        self._tokens = _FADE * self._tokens + done.emitted
-        self._spent = _FADE * self._spent + rounds
+        (self._going if done.copied else self._usual).add(done.emitted, rounds)
+        self._all.add(done.emitted, rounds)
         share = _SHARE_UNSURE if self._unsure else _SHARE
         self._saved = min(1.0, self._saved + share * rounds)
         self._probes.credit = min(_CREDIT, self._probes.credit + _INTEREST * done.emitted)
         self._generated += done.emitted
+        self._tracks[LOOKUP].calibration.learn(done.copy_confidences, done.copy_chances)
+        self._tail.learn(done.tail_confidences, done.tail_chances)
+        for name, track in self._tracks.items():
+            track.lately += _LATELY * ((name == done.drafter) - track.lately)
+        for name, drafted, accepted in done.shares:
+            if drafted or done.draft_passes:
+                self._tracks[name].count(drafted, accepted)
         if done.draft_passes:
-            self._tracks[done.drafter].learn(done)
+            self._tracks[done.drafter].calibration.learn(done.confidences, done.chances)
             if self._probing and done.drafted:  # what verifying it cost, over what it brought
                 self._probes.credit -= max(0.0, rounds - done.emitted)
 
@@ -234,12 +290,13 @@ class AutoGamma:
 
     def note(self) -> GammaNote:
         """What was decided lately, and why: for people, whom a single round would mislead."""
-        if not self._tracks:
-            return GammaNote(GammaReason.NO_DRAFT)
-        if not self._tokens or self._willing is None:
+        drafting = self._willing is not None and self._willing >= _WILLING
+        if not self.costs.drafts and not drafting:
+            return GammaNote(GammaReason.NOTHING_REPEATS)
+        if not self._all.tokens or self._willing is None:
             return GammaNote(GammaReason.UNDECIDED)
         track = max(self._tracks.values(), key=lambda each: each.rounds)
-        if self._willing < _WILLING:
+        if not drafting:
             return GammaNote(GammaReason.TOO_DEAR)
         if track.drafted < 1:
             return GammaNote(GammaReason.UNKNOWN)
@@ -247,13 +304,8 @@ class AutoGamma:
             GammaReason.PAYS,
             length=track.length,
             acceptance=track.accepted / track.drafted,
-            speedup=self._gain,
+            speedup=self._all.gain,
         )
-
-    @property
-    def _gain(self) -> float:
-        """Tokens lately for the time of a plain round."""
-        return self._tokens / self._spent if self._spent else 0.0
 
     @property
     def _unsure(self) -> bool:
@@ -271,12 +323,22 @@ class AutoGamma:
         """
         return self._follow_clock and not self._table.rereads
 
-    def _times(self, situation: Situation, longest: int, *, hoping: bool) -> Sequence[float]:
-        """T(n) up to the longest draft and one more, as known or as hoped for."""
-        target = self._table.target
-        if hoping:
-            return target.hoped(longest + 1, situation.context)
-        return target.at(situation.context).times(longest + 1)
+    def _prices(self, situation: Situation, room: int) -> _Prices:
+        """What this round's decodes cost, as known or as hoped for, and what that is worth."""
+        target = self._table.target.at(situation.context)
+        rate = max(1.0, self._usual.gain) / target.seconds(1)
+        going = max(rate, self._going.gain / target.seconds(1))
+        times, calibration = target.times(room + 1), self._tracks[LOOKUP].calibration
+        copying = Copying(calibration, times, rate, going, self._table.rereads)
+        prices = _Prices(times[: LONGEST + 2], rate, copying)
+        if self._hopes and self.neighbours.compares and self._table.doubtful:
+            return self._hoping(situation, prices)
+        return prices
+
+    def _hoping(self, situation: Situation, prices: _Prices) -> _Prices:
+        """The same if decodes take no more than they do at best."""
+        most = len(prices.times) - 1
+        return prices._replace(times=self._table.target.hoped(most, situation.context))
 
     def _compares(self) -> bool:
         """Whether to decode plainly for once although drafting pays, to see what that takes."""
@@ -285,25 +347,46 @@ class AutoGamma:
         self._saved = 0.0
         return True
 
-    def _best(self, situation: Situation, times: Sequence[float]) -> tuple[StoppingPlan, float]:
-        """The plan of the drafter that promises most, and what its first pass costs, in tokens."""
-        rate = max(1.0, self._gain) / times[1]
-        choices = [self._choice(name, situation, times, rate) for name in situation.lags]
-        if len(choices) == 1:
-            return choices[0]
+    def _best(self, situation: Situation, prices: _Prices) -> tuple[StoppingPlan | None, float]:
+        """The plan of the model that promises most, and what its first pass costs, in tokens."""
+        choices = [self._choice(name, situation, prices) for name in situation.lags]
+        if len(choices) < 2:  # a promise takes a while to work out
+            return choices[0] if choices else (None, 0.0)
         return max(choices, key=lambda choice: choice[0].promise() - choice[1])
 
     def _choice(
-        self, name: str, situation: Situation, times: Sequence[float], rate: float
+        self, name: str, situation: Situation, prices: _Prices
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
         lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
         cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
-        calibration, rereads = self._tracks[name].calibration, self._table.rereads
+        cost += self._owed(situation, self._tracks[name].emitted, but=name)
         plan = StoppingPlan(
-            calibration, times, curve.seconds(1), rate, drafter=name, rereads=rereads
+            self._tracks[name].calibration,
+            prices.times,
+            curve.seconds(1),
+            prices.rate,
+            drafter=name,
+            rereads=self._table.rereads,
+            copying=replace(prices.copying, calibration=self._tail),
         )
-        return plan, rate * cost
+        return plan, prices.rate * cost
+
+    def _copy(self, situation: Situation, copying: Copying) -> Copy:
+        """The best copy, if it is worth more than plain decoding."""
+        copy = copying.best(situation.copies)
+        owed = copying.rate * self._owed(situation, 1 + copy.accepted) if copy.length else 0.0
+        return Copy(copy.length, copy.worth - owed, copy.accepted) if copy.worth > owed else Copy()
+
+    def _owed(self, situation: Situation, tokens: float, but: str = "") -> float:
+        """What it costs the models asked lately to read, later, so many tokens instead of one."""
+        total = 0.0
+        for name, lag in situation.lags.items():
+            if name != but and self._tracks[name].lately > 0:
+                curve = self._table.drafts[name].at(situation.context)
+                more = curve.seconds(round(lag + tokens)) - curve.seconds(lag + 1)
+                total += self._tracks[name].lately * max(0.0, more)
+        return total
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual."""

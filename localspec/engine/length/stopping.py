@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.copying import Copying
 from localspec.engine.stats import DRAFT
 
 
@@ -24,12 +25,14 @@ class Situation:
         context: tokens of the sequence so far.
         remaining: tokens that may still be generated.
         lags: by the name of the drafter the tokens it has to read in its first pass, at least 1.
+        copies: the confidences of the tokens that lookup would copy; empty where it found nothing.
     """
 
     room: int
     context: int = 0
     remaining: int = 1 << 30
     lags: Mapping[str, int] = field(default_factory=lambda: {DRAFT: 1})
+    copies: Sequence[float] = ()
 
 
 class Plan(Protocol):
@@ -72,6 +75,10 @@ class Plan(Protocol):
         """How many of the tokens added are worth verifying: those that are firm, or more."""
         ...
 
+    def copies(self, confidences: Sequence[float]) -> int:
+        """How many copied tokens, with these confidences, to add to those that are kept."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FixedPlan:
@@ -101,6 +108,10 @@ class FixedPlan:
     def keep(self) -> int:
         """The fixed length: whatever was drafted is verified."""
         return self.limit
+
+    def copies(self, confidences: Sequence[float]) -> int:  # noqa: ARG002 - never
+        """None: the length is that of one drafter's draft."""
+        return 0
 
 
 PLAIN = FixedPlan(0)
@@ -136,6 +147,7 @@ class StoppingPlan:
         *,
         drafter: str = DRAFT,
         rereads: float = 0.0,
+        copying: Copying | None = None,
     ) -> None:
         """Plan one round.
 
@@ -146,6 +158,7 @@ class StoppingPlan:
             rate: lambda, tokens per unit.
             drafter: the name of the drafter that this is for.
             rereads: r, 0 where nothing is read again.
+            copying: what tokens copied to the draft's end are worth; None where none may be.
         """
         self.drafter = drafter
         self.limit = len(times) - 2
@@ -162,6 +175,8 @@ class StoppingPlan:
         self._next = calibration.mean  # acceptance expected at the next position
         self._floor = 1.0 - rate * times[1]
         self._kept = 0
+        self._kept_chain = 1.0
+        self._copying = copying
 
     @property
     def aim(self) -> int:
@@ -201,12 +216,18 @@ class StoppingPlan:
                 return False
         self._drafted, self._chain, self._gain, self._next = n, chain, gain, follows
         if here > self._floor or firm:
-            self._floor, self._kept = here, n
+            self._floor, self._kept, self._kept_chain = here, n, chain
         return True
 
     def keep(self) -> int:
         """The best prefix, no shorter than what is firm."""
         return self._kept
+
+    def copies(self, confidences: Sequence[float]) -> int:
+        """As many as are worth more than what verifying them adds to the pass."""
+        if self._copying is None:
+            return 0
+        return self._copying.best(confidences, self._kept, self._kept_chain).length
 
     def _with(self, accepted: float) -> tuple[float, float, float]:
         """S, the sum of all S, and V if one more token is accepted with this chance."""

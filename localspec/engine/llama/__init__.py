@@ -1,17 +1,18 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
 from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
-from localspec.engine.llama.cores import default_threads
-from localspec.engine.llama.devices import (
+from localspec.engine.llama.crew import busy_cores
+from localspec.engine.llama.hardware import (
     RPC,
+    add_servers,
     backends,
     build,
+    default_threads,
     devices,
     machine,
     repacking_works,
 )
 from localspec.engine.llama.model import Model
-from localspec.engine.llama.rpc import add_servers
 
 __all__ = [
     "RPC",
@@ -22,6 +23,7 @@ __all__ = [
     "add_servers",
     "backends",
     "build",
+    "busy_cores",
     "default_threads",
     "devices",
     "machine",

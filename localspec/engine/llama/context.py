@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
-from localspec.engine.llama.cores import Crew, default_threads
+from localspec.engine.llama.crew import Crew
+from localspec.engine.llama.hardware import default_threads
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
 from localspec.errors import Cancelled, EngineError, OutOfMemory, UnsupportedModel
@@ -22,7 +23,6 @@ from localspec.limits import MAX_BATCH_OUTPUTS
 
 _DECODE_ABORTED = 2
 _NO_SLOT = 1
-
 # enum ggml_type
 _TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3}
 _TYPES |= {"iq4_nl": 20, "q5_0": 6, "q5_1": 7}
@@ -67,7 +67,7 @@ class Context:
 
     Attributes:
         model: whose weights it uses.
-        n_ctx: how many tokens fit.
+        n_ctx, n_batch: how many tokens fit, and how many one decode may take.
         tokens: the ids in the cache, in order. Read it, never write it.
         rollback: how tokens are taken out again, found by trying.
         cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
@@ -85,21 +85,23 @@ class Context:
         """
         self.model = model
         self.n_ctx = options.n_ctx
+        self.n_batch = min(options.n_batch, options.n_ctx)
         self.tokens: list[int] = []
         self.after_decode: AfterDecode | None = None
-        self._n_batch = min(options.n_batch, options.n_ctx)
         self._watched: Cancel | None = None
         self._crew: Crew | None = None
         self._held = True
-        log = start_backend()
-        with log.section() as section:
-            self._handle = lib.llama_init_from_model(model.handle, _params(options))
+        section = start_backend().section()
+        self._handle = lib.llama_init_from_model(model.handle, _params(options))
         if not self._handle:
             raise _creation_failure(model, options, section)
         self._memory = lib.llama_get_memory(self._handle)
-        self.cache_bytes, self.buffer_bytes = _sizes(section)
-        self._batch = _Batch(self._n_batch)
-        self._logits_address = _logits_address()
+        self.cache_bytes = section.allocated("KV", "RS")
+        self.buffer_bytes = section.allocated("compute", "output")
+        self._batch = _Batch(self.n_batch)
+        # A ctypes pointer for every row would cost far more.
+        address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+        self._logits_address = address_of(_address(lib.llama_get_logits_ith))
         self._views: dict[tuple[int, int], NDArray[np.float32]] = {}
         self._checkpoint = Checkpoint(self._handle)
         self._snapshots = 0
@@ -126,11 +128,11 @@ class Context:
         if cancel is self._watched:
             return
         self._watched = cancel  # keeps the flag's memory alive
-        callback: Any
-        if cancel is None:
-            callback, data = lib.ggml_abort_callback(), ctypes.c_void_p(0)
-        else:
-            callback, data = _strlen_callback(), ctypes.c_void_p(cancel.address)
+        callback = lib.ggml_abort_callback()
+        if cancel is not None:
+            runtime = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+            callback = lib.ggml_abort_callback(_address(runtime.strlen))
+        data = ctypes.c_void_p(cancel.address if cancel is not None else 0)
         lib.llama_set_abort_callback(self._handle, callback, data)
 
     def decode(self, tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
@@ -236,11 +238,6 @@ class Context:
         lib.llama_set_n_threads(self._handle, threads, batch)
 
     @property
-    def n_batch(self) -> int:
-        """Tokens that one decode may take."""
-        return self._n_batch
-
-    @property
     def free(self) -> int:
         """Tokens that still fit."""
         return self.n_ctx - len(self.tokens)
@@ -292,8 +289,8 @@ class Context:
         watched = self._watched
         self.watch(None)  # these tokens have been read before: no moment to stop
         try:
-            for start in range(len(self.tokens), n, self._n_batch):
-                self.decode(kept[start : min(start + self._n_batch, n)], 0)
+            for start in range(len(self.tokens), n, self.n_batch):
+                self.decode(kept[start : start + self.n_batch], 0)
             self.wait()  # what this takes is no part of the next decode's time
         finally:
             self.watch(watched)
@@ -304,8 +301,7 @@ class Context:
         Where no way leads back to `n` the cache is as at the last `mark` before it, or empty.
         """
         if n < len(self.tokens) and not self._remove(n):
-            if self._checkpoint.n is not None and self._checkpoint.n > n:
-                self._checkpoint.forget()
+            self._checkpoint.forget(after=n)
             self._go_back()
         return len(self.tokens)
 
@@ -323,20 +319,35 @@ class Context:
         self._checkpoint.forget()
         self._batch_start = 0
 
+    def state(self) -> NDArray[np.uint8]:
+        """A copy of the cache's contents, for `restore`; empty where llama.cpp makes none."""
+        size = int(lib.llama_state_seq_get_size(self._handle, 0))
+        copy = np.empty(size, np.uint8)
+        data = copy.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        return copy[: int(lib.llama_state_seq_get_data(self._handle, data, size, 0))]
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
+        """Hold `tokens` again, as when `state` was copied; nothing at all where that fails."""
+        self.clear()
+        data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if lib.llama_state_seq_set_data(self._handle, data, len(state), 0):
+            self.tokens.extend(tokens)
+            self._batch_start = len(self.tokens)
+        else:
+            self.clear()
+
     def _remove(self, n: int) -> bool:
         """Remove all but the first `n` tokens where llama.cpp can do that and is right to."""
-        if self.rollback is not Rollback.REMOVAL:
-            # llama.cpp doesn't check that the batch was long enough to take the snapshot, and a
-            # second removal before the next decode is refused.
-            taken = len(self.tokens) - n <= self._snapshots and n > self._batch_start
-            if not taken:
-                return False
+        # llama.cpp doesn't check that the batch was long enough to take the snapshot, and a second
+        # removal before the next decode is refused.
+        taken = len(self.tokens) - n <= self._snapshots and n > self._batch_start
+        if self.rollback is not Rollback.REMOVAL and not taken:
+            return False
         if not lib.llama_memory_seq_rm(self._memory, 0, n, -1):
             return False
         del self.tokens[n:]
         self._batch_start = n
-        if self._checkpoint.n is not None and self._checkpoint.n > n:
-            self._checkpoint.forget()
+        self._checkpoint.forget(after=n)
         return True
 
     def _go_back(self) -> None:
@@ -376,7 +387,6 @@ class Context:
         if self._handle:
             lib.llama_free(self._handle)
             self._handle = None
-            self._batch.close()
             self._views.clear()
 
     def __enter__(self) -> Self:
@@ -387,30 +397,26 @@ class Context:
 
 
 class _Batch:
-    """llama.cpp's batch struct for one sequence, its arrays filled through numpy."""
+    """llama.cpp's batch struct for one sequence, its arrays numpy's."""
 
     def __init__(self, size: int) -> None:
-        self._batch = lib.llama_batch_init(size, 0, 1)
-        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=(size,))
-        self._positions = np.ctypeslib.as_array(self._batch.pos, shape=(size,))
-        self._wanted = np.ctypeslib.as_array(self._batch.logits, shape=(size,))
-        for i in range(size):
-            self._batch.n_seq_id[i] = 1
-            self._batch.seq_id[i][0] = 0
-        self._range = np.arange(size, dtype=np.int32)
+        self._tokens, self._positions = np.zeros((2, size), np.int32)
+        self._range, self._wanted = np.arange(size, dtype=np.int32), np.zeros(size, np.int8)
+        ids = ctypes.POINTER(ctypes.c_int32)
+        self._struct = lib.llama_batch(  # without sequences all are of the first one
+            token=self._tokens.ctypes.data_as(ids),
+            pos=self._positions.ctypes.data_as(ids),
+            logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
 
     def fill(self, tokens: Sequence[int], position: int, n_logits: int) -> Any:
         """The batch of `tokens` from `position` on, logits wanted for the last `n_logits`."""
-        n = len(tokens)
-        self._batch.n_tokens = n
+        n = self._struct.n_tokens = len(tokens)
         self._tokens[:n] = tokens
         np.add(self._range[:n], position, out=self._positions[:n])
         self._wanted[: n - n_logits] = 0
         self._wanted[n - n_logits : n] = 1
-        return self._batch
-
-    def close(self) -> None:
-        lib.llama_batch_free(self._batch)
+        return self._struct
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
@@ -430,21 +436,15 @@ def _params(options: ContextOptions) -> Any:
     params.n_rs_seq = options.snapshots
     params.n_outputs_max = min(MAX_BATCH_OUTPUTS, params.n_batch)
     params.n_threads, params.n_threads_batch = threads, options.threads_batch or threads
-    params.type_k, params.type_v = (_TYPES[kind] for kind in (options.cache_k, options.cache_v))
+    params.type_k, params.type_v = _TYPES[options.cache_k], _TYPES[options.cache_v]
     params.no_perf = True
     if options.flash_attention is not None:
         params.flash_attn_type = int(options.flash_attention)
     return params
 
 
-def _sizes(section: LogSection) -> tuple[int, int]:
-    buffers = section.buffers()
-    cache = sum(b.n_bytes for b in buffers if b.kind in ("KV", "RS"))
-    return cache, sum(b.n_bytes for b in buffers if b.kind in ("compute", "output"))
-
-
 def _creation_failure(model: Model, options: ContextOptions, section: LogSection) -> Exception:
-    reason = section.reason() or "llama.cpp gives no reason"
+    reason = section.reason()
     if "alloc" in reason or "memory" in reason:
         return OutOfMemory(
             f"no memory for a context of {options.n_ctx} tokens of {model.name} ({reason})",
@@ -453,13 +453,6 @@ def _creation_failure(model: Model, options: ContextOptions, section: LogSection
     return EngineError(f"llama.cpp made no context for {model.name}: {reason}")
 
 
-def _logits_address() -> Any:
-    """``llama_get_logits_ith`` as (context, index) -> address; a ctypes pointer costs far more."""
-    address = ctypes.cast(lib.llama_get_logits_ith, ctypes.c_void_p).value or 0
-    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(address)
-
-
-def _strlen_callback() -> Any:
-    runtime = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
-    address = ctypes.cast(runtime.strlen, ctypes.c_void_p).value or 0
-    return lib.ggml_abort_callback(address)
+def _address(function: Any) -> int:
+    """Where a C function begins."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

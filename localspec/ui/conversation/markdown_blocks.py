@@ -7,17 +7,17 @@ again.
 """
 
 # ruff: noqa: ARG002 - one signature for all handlers of tokens
+# ruff: noqa: PLC0415 - what no first frame needs is imported after it (see `launch`)
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from markdown_it import MarkdownIt
 from textual.content import Content
-from textual.highlight import highlight
 
 from localspec.safe_text import safe
 from localspec.ui.bases import MUTED
@@ -26,6 +26,7 @@ from localspec.ui.conversation.blocks import Block, Code, Frame, Gap, Grid, Para
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
     from localspec.ui.conversation.blocks import Body
@@ -50,6 +51,8 @@ def _parser(*, tables: bool = True) -> MarkdownIt:
 
     HTML is off: what a model wrote must not vanish. Bare addresses are not searched for.
     """
+    from markdown_it import MarkdownIt
+
     parser = MarkdownIt("gfm-like", {"html": False, "linkify": False})
     return parser if tables else parser.disable("table")
 
@@ -90,20 +93,18 @@ def parse(
     return found
 
 
+@dataclass(slots=True)
 class _Level:
     """One list item or quote that the present block stands in."""
 
-    def __init__(self, first: Content, rest: Content) -> None:
-        self.first = first
-        self.rest = rest
-        self.used = False
+    first: Content
+    rest: Content
+    used: bool = False
 
     def prefix(self) -> Content:
         """The marker the first time, blanks of the same width afterwards."""
-        if self.used:
-            return self.rest
-        self.used = True
-        return self.first
+        used, self.used = self.used, True
+        return self.rest if used else self.first
 
 
 class _Builder:
@@ -181,8 +182,7 @@ class _Builder:
 
     def _on_blockquote_open(self, token: Token) -> None:
         bar = Content.styled("▌ ", "$primary 60%")
-        level = _Level(bar, bar)
-        self._levels.append(level)
+        self._levels.append(_Level(bar, bar))
 
     def _on_blockquote_close(self, token: Token) -> None:
         self._levels.pop()
@@ -212,6 +212,8 @@ class _Builder:
 
 def code_lines(code: str, language: str) -> tuple[Content, ...]:
     """Source code, coloured where the language is known, one content a line."""
+    from textual.highlight import highlight
+
     code = code.removesuffix("\n")
     lines = code.split("\n")
     long = len(code) > _LONGEST_COLOURED or max(map(len, lines)) > _LONGEST_COLOURED_LINE

@@ -6,16 +6,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from textual.message import Message
-
-from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnsLeftOut
+from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnEnd, TurnsLeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.timer import Timer
 
-    from localspec.chat.events import Span, TurnEnd, TurnEvent
+    from localspec.chat.events import Span, TurnEvent
     from localspec.ui.conversation.items import Answer
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.panel.dashboard import Dashboard
@@ -26,14 +24,10 @@ SHARE = 0.01
 SHORTEST, LONGEST = 0.1, 1.0
 
 
-class TurnNews(Message):
-    """The inbox holds turn events (posted once until they are collected)."""
-
-
 class Inbox:
     """Turn events on their way to the screen.
 
-    They are announced with one message until they are collected: a fast pair makes hundreds of
+    They are announced once until they are collected: a fast pair makes hundreds of
     rounds a second, and the screen draws far fewer frames.
     """
 
@@ -53,10 +47,7 @@ class Inbox:
         """Take everything that has arrived (screen's thread)."""
         # In this order: an event that arrives from here on is announced again, at worst in vain.
         self._announced = False
-        events = []
-        while self._events:
-            events.append(self._events.popleft())
-        return events
+        return [self._events.popleft() for _ in range(len(self._events))]
 
 
 class Pace:
@@ -180,6 +171,6 @@ class Stream:
                 " to the model",
                 "They stay in the conversation. /compact sums it up instead.",
             )
-        else:
+        elif isinstance(event, TurnEnd):
             self.end = event
         return ()

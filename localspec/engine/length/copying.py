@@ -1,0 +1,61 @@
+"""What copied tokens are worth in a round: how many of them, and whether at all.
+
+A leaf: it sees confidences and costs, never a clock, a model or a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from localspec.engine.length.calibration import Calibration
+
+
+class Copy(NamedTuple):
+    """So many copied tokens, what they are worth in tokens, and how many should be accepted."""
+
+    length: int = 0
+    worth: float = 0.0
+    accepted: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """One round's prices of copied tokens, which cost nothing but their verification.
+
+    Attributes:
+        calibration: from lookup's confidence to acceptance.
+        times: T(n) at index n, up to the longest draft and one more, in any unit.
+        rate: lambda, tokens per unit.
+        going: the same while copies go on: a copy that is cut short goes on in the next round, so
+            that what a token is worth there is less time.
+        rereads: seconds of going back over those of a decode (see `StoppingPlan`).
+    """
+
+    calibration: Calibration
+    times: Sequence[float]
+    rate: float
+    going: float
+    rereads: float = 0.0
+
+    def best(self, confidences: Sequence[float], drafted: int = 0, chain: float = 1.0) -> Copy:
+        """The best number of copied tokens behind `drafted` ones, which all stay by chance `chain`.
+
+        It maximises sum_{k<=m} S_k - lambda (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
+        that all before and k copied ones are accepted.
+        """
+        times, acceptance = self.times, self.calibration.acceptance
+        plain, gain, spent = times[drafted + 1], 0.0, 0.0
+        best, best_going, most = Copy(), Copy(), 0.0
+        for m, confidence in enumerate(confidences[: len(times) - 2 - drafted], 1):
+            before, chain = chain, chain * acceptance(confidence)
+            gain += chain
+            spent += (before - chain) * self.rereads * times[drafted + m]
+            seconds = spent + times[drafted + m + 1] - plain
+            worth = gain - self.rate * seconds
+            if worth > best.worth:
+                best = Copy(m, worth, gain)
+            if gain - self.going * seconds > most:
+                best_going, most = Copy(m, worth, gain), gain - self.going * seconds
+        return best_going if best_going.length else best
