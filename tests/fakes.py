@@ -93,6 +93,7 @@ class FakeContext:
     cache_bytes: int = 200
     buffer_bytes: int = 30
     held: bool = True
+    others: float = 0.0
 
     def hold_threads(self, hold: bool) -> None:
         self.held = hold

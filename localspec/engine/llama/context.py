@@ -90,7 +90,8 @@ class Context:
         self.after_decode: AfterDecode | None = None
         self._watched: Cancel | None = None
         self._crew: Crew | None = None
-        self._held = True
+        self._threads = 0  # as the options say, until others are set
+        self._follows, self._held = False, True
         section = start_backend().section()
         self._handle = lib.llama_init_from_model(model.handle, _params(options))
         if not self._handle:
@@ -156,8 +157,9 @@ class Context:
             raise EngineError(
                 f"cannot decode {n} tokens with {n_logits} rows of logits: {self.free} fit"
             )
-        if self._crew is not None and not self._held and self._crew.look() != self._threads:
-            self._set_threads(self._crew.threads)
+        threads = self._crew.look() if self._crew is not None else self._threads
+        if threads != self._threads and self._follows and not self._held:
+            self._set_threads(threads)
         batch = self._batch.fill(tokens, len(self.tokens), n_logits)
         code = lib.llama_decode(self._handle, batch)
         if code != 0:
@@ -217,7 +219,7 @@ class Context:
             batch: None for as many.
             at_most: use fewer while other programs keep cores busy, unless they are held.
         """
-        self._crew, self._threads_batch = Crew(threads) if at_most else None, batch or threads
+        self._crew, self._follows, self._threads_batch = Crew(threads), at_most, batch or threads
         self._set_threads(threads)
 
     def hold_threads(self, hold: bool) -> None:
@@ -225,6 +227,11 @@ class Context:
         self._held = hold
         if hold and self._crew is not None:
             self._set_threads(self._crew.most)
+
+    @property
+    def others(self) -> float:
+        """Cores that other programs kept busy at the last decodes."""
+        return self._crew.others if self._crew is not None else 0.0
 
     @property
     def threads(self) -> int:
