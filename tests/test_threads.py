@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from localspec.engine.llama import Context, crew
+from localspec.engine.llama import LOOK_S, Context, busy_cores, crew
 from localspec.engine.llama.crew import Crew
 
 
@@ -67,6 +70,15 @@ def test_the_system_counts_what_this_program_does() -> None:
     before = crew.busy_seconds()
     assert before > 0
     assert crew.busy_seconds() >= before
+
+
+def test_what_another_process_takes_is_seen() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        assert max(busy_cores(LOOK_S) for _ in range(5)) > 0.3
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_context_follows_unless_its_threads_are_held(

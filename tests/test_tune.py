@@ -41,7 +41,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     for room in (profile, tuning):
         monkeypatch.setattr(room, "measure", scripted)
-    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 0.0)
+    for room in (measuring, tuning):
+        monkeypatch.setattr(room, "busy_cores", lambda _seconds: 0.0)
     return tmp_path / "costs"
 
 
@@ -395,3 +396,19 @@ def test_a_worse_measurement_does_not_replace_a_better_one(
     assert stored() == {4e-3}
     measured_with(0.2, 2e-3)  # steady enough: the machine may have changed
     assert stored() == {2e-3}
+
+
+def test_what_is_measured_beside_other_programs_is_not_kept(
+    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+    monkeypatch.setattr(Context, "hold_threads", lambda _self, hold: held.append(hold))
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 1.2)
+    pair = loaded(target_context, draft_context)
+    assert measured(pair, repeatable=False, measure=True, announce=str) is not None
+    assert held == [False, False]  # fewer threads meanwhile
+    assert not list(cache.glob("*"))
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.1)
+    assert measured(pair, repeatable=False, measure=True, announce=str) is not None
+    assert held[2:] == [True, True]
+    assert len(list(cache.glob("*"))) == 2

@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from localspec import formats, machine
-from localspec.engine.llama import Context, devices
+from localspec.engine.llama import BUSY, Context, devices
 from localspec.engine.stats import DeviceMemory, MemoryUse
-
-_BUSY = 0.5  # cores that others take, below which it is not worth a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +87,7 @@ class LoadedPair:
     def slow(self) -> str:
         """Why answers are slower than they could be, as measured; empty where nothing was found."""
         others = self.target.others
-        return formats.busy(others, os.cpu_count() or 1) if others >= _BUSY else ""
+        return formats.busy(others, os.cpu_count() or 1) if others >= BUSY else ""
 
     def hold_threads(self, hold: bool) -> None:
         """Whether all models keep their threads whatever else runs (see `Context`)."""

@@ -1,7 +1,7 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
 from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
-from localspec.engine.llama.crew import busy_cores
+from localspec.engine.llama.crew import BUSY, LOOK_S, busy_cores
 from localspec.engine.llama.hardware import (
     RPC,
     add_servers,
@@ -15,6 +15,8 @@ from localspec.engine.llama.hardware import (
 from localspec.engine.llama.model import Model
 
 __all__ = [
+    "BUSY",
+    "LOOK_S",
     "RPC",
     "AfterDecode",
     "Context",

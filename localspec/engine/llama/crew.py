@@ -16,6 +16,13 @@ _FREE: Final = 0.25
 _CALM: Final = 2
 
 
+BUSY: Final = 0.5
+"""Cores that other programs take, from which on timings tell nothing."""
+
+LOOK_S: Final = 0.3
+"""Seconds in which that can be told."""
+
+
 def busy_seconds() -> float:
     """Seconds that all cores together have worked, for whatever program, by the system's count."""
     times = psutil.cpu_times()
