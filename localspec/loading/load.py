@@ -340,7 +340,8 @@ class _Loader:
             draft=draft,
             store=profile_store(),
         )
-        context.use_threads(threads, self.options.threads_batch)
+        fixed = self._asked(draft=draft) is not None
+        context.use_threads(threads, self.options.threads_batch, at_most=not fixed)
         return threads
 
 
