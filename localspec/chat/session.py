@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -24,7 +23,7 @@ from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.grammar import Awaited, Constraint
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama.grammar import LlamaGrammar
-from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
+from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse, Prefill, Round
 from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
 
@@ -112,6 +111,12 @@ class Session:
     def draft_name(self) -> str | None:
         """The draft models' own names, if there are any."""
         return " + ".join(each.model.name for each in self.pair.drafts.values()) or None
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """What drafts: the draft models' own names, and lookup."""
+        models = tuple(each.model.name for each in self.pair.drafts.values())
+        return (*models, LOOKUP) if self.pair.lookup else models
 
     @property
     def notices(self) -> list[str]:
@@ -454,9 +459,7 @@ def answer_twice(
         LocalspecError: as `Session.turn`.
     """
     settings = session.settings
-    sampling = settings.sampling
-    if sampling.seed is None:
-        sampling = replace(sampling, seed=secrets.randbits(32))
+    sampling = settings.sampling.seeded()
     with session.aside():
         for speculation in (False, True):
             session.open(before)
