@@ -94,15 +94,20 @@ def test_askers_take_turns_and_the_queue_has_an_end() -> None:
         for one in jobs:
             desk.submit(one)
         with pytest.raises(Refusal) as caught:
-            desk.submit(job("c", "c0"))
+            desk.submit(job("a", "a4"))
         assert caught.value.status == 503
         assert caught.value.retry_after
+        newcomer = job("c", "c0")
+        desk.submit(newcomer)
+        refused = jobs[3].said.get_nowait()  # the latest of the longest line
+        assert isinstance(refused, Refusal)
+        assert refused.retry_after
         desk.withdraw(jobs[2])
         desk.withdraw(jobs[2])  # a second time changes nothing
         for _ in range(3):
             await engine.says(OVER)
-        assert engine.asked == ["a0", "a1", "b0", "a3"]
-        desk.withdraw(jobs[3])
+        assert engine.asked == ["a0", "a1", "b0", "c0"]
+        desk.withdraw(newcomer)
         assert engine.stopped == 1
 
     asyncio.run(go())
