@@ -14,7 +14,7 @@ from textual.command import CommandPalette
 from textual.widgets import Input, OptionList
 
 from localspec.chat.conversation import Message, Role
-from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory
+from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
 from localspec.pairs import catalogue, installed
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.hub import cache as hub_cache
@@ -614,5 +614,55 @@ def test_typing_fits_on_small_screens(
             assert any(line.strip(" │▸").startswith("a ") for line in chat.screen().splitlines())
             await chat.press("p")
             await chat.until(lambda: "ann/Big-GGUF --draft none" in chat.screen(), "the text again")
+
+    run(body)
+
+
+def test_a_name_that_means_nothing_is_all_that_is_said() -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        rooms.refused["nosuch"] = UsageError("there is no pair nosuch", "localspec list shows all.")
+        async with chatting(rooms) as chat:
+            await chat.ask("Hello?")
+            await chat.send("/pairs nosuch")
+            await chat.until(
+                lambda: "there is no pair nosuch" in chat.transcript() and chat.ready()
+            )
+            assert "in use again" not in chat.transcript()
+            assert chat.transcript().count("•") == 0
+            await chat.ask("Still there?")
+
+    run(body)
+
+
+def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Repo) -> None:
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await browse(chat)
+            await chat.press("X")
+            assert f"{NAME} is not installed" in chat.screen()
+            await select(chat, "demo")
+            assert "is not installed" not in chat.screen()
+            await select(chat, NAME)
+            assert f"{NAME} is not installed" in chat.screen()
+
+    run(body)
+
+
+def test_a_reference_that_failed_stands_in_its_line_again(
+    hub_world: World, strangers: Repo
+) -> None:
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await browse(chat)
+            await chat.press("P")  # as a capital letter too
+            await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
+            await chat.press(*"ann/Big-GGUF:Q9", "enter")
+            await chat.until(lambda: "✗" in chat.screen(), "the reason")
+            line = chat.app.focused
+            assert isinstance(line, Input)
+            assert line.value == "ann/Big-GGUF:Q9"
+            await chat.press("backspace", "8", "_", "0", "enter")
+            await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
 
     run(body)

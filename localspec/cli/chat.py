@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -63,15 +64,20 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
 
 
 def _looks(settings: SettingsFile | None) -> Looks:
-    """What the settings file says about the screen, and everything that is wrong in it."""
+    """What the settings file says about the screen, or the app since, and what is wrong in it."""
     from localspec.ui.app import Looks, themes  # noqa: PLC0415
     from localspec.ui.commands import COMMANDS  # noqa: PLC0415
+    from localspec.ui.launch import recall, remember  # noqa: PLC0415
 
     if settings is None:
         return Looks()
     keys = settings.keys({one.name: one.keys for one in COMMANDS})
-    theme, panel = settings.look("theme", themes()), settings.look("panel", PANELS)
-    return Looks(keys, theme, panel, tuple(settings.problems))
+    looks = {"theme": themes(), "panel": PANELS}
+    found = {name: settings.look(name, allowed) for name, allowed in looks.items()}
+    chosen = recall(settings.path)
+    found |= {name: value for name, value in chosen.items() if value in looks.get(name, ())}
+    problems = tuple(settings.problems)
+    return Looks(keys, **found, problems=problems, remember=partial(remember, settings.path))
 
 
 def _wanted(archive: Path, search: str) -> Header:
