@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import option, shared_options
+from localspec.cli.options import Grouped, option, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import ConversationError, LocalspecError, UsageError
 from localspec.loading.request import LoadRequest
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from localspec.ui.app import Looks
 
 
-@click.command(name="chat")
+@click.command(name="chat", cls=Grouped)
 @shared_options
 @click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
 @option(

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.command import Provider
     from textual.screen import Screen
+    from textual.theme import Theme
 
     from localspec.chat.events import PromptProgress
     from localspec.process.client import EngineClient
@@ -190,15 +191,20 @@ class ChatApp(App[None], inherit_bindings=False):
         """Begin loading; the screen is there already."""
         if self._looks.theme is not None:
             self.theme = self._looks.theme
-        self.theme_changed_signal.subscribe(
-            self, lambda theme: self._looks.remember("theme", theme.name)
-        )
+        self._themed = self.theme
+        self.theme_changed_signal.subscribe(self, self._theme_set)
         self.dashboard.start()
         self.prompt.focus()
         self.title_line.show(None)
         self.show_phase()
         self.shelf.start()
         self.engine.listen(self._hear)
+
+    def _theme_set(self, theme: Theme) -> None:
+        """Keep another theme than before, not the one that the app begins with."""
+        if theme.name != self._themed:
+            self._themed = theme.name
+            self._looks.remember("theme", theme.name)
 
     @property
     def pairs(self) -> Pairs:

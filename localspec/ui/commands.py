@@ -225,11 +225,14 @@ def _compare(app: Parts, _argument: str) -> None:
 
 def _set(app: Parts, argument: str) -> None:
     name, _, value = argument.partition(" ")
+    if name.lower().replace("_", "-") == "ctx-size" and value.strip():
+        app.in_use.reload(ctx_size=parameters.context_size(value.strip()))
+        return
     if value.strip():
         settings = app.session().settings
         app.engine.configure(parameters.changed(settings, name, value.strip()))
     elif name:
-        raise UsageError(f"/set {name} needs a value", f"Say /set {name} NUMBER.")
+        raise UsageError(f"/set {name} needs a value", f"Say /set {name} VALUE.")
     app.transcript.say(f"for the answers to come: {parameters.shown(app.session().settings)}")
 
 
@@ -348,7 +351,8 @@ COMMANDS = (
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),
     Command(
-        "set", "[NAME NUMBER]", "show or set any parameter of this conversation", _set, when=LOADED,
+        "set", "[NAME VALUE]", "show or set any parameter: of sampling, n-predict, stop, ctx-size",
+        _set, when=LOADED,
     ),
     Command(
         "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature, when=LOADED,
@@ -391,9 +395,10 @@ OTHER_KEYS = (
     ("Ctrl+J, Alt+Enter", "break the line; Shift+Enter too, where the terminal tells it apart"),
     ("Up, Down", "what you sent before, from the first and last line"),
     ("Page Up, Down", "move the conversation"),
-    ("Esc", "stop the answer"),
+    ("Esc", "stop the answer; twice while nothing runs: empty the input"),
+    ("Ctrl+A, Ctrl+Z", "select all that is typed; take back the last change"),
     ("Ctrl+C", "copy what is selected, else stop the answer; twice: quit"),
-    ("Ctrl+P", "all commands, to search"),
+    ("Ctrl+P", "all that can be done now, to search by name and meaning"),
     ("Tab", "complete a command, its words, or a file name"),
     ("Mouse", "select text; click keys, versions and thoughts; the wheel moves the conversation"),
 )

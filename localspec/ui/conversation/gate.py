@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec.errors import in_words
 from localspec.safe_text import one_line
@@ -185,11 +185,16 @@ class InUse:
             self._freed = False
             self.engine.load(name, self.turns.messages())
 
-    def reload(self, then: Callable[[], None]) -> None:
-        """Load the pair again after the engine died; the conversation goes on with `then`."""
+    def reload(self, then: Callable[[], None] | None = None, **changes: Any) -> None:
+        """Load the pair again; the conversation goes on with `then`.
+
+        Args:
+            then: called once it is there.
+            changes: other fields of the `LoadRequest` than it was loaded with.
+        """
         if self.gate.close_for_loading():
-            self._then = then
-            self.engine.reload(self.turns.messages())
+            self._freed, self._then = False, then
+            self.engine.reload(self.turns.messages(), **changes)
 
     def trouble(self, error: Exception) -> None:
         """Tell what went wrong elsewhere, now or when loading has ended."""
