@@ -19,6 +19,7 @@ from localspec.cli.options import (
     GPU_LAYERS,
     MAX_THREADS,
     PAIR,
+    Grouped,
     option,
     pair_of,
     with_options,
@@ -39,7 +40,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-@click.command(name="bench")
+@click.command(name="bench", cls=Grouped)
 @with_options(*PAIR)
 @option(
     "--drafts",

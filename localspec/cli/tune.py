@@ -16,6 +16,7 @@ from localspec.cli.options import (
     CTX_SIZE,
     MAX_THREADS,
     PAIR,
+    Grouped,
     option,
     pair_of,
     with_options,
@@ -33,7 +34,7 @@ _WIDTH = 40  # characters of the longest bar
 _NOISY = 0.3
 
 
-@click.command(name="tune")
+@click.command(name="tune", cls=Grouped)
 @with_options(*PAIR, CTX_SIZE)
 @option(
     "-t --threads",
