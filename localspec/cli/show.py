@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from localspec.cli.options import SCAN
 from localspec.pairs import demo, describe
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 1 << 24),
     help="Tokens of context to count memory for.  [default: what fits]",
 )
+@SCAN
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -> None:
+def command(pair: str, draft: str | None, ctx_size: int | None, scan: bool, as_json: bool) -> None:
     """Show a pair's vocabulary check, memory plan, licence, and its speed as far as measured.
 
     PAIR is a pair's name, a GGUF file or a Hub reference, of which only the headers are read.
@@ -36,7 +38,8 @@ def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -
 
     if demo.is_meant(pair) and demo.to_be_padded():
         click.echo(demo.pad(), err=True)
-    found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free_memory(draft=None))
+    free = free_memory(draft=None)
+    found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free, scan=scan)
     tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
     speed, profile = _speed(found, tune)
     if as_json:
