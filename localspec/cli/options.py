@@ -61,8 +61,9 @@ PAIR: tuple[Option, ...] = (
     option(
         "--draft",
         types.plain_text,
-        "Draft model: a file, a reference, or 'none' for none.",
-        "MODEL",
+        "What drafts: files, references, 'lookup' (copies what repeats), 'auto' (all there is),"
+        " 'none'.  [default: auto]",
+        "A,B",
     ),
     SCAN,
 )
@@ -104,7 +105,12 @@ BUT_THREADS: tuple[Option, ...] = (
         "Use the devices of these llama.cpp RPC servers for the target as well.",
         "HOST:PORT,...",
     ),
-    _set("-fa --flash-attn", click.Choice(["on", "off", "auto"]), "Flash attention.", None),
+    _set(
+        "-fa --flash-attn",
+        click.Choice(["on", "off", "auto"]),
+        "Flash attention; auto: what is measured to be faster.",
+        None,
+    ),
     option(
         "-ctk --cache-type-k",
         click.Choice(CACHE_TYPES),
@@ -157,6 +163,12 @@ _CONVERSATION: tuple[Option, ...] = (
         "TEXT",
         default=_DEFAULTS.system_prompt,
         show_default=False,
+    ),
+    option(
+        "--chat-template",
+        types.file_text,
+        "Use the chat template in this file in place of the model's own.",
+        "FILE",
     ),
     option(
         "--stop",

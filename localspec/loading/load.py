@@ -11,7 +11,7 @@ from typing import TypeAlias
 from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import ChatSettings, check_bias
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine
@@ -22,9 +22,11 @@ from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import DRAFT
 from localspec.errors import LocalspecError, SamplingError, UsageError
+from localspec.loading.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
+    LoadPlan,
     check_files,
     devices_of_draft,
     drafts_plan,
@@ -34,7 +36,6 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import demo
 from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
-from localspec.pairs.memory.placement import MemoryPlan
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""
@@ -99,7 +100,12 @@ def _grammar(options: LoadRequest) -> str:
 
 
 def load_session(
-    options: LoadRequest, *, progress: Progress, cancel: Cancel, notices: tuple[str, ...] = ()
+    options: LoadRequest,
+    *,
+    progress: Progress,
+    cancel: Cancel,
+    notices: tuple[str, ...] = (),
+    thorough: bool = False,
 ) -> Session:
     """Find, check and load what `options` ask for.
 
@@ -108,6 +114,7 @@ def load_session(
         progress: is told about every step.
         cancel: stops the loading.
         notices: what the user should know besides what is found out here.
+        thorough: choose the attention anew, and take the time.
 
     Raises:
         LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
@@ -125,9 +132,11 @@ def load_session(
     with ExitStack() as undo:
         renderer = Renderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo, repack=not plan.memory.from_disk)
+        loader = _Loader(
+            options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
+        )
         target = loader.load(plan.path, plan.memory.target, draft=False)
-        _require_known_tokens(settings, target.model.n_vocab)
+        check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
         pair = LoadedPair(
             name=plan.name,
@@ -136,11 +145,12 @@ def load_session(
                 None if options.draft is None else lasting_drafts(options.draft),
             ),
             target=target,
+            chat_template=options.chat_template,
             drafts=drafting.contexts,
             lookup=drafting.lookup,
             draft_note=drafting.note,
             notices=(*notices, *plan.notices, *drafting.notices),
-            loaded=_record(loader, plan.memory, target, drafting),
+            loaded=_record(loader, plan, target, drafting),
             devices_before=before,
         )
         session = _session(pair, settings, progress, renderer)
@@ -189,7 +199,8 @@ def load_beside(
     with ExitStack() as undo:
         renderer = Renderer(cancel)
         undo.callback(renderer.close)
-        drafting = _load_drafts(plan, target, _Loader(options, progress, cancel, undo))
+        loader = _Loader(options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn)
+        drafting = _load_drafts(plan, target, loader)
         pair = replace(
             session.pair,
             drafts=drafting.contexts,
@@ -230,15 +241,6 @@ def _session(
     )
 
 
-def _require_known_tokens(settings: ChatSettings, n_vocab: int) -> None:
-    unknown = [token for token in settings.sampling.logit_bias if token >= n_vocab]
-    if unknown:
-        raise UsageError(
-            f"logit-bias names token {unknown[0]}, the target has {n_vocab:,}",
-            "Give ids of the target's vocabulary.",
-        )
-
-
 def check(options: LoadRequest) -> None:
     """Check of `options` what can be checked while another pair is loaded: all but the memory.
 
@@ -249,12 +251,15 @@ def check(options: LoadRequest) -> None:
     check_files(options)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Loader:
     """How both models are loaded; `undo` frees them if anything later fails.
 
     Attributes:
         repack: not where weights are to stay on disk.
+        thorough: choose the attention anew, and take the time.
+        unflashed: bytes more that go without flash attention; None where that is no choice.
+        flash_attn: the attention as asked for or, once the target is there, as chosen.
     """
 
     options: LoadRequest
@@ -262,6 +267,12 @@ class _Loader:
     cancel: Cancel
     undo: ExitStack
     repack: bool = True
+    thorough: bool = False
+    unflashed: int | None = None
+    flash_attn: str = ""
+
+    def __post_init__(self) -> None:
+        self.flash_attn = self.flash_attn or self.options.flash_attn
 
     def load(self, path: Path, setup: Setup, *, draft: bool) -> Context:
         """Load one model as `setup` says, and make its context."""
@@ -281,14 +292,31 @@ class _Loader:
             n_ctx=setup.n_ctx,
             threads=self._asked(draft=draft),
             threads_batch=options.threads_batch,
-            flash_attention=None if options.flash_attn == "auto" else options.flash_attn == "on",
             snapshots=setup.snapshots,
             cache_k=setup.cache_k,
             cache_v=setup.cache_v,
         )
-        context = Context(model, how, self.cancel)
+        if not draft:
+            self._choose_attention(model, how, setup)
+        flash = None if self.flash_attn == "auto" else self.flash_attn == "on"
+        context = Context(model, replace(how, flash_attention=flash), self.cancel)
         self.undo.callback(context.close)
         return context
+
+    def _choose_attention(self, model: Model, how: ContextOptions, setup: Setup) -> None:
+        if self.flash_attn != "auto" or self.unflashed is None:
+            return
+        found = choose(
+            model,
+            how,
+            key(model.path, setup, self.options.threads),
+            store=profile_store(),
+            seconds=THOROUGH if self.thorough else QUICK,
+            cancel=self.cancel,
+            announce=lambda: self.progress("Measuring attention", None),
+        )
+        if found is not None:
+            self.flash_attn = found.option
 
     def _asked(self, *, draft: bool) -> int | None:
         """The threads that were asked for."""
@@ -327,11 +355,11 @@ class _Drafting:
     gpu_layers: int = 0
 
 
-def _record(
-    loader: _Loader, setups: MemoryPlan, target: Context, drafting: _Drafting
-) -> LoadRecord:
+def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Drafting) -> LoadRecord:
     """How the models run, with their threads."""
-    options, setup = loader.options, setups.target
+    options, setup = loader.options, plan.memory.target
+    chosen_off = loader.flash_attn == "off" != options.flash_attn
+    more = (loader.unflashed or 0) if chosen_off else 0
     return LoadRecord(
         ctx_size=setup.n_ctx,
         threads=loader.threads(target, setup, draft=False),
@@ -342,12 +370,12 @@ def _record(
         device=options.device,
         draft_device=devices_of_draft(options),
         rpc=options.rpc,
-        flash_attn=options.flash_attn,
+        flash_attn=loader.flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,
         mmap=options.mmap,
         mlock=options.mlock,
-        memory_plan_bytes=setups.total,
+        memory_plan_bytes=plan.total + more,
     )
 
 
