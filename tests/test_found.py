@@ -16,7 +16,8 @@ from unittest import mock
 import pytest
 from huggingface_hub import constants
 
-from localspec.errors import BadReference, NotOnHub
+import localspec
+from localspec.errors import BadReference, ModelLoadError, NotOnHub
 from localspec.pairs import found, installed, pull, resolver
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
@@ -235,6 +236,13 @@ def test_they_are_used_by_name_where_they_are(stores: Stores) -> None:
     with pytest.raises(NotOnHub, match="no pair named") as caught:
         resolver.resolve("smal-q8_0")
     assert "Did you mean Small-Q8_0?" in caught.value.remedy
+
+
+def test_a_model_in_ollamas_own_layout_is_told(stores: Stores) -> None:
+    stores.ollama("registry.ollama.ai/library/odd:latest", ggufs.model(architecture="gptoss"))
+    with pytest.raises(ModelLoadError, match="gptoss") as caught:
+        localspec.load("odd", ctx_size=64)
+    assert "pull this one from the Hub" in caught.value.remedy
 
 
 def test_without_a_scan_their_names_mean_nothing(stores: Stores) -> None:

@@ -86,6 +86,13 @@ class Scan:
         return None
 
 
+def remedy(path: Path) -> str:
+    """What to do about a model that llama.cpp refuses; empty where only llama.cpp can say."""
+    if not path.name.startswith("sha256-"):
+        return ""
+    return "Ollama keeps some models in a layout that only it reads: pull this one from the Hub."
+
+
 class _TimeUp(Exception):
     """Looking has taken long enough."""
 
