@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec.cli.options import SCAN
-from localspec.pairs import demo, describe
+from localspec.pairs import catalogue, demo, describe
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
 from localspec.safe_text import unbroken
@@ -47,7 +47,9 @@ def command(pair: str, draft: str | None, ctx_size: int | None, scan: bool, as_j
         return
     if found.name:
         click.echo(f"pair        {found.name}")
-    for line in [*describe.lines(found), *speed]:
+    entry = catalogue.pairs().get(found.name)
+    evidence = [f"evidence    {entry.evidence}"] if entry else []
+    for line in [*describe.lines(found), *evidence, *speed]:
         click.echo(unbroken(line))
 
 

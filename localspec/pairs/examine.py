@@ -122,7 +122,8 @@ def examine(
     elif draft is not None:
         found, reason = _find_draft(draft, patience, scan), "named"
     elif known_draft is not None:
-        found, reason = known_draft(), f"part of {name}"
+        found = known_draft()
+        reason = f"part of {name}" if found else f"{name} has none"
     else:
         found, reason, candidates = _search(target, patience, scan)
     report = vocabulary.compare(target.header, found.header) if found else None
@@ -149,7 +150,8 @@ def _find(text: str, patience: Patience, scan: bool) -> tuple[str, ModelSource, 
     if isinstance(found, CuratedPair):
         entry = found
         target = replace(_curated(entry, entry.target, patience), licence=entry.licence)
-        return entry.name, target, lambda: _curated(entry, entry.draft, patience)
+        own = partial(_curated, entry, entry.draft, patience) if entry.draft else lambda: None
+        return entry.name, target, own
     if isinstance(found, Reference):
         return "", sources.from_hub(found, patience), None
     if isinstance(found, FoundModel):
@@ -160,7 +162,8 @@ def _find(text: str, patience: Patience, scan: bool) -> tuple[str, ModelSource, 
 
 def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience) -> ModelSource:
     """Look at one side of a curated pair; it must be the very file that was verified."""
-    target, draft = (Reference(side.repo, file=side.file) for side in (entry.target, entry.draft))
+    target, *drafts = (Reference(side.repo, file=side.file) for side in entry.files)
+    draft = drafts[0] if drafts else NO_DRAFT
     newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
     try:
         found = sources.from_hub(file.reference, patience)
@@ -199,7 +202,7 @@ def _paired_before(target: ModelSource) -> str:
         return known.name
     for entry in catalogue.pairs().values():
         same = target.repo.lower() == entry.target.repo.lower()
-        if same and any(file.name == entry.target.file for file in target.files):
+        if same and entry.draft and any(file.name == entry.target.file for file in target.files):
             return entry.name
     return ""
 
@@ -243,6 +246,7 @@ def _untried(target: ModelSource, scan: bool) -> Iterator[tuple[DraftCandidate, 
     curated = [
         (draft, hub_cache.find(draft.reference))
         for draft in (entry.draft for entry in catalogue.pairs().values())
+        if draft is not None
     ]
     known = {target.paths[0].resolve(), *(cached[0].resolve() for _, cached in curated if cached)}
     theirs = sorted(others.scan().models if scan else (), key=lambda model: model.n_bytes)

@@ -229,10 +229,9 @@ def _same(model: InstalledModel | None, source: ModelSource | None) -> bool:
 
 
 def _is_curated(entry: catalogue.CuratedPair, report: PairReport) -> bool:
-    sides = ((entry.target, report.target), (entry.draft, report.draft))
-    return all(
-        ours is not None and ours.repo == theirs.repo and ours.files[0].name == theirs.file
-        for theirs, ours in sides
+    return len(report.models) == len(entry.files) and all(
+        ours.repo == theirs.repo and ours.files[0].name == theirs.file
+        for theirs, ours in zip(entry.files, report.models, strict=True)
     )
 
 

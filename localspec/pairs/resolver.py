@@ -113,9 +113,12 @@ def _on_disk(text: str, scan: bool, pull_draft: str | None = None) -> ResolvedPa
     if isinstance(meant, InstalledPair):
         return _from_record(meant)
     if isinstance(meant, CuratedPair):
-        target, draft = (hub_cache.find(side.reference) for side in (meant.target, meant.draft))
-        if target and draft:
-            return ResolvedPair(meant.name, target[0], draft[0], f"part of {meant.name}")
+        here = [hub_cache.find(file.reference) for file in meant.files]
+        if all(here):
+            draft, reason = None, "the catalogue names none for it"
+            if meant.draft is not None:
+                draft, reason = here[1][0], f"part of {meant.name}"
+            return ResolvedPair(meant.name, here[0][0], draft, reason)
         raise NotOnHub(f"{meant.name} is not on this disk", f"Run `localspec pull {meant.name}`.")
     if isinstance(meant, Reference):
         if paths := hub_cache.find(meant):
