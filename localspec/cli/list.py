@@ -20,7 +20,7 @@ from localspec.pairs.remove import used_bytes
 from localspec.safe_text import one_line
 
 _HEADINGS = ("NAME", "FOR", "CLASS", "SIZE", "MEMORY", "LICENCE", "STATE")
-_FOUND_HEADINGS = ("NAME", "OF", "QUANT", "SIZE", "MEMORY", "LICENCE")
+_FOUND_HEADINGS = ("NAME", "FROM", "QUANT", "SIZE", "MEMORY", "LICENCE")
 _MOST_FOUND = 40
 
 

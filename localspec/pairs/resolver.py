@@ -86,26 +86,18 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
     path = folders.user_path(text)
     if references.means_local(text):
         return path
-    if any(mark in text for mark in "/:@"):  # a user's file may be a/b without an ending
-        if folders.is_file(path):
-            return path
-        # A reference has a slash, and Ollama's model:tag has none.
-        theirs = _scanned(scan and "/" not in text).named(text)
-        return theirs or references.parse(text)
+    if any(mark in text for mark in "/@"):  # a user's file may be a/b without an ending
+        return path if folders.is_file(path) else references.parse(text)
     pair = demo.pair() if text.lower() == DEMO else installed.find(text)
     known = pair or catalogue.pairs().get(text.lower())
     if known is not None:
         return known
     if folders.is_file(path):
         return path
-    others = _scanned(scan)
+    others = found.scan() if scan else Scan(())
     if theirs := others.named(text):
         return theirs
     raise NotOnHub(f"there is no pair named {text}", suggestion(text, others))
-
-
-def _scanned(scan: bool) -> Scan:
-    return found.scan() if scan else Scan(())
 
 
 def _on_disk(text: str, scan: bool, pull_draft: str | None = None) -> ResolvedPair:
