@@ -147,9 +147,9 @@ def _with_known_draft(name: str, target: Path) -> ResolvedPair:
 
 def pair_with(target: Path) -> InstalledPair | None:
     """Find an installed pair with this target and a draft that is there; None if there is none."""
-    real = target.resolve()
+    real = folders.real(target)
     for pair in installed.all_pairs():
-        if pair.draft and pair.draft.complete and pair.target.path.resolve() == real:
+        if pair.draft and pair.draft.complete and folders.real(pair.target.path) == real:
             return pair
     return None
 
