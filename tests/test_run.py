@@ -208,6 +208,16 @@ def test_lossy_stands_beside_the_speed(run: Run, gamma: str) -> None:
     assert document["settings"]["accept"] == "lossy"
 
 
+def test_a_template_of_ones_own_takes_the_place_of_the_models(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.jinja").write_text("Once upon a{{ messages[0]['content'] }}", "utf-8")
+    how = ("--chat-template", str(tmp_path / "own.jinja"), "--temp", "0", "-n", "4")
+    assert run("demo", "-p", " time, there", *how).out.startswith(" was a")
+    (tmp_path / "own.jinja").write_text("{{ raise_exception('not this') }}", "utf-8")
+    done = run("demo", "-p", "hi", *how)
+    assert done.code == 1
+    assert "not this" in done.err
+
+
 def test_the_answer_ends_by_itself_or_at_a_stop_string(run: Run) -> None:
     long = run("demo", "-p", STORY, "--temp", "0", "-n", "60", "--json").document
     stop = long["text"].split()[6]
@@ -427,7 +437,13 @@ def test_an_empty_prompt(run: Run, prompt: str) -> None:
 
 
 def test_wrong_usage_exits_with_2(run: Run) -> None:
-    for arguments in (["--gamma", "x"], ["--nonsense"], ["a", "b"], ["-p"]):
+    for arguments in (
+        ["--gamma", "x"],
+        ["--nonsense"],
+        ["a", "b", "c"],
+        ["-p"],
+        ["demo", "a", "-p", "b"],
+    ):
         assert run(*arguments).code == 2
     assert run("-p", "hi", "--temp", "-1").code == 2
 
@@ -464,6 +480,17 @@ def test_standard_input_is_left_alone_with_p() -> None:
         os.close(reader)
         os.close(writer)
     assert done.code == 0
+
+
+@pytest.mark.parametrize("arguments", [["-p", "Once upon"], ["demo", "Once upon"]])
+def test_what_is_piped_in_stands_below_the_prompt(arguments: list[str]) -> None:
+    short = ("-n", "1", "--temp", "0", "--json")
+    alone = finished(process(*arguments, *short)).document
+    running = process(*arguments, *short, stdin=subprocess.PIPE)
+    both = finished(running, b"a time there was a dog.\n").document
+    whole = finished(process("-p", "Once upon\n\na time there was a dog.", *short)).document
+    assert both["prompt_tokens"] == whole["prompt_tokens"] > alone["prompt_tokens"]
+    assert both["text"] == whole["text"]
 
 
 def test_standard_input_that_is_not_utf8() -> None:
@@ -553,3 +580,37 @@ def test_a_full_disk_is_a_message() -> None:
 def test_a_narrow_encoding_gets_replacements() -> None:
     running = process("-p", STORY, "-n", "4", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert finished(running).code == 0
+
+
+# ---------------------------------------------------------------- who drafts
+
+
+REPEATED = "one two three four five six seven eight nine ten " * 3
+
+
+def test_every_round_says_who_drafted(run: Run) -> None:
+    documents = {
+        draft: run("demo", "-p", REPEATED, "--json", "--temp", "0", "-n", "40", *options).document
+        for draft, *options in (
+            ("lookup", "--draft", "lookup", "--gamma", "6"),
+            ("auto",),
+            ("none", "--draft", "none"),
+        )
+    }
+    assert len({document["text"] for document in documents.values()}) == 1
+    assert documents["none"]["drafters"] == {}
+    assert "none was wanted" in documents["none"]["settings"]["draft_note"]
+    assert set(documents["lookup"]["drafters"]) == {"lookup"}
+    assert documents["lookup"]["settings"]["draft_note"] == ""
+    for document in documents.values():
+        for field in ("drafted", "accepted"):
+            by_drafter = sum(its[field] for its in document["drafters"].values())
+            assert by_drafter == document[f"{field}_tokens"]
+        for done in document["rounds"]:
+            assert done["drafter"] in ("", "draft", "lookup", "draft+lookup")
+            assert bool(done["drafted"]) <= bool(done["drafter"])
+
+
+def test_a_wrong_list_of_drafters_is_refused(run: Run) -> None:
+    fails(run("demo", "-p", "hi", "--draft", "none,lookup"), "--draft", "none", code=2)
+    fails(run("demo", "-p", "hi", "--draft", "auto,demo"), "twice", code=2)

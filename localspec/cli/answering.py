@@ -12,7 +12,7 @@ from localspec import formats
 from localspec.chat.events import Noticed, RoundText
 from localspec.chat.figures import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import warn, write, write_said
-from localspec.engine.stats import FinishReason
+from localspec.engine.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import Answered
 from localspec.process.messages import Event, Turn
 
@@ -24,7 +24,6 @@ _SUMS = (
     *("prompt_tokens", "generated_tokens", "tokens_per_second", "time_to_first_token_s"),
     *("drafted_tokens", "accepted_tokens", "acceptance_rate", "mean_tokens_per_round"),
 )
-_ROUND = ("gamma", "drafter", "drafted", "accepted", "emitted", "draft_s", "verify_s")
 
 
 def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
@@ -80,7 +79,7 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
         "finish_reason": found.reason.value,
         **{name: getattr(stats, name) for name in _SUMS},
         "speedup": asdict(speedup) if speedup else None,
-        "rounds": [{name: getattr(done, name) for name in _ROUND} for done in stats.rounds],
+        "rounds": [_round(done) for done in stats.rounds],
         "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
         "prefill": {
             "target": {"cached": stats.prefill_cached, "decoded": stats.prefill_decoded},
@@ -112,7 +111,7 @@ def _summary(found: Answered, memory: int) -> str:
         ),
         ("time to first token", formats.seconds(stats.time_to_first_token_s)),
         ("draft length", gamma),
-        ("drafted", f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"),
+        ("drafted", _drafted(stats)),
         ("acceptance rate", formats.percent(stats.acceptance_rate, 1)),
         ("tokens per round", formats.number(stats.mean_tokens_per_round, 2)),
         ("speed-up", speedup or "- (not measured)"),
@@ -120,3 +119,18 @@ def _summary(found: Answered, memory: int) -> str:
         ("peak memory", formats.size(memory)),
     ]
     return "\n".join(formats.columns(rows))
+
+
+def _round(done: Round) -> dict[str, Any]:
+    """A round for programs; a draft by two is theirs with a + between the names."""
+    names = ("drafted", "accepted", "emitted", "draft_s", "verify_s")
+    figures = {name: getattr(done, name) for name in names}
+    return {"gamma": done.gamma, "drafter": done.proposed_by, **figures}
+
+
+def _drafted(stats: GenerationStats) -> str:
+    line = f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"
+    if len(stats.drafters) < 2:
+        return line
+    each = (f"{name} {its.accepted} of {its.drafted}" for name, its in stats.drafters.items())
+    return f"{line} ({', '.join(each)})"

@@ -19,10 +19,10 @@ from localspec.engine.grammar import Constraint
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import AfterDecode, Context
-from localspec.engine.lookup import NO_GUESS, Guess, Lookup
+from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.sampling import Dist
-from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round
+from localspec.engine.sampling import Dist, logprobs
+from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round, TokenLogprob
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
@@ -45,6 +45,7 @@ class GenerateSettings:
         recorder: writes a trace.
         repeatable: somebody gave the seed: where the draft length has a part in what the seed
             gives (token, block), it must not follow the clock.
+        top_logprobs: how many alternatives of each token a round tells; None for no probabilities.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -54,6 +55,7 @@ class GenerateSettings:
     lenience: float | None = None
     recorder: Recorder | None = None
     repeatable: bool = False
+    top_logprobs: int | None = None
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class _Generation:
     verification: Verification
     remaining: int
     recorder: Recorder | None
+    top_logprobs: int | None = None
     first: bool = True
     copying_s: float = 0.0
     ended: float = field(default_factory=perf_counter)
@@ -170,42 +173,29 @@ class Engine:
         if self.lookup is not None:
             self.lookup.begin(prompt)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
-        return _Generation(list(prompt), how, remaining, settings.recorder)
+        return _Generation(list(prompt), how, remaining, settings.recorder, settings.top_logprobs)
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
-        tokens, how = generation.tokens, generation.verification
+        tokens, held = generation.tokens, len(generation.tokens)
         started = perf_counter()
         generation.copying_s = 0.0
         guess = self._guess(generation)
         plan = self._plan(generation, policy, guess)
         asked = self._propose(generation, plan, guess)
-        draft = asked.draft
         drafted = perf_counter()
-        if draft.tokens:
-            self.target.mark(len(draft.tokens) + 1)
-        logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
-        verified = perf_counter()
-        p = how.sampler.rows(logits, tokens, draft.tokens)
-        verdict = how.rule(draft, p, how.noise, len(tokens))
-        if generation.recorder is not None:
-            generation.recorder.round(tokens, draft, p, verdict)
-        held = len(tokens)  # the cache holds these and the whole draft now
-        emitted, finish = self._commit(generation, draft, verdict)
-        committed = perf_counter()
-        self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
-        rollback_s = perf_counter() - committed
-        chances = self._observe(asked, tokens, p, verdict)
-        copies = _scored(guess, asked, p, verdict, how.copied)
+        done = self._verify(generation, asked.draft)
+        chances = self._observe(asked, tokens, done.p, done.verdict)
+        copy, tail = _judged(guess, asked, done, generation.verification.copied)
         before, generation.ended = generation.ended, (ended := perf_counter())
         return Round(
-            tokens=emitted,
+            tokens=done.emitted,
             gamma=plan.aim + len(asked.tail.tokens) * (plan.drafter != LOOKUP),
-            drafted=len(draft.tokens),
-            accepted=verdict.accepted,
+            drafted=len(asked.draft.tokens),
+            accepted=done.verdict.accepted,
             draft_s=drafted - started,
-            verify_s=verified - drafted,
+            verify_s=done.verify_s,
             total_s=ended - started,
-            rollback_s=rollback_s,
+            rollback_s=done.rollback_s,
             between_s=started - before,
             draft_prefill=asked.read,
             draft_cached=asked.cached,
@@ -213,13 +203,37 @@ class Engine:
             drafter=asked.drafter,
             copied=len(asked.tail.tokens),
             copying_s=generation.copying_s,
-            copy_confidences=copies.confidences,
-            copy_chances=copies.chances,
+            copy_confidences=copy.confidences,
+            copy_chances=copy.chances,
+            tail_confidences=tail.confidences,
+            tail_chances=tail.chances,
             context=held,
             confidences=tuple(asked.confidences),
             chances=chances,
-            finish=finish,
+            logprobs=done.logprobs,
+            finish=done.finish,
         )
+
+    def _verify(self, generation: _Generation, draft: Draft) -> _Verified:
+        """One decode of the target over the draft, what the rule makes of it, and going back."""
+        tokens, how, held = generation.tokens, generation.verification, len(generation.tokens)
+        started = perf_counter()
+        if draft.tokens:
+            self.target.mark(len(draft.tokens) + 1)
+        logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
+        decoded = perf_counter()
+        p = how.sampler.rows(logits, tokens, draft.tokens)
+        verdict = how.rule(draft, p, how.noise, held)
+        if generation.recorder is not None:
+            generation.recorder.round(tokens, draft, p, verdict)
+        emitted, finish = self._commit(generation, draft, verdict)
+        n_best = generation.top_logprobs  # before the rows are gone
+        scored = () if n_best is None else logprobs(logits, emitted, n_best)
+        committed = perf_counter()
+        # The cache holds what was there and the whole draft now.
+        self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
+        rollback_s = perf_counter() - committed
+        return _Verified(p, verdict, emitted, finish, scored, decoded - started, rollback_s)
 
     def _room(self, generation: _Generation) -> int:
         """Tokens that may be drafted: by the batch, the context and `n_predict`.
@@ -234,7 +248,7 @@ class Engine:
         if self.lookup is None or generation.first:
             return NO_GUESS
         started = perf_counter()
-        limit = self._room(generation) - len(drafted)
+        limit = min(self._room(generation), LONGEST) - len(drafted)
         guess = self.lookup.guess(generation.tokens, drafted, limit)
         generation.copying_s += perf_counter() - started
         return guess
@@ -265,9 +279,9 @@ class Engine:
         own = asked.draft.cut(plan.keep())
         if own.tokens and self.target.model.is_end(own.tokens[-1]):
             return replace(asked, draft=own)
-        tail = self._guess(generation, own.tokens)
-        tail = tail.first(plan.copies(tail.confidences))
-        return replace(asked, draft=own.followed_by(tail.tokens), tail=tail)
+        beyond = self._guess(generation, own.tokens)
+        tail = beyond.first(plan.copies(beyond.confidences))
+        return replace(asked, draft=own.followed_by(tail.tokens), tail=tail, beyond=beyond)
 
     def _commit(
         self, generation: _Generation, draft: Draft, verdict: Verdict
@@ -321,6 +335,18 @@ def _shown_to(drafters: Iterable[Drafter]) -> AfterDecode | None:
     return shown
 
 
+class _Verified(NamedTuple):
+    """What came of a draft: see `Round`; `p` are the target's rows along it."""
+
+    p: Sequence[Dist]
+    verdict: Verdict
+    emitted: tuple[int, ...]
+    finish: FinishReason | None
+    logprobs: tuple[TokenLogprob, ...]
+    verify_s: float
+    rollback_s: float
+
+
 class _Scores(NamedTuple):
     """How sure lookup was, and the chances of it, position by position as far as it was judged."""
 
@@ -328,26 +354,28 @@ class _Scores(NamedTuple):
     chances: tuple[float, ...] = ()
 
 
-def _scored(
-    guess: Guess, asked: Drafted, p: Sequence[Dist], verdict: Verdict, accepts: Accepts
-) -> _Scores:
-    """Judge what lookup would have copied by what was emitted, whoever drafted that.
+def _judged(
+    guess: Guess, asked: Drafted, done: _Verified, accepts: Accepts
+) -> tuple[_Scores, _Scores]:
+    """What lookup would have copied, whoever drafted, and what it would add where a model stopped.
 
-    What it added to another's draft is judged as well, unless it would have said the same anyway.
+    The row after a draft accepted whole judges what was not added, too.
     """
-    emitted = (*asked.draft.tokens[: verdict.accepted], verdict.token)
+    said = (*asked.draft.tokens[: done.verdict.accepted], done.verdict.token)
+    beyond = _scored(asked.beyond, asked.own, done.p, said, accepts)
+    return _scored(guess, 0, done.p, said, accepts), beyond
 
-    def judged(copied: Guess, start: int) -> _Scores:
-        chances: list[float] = []
-        both = zip(copied.tokens, emitted[start:], strict=False)
-        for at, (token, said) in enumerate(both, start):
-            chances.append(accepts(p[at], token))
-            if token != said:
-                break
-        return _Scores(tuple(copied.confidences[: len(chances)]), tuple(chances))
 
-    found = judged(guess, 0)
-    if 0 < asked.own >= len(found.chances):
-        tail = judged(asked.tail, asked.own)
-        return _Scores(found.confidences + tail.confidences, found.chances + tail.chances)
-    return found
+def _scored(
+    copied: Guess, start: int, p: Sequence[Dist], said: Sequence[int], accepts: Accepts
+) -> _Scores:
+    """Judge what lookup would copy from position `start` on by what was emitted there.
+
+    Up to and including the first token that is another one: those after it were never judged.
+    """
+    chances: list[float] = []
+    for at, (token, other) in enumerate(zip(copied.tokens, said[start:], strict=False), start):
+        chances.append(accepts(p[at], token))
+        if token != other:
+            break
+    return _Scores(tuple(copied.confidences[: len(chances)]), tuple(chances))

@@ -68,6 +68,21 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How probable the model itself found a token: before the sampler chain, at temperature 1.
+
+    Attributes:
+        token: the id.
+        logprob: natural logarithm of its probability.
+        best: the most probable ids with theirs, descending.
+    """
+
+    token: int
+    logprob: float
+    best: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One round: gamma tokens proposed, one target pass, some tokens emitted.
 
@@ -91,11 +106,13 @@ class Round:
         copying_s: of `draft_s`, the seconds in which lookup looked for something to copy.
         copy_confidences, copy_chances: what `confidences` and `chances` are, for what lookup would
             have copied, had it been asked: it is judged in every round in which it found something.
+        tail_confidences, tail_chances: the same for what it added where a model stopped.
         context: tokens of the sequence when the round began.
         confidences: how sure the draft was, after each of its passes, in order; empty unless the
             policy learns.
         chances: acceptance probabilities of the positions that were judged: up to and including
             the first rejection; empty unless the policy learns.
+        logprobs: of each of `tokens`; empty unless they were asked for.
         finish: set on the last round alone.
     """
 
@@ -116,9 +133,12 @@ class Round:
     copying_s: float = 0.0
     copy_confidences: tuple[float, ...] = ()
     copy_chances: tuple[float, ...] = ()
+    tail_confidences: tuple[float, ...] = ()
+    tail_chances: tuple[float, ...] = ()
     context: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
 
     @property
@@ -139,7 +159,7 @@ class Round:
     @property
     def shares(self) -> tuple[tuple[str, int, int], ...]:
         """By drafter, in the draft's order: (name, tokens it drafted, those that were accepted)."""
-        if not self.drafter or self.drafter == LOOKUP:
+        if self.drafter == LOOKUP or not (self.drafter or self.drafted):
             return ((LOOKUP, self.drafted, self.accepted),) if self.drafted else ()
         own = self.drafted - self.copied
         first = (self.drafter, own, min(self.accepted, own))
@@ -154,8 +174,8 @@ class Round:
     def drafting_s(self) -> dict[str, float]:
         """Seconds of the drafting by drafter; to have looked in vain counts as the model's."""
         copying_s = self.copying_s if self.copied else 0.0
-        if not self.drafter or self.drafter == LOOKUP:
-            return {LOOKUP: self.draft_s} if self.drafted else {}
+        if self.drafter in ("", LOOKUP):
+            return {self.drafter: self.draft_s} if self.drafter and self.drafted else {}
         own = {self.drafter: self.draft_s - copying_s}
         return own | {LOOKUP: copying_s} if self.copied else own
 
@@ -254,7 +274,7 @@ class GenerationStats:
         if done.draft_passes and not self.draft_passes:
             self.draft_prefill, self.draft_cached = done.draft_prefill, done.draft_cached
         self.draft_passes += done.draft_passes
-        for name, drafted, accepted in done.shares:
+        for name, drafted, accepted in done.shares if done.drafter else ():
             its = self.drafters.setdefault(name, DrafterStats())
             its.drafted += drafted
             its.accepted += accepted

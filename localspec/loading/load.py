@@ -11,7 +11,7 @@ from typing import TypeAlias
 from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import ChatSettings, check_bias
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine
@@ -21,10 +21,12 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import DRAFT
-from localspec.errors import LocalspecError, SamplingError, UsageError
+from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
+from localspec.loading.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
+    LoadPlan,
     check_files,
     devices_of_draft,
     drafts_plan,
@@ -32,9 +34,9 @@ from localspec.loading.planning import (
 )
 from localspec.loading.request import LoadRequest
 from localspec.pairs import demo
+from localspec.pairs.found import remedy
 from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
-from localspec.pairs.memory.placement import MemoryPlan
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""
@@ -99,7 +101,12 @@ def _grammar(options: LoadRequest) -> str:
 
 
 def load_session(
-    options: LoadRequest, *, progress: Progress, cancel: Cancel, notices: tuple[str, ...] = ()
+    options: LoadRequest,
+    *,
+    progress: Progress,
+    cancel: Cancel,
+    notices: tuple[str, ...] = (),
+    thorough: bool = False,
 ) -> Session:
     """Find, check and load what `options` ask for.
 
@@ -108,6 +115,7 @@ def load_session(
         progress: is told about every step.
         cancel: stops the loading.
         notices: what the user should know besides what is found out here.
+        thorough: choose the attention anew, and take the time.
 
     Raises:
         LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
@@ -125,27 +133,39 @@ def load_session(
     with ExitStack() as undo:
         renderer = Renderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo, repack=not plan.memory.from_disk)
-        target = loader.load(plan.path, plan.memory.target, draft=False)
-        _require_known_tokens(settings, target.model.n_vocab)
-        drafting = _load_drafts(plan.drafts, target, loader)
-        pair = LoadedPair(
-            name=plan.name,
-            reference=(
-                lasting(options.pair or DEMO),
-                None if options.draft is None else lasting_drafts(options.draft),
-            ),
-            target=target,
-            drafts=drafting.contexts,
-            lookup=drafting.lookup,
-            draft_note=drafting.note,
-            notices=(*notices, *plan.notices, *drafting.notices),
-            loaded=_record(loader, plan.memory, target, drafting),
-            devices_before=before,
+        loader = _Loader(
+            options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
         )
-        session = _session(pair, settings, progress, renderer)
+        target = loader.load(plan.path, plan.memory.target, draft=False)
+        check_bias(settings, target.model.n_vocab)
+        drafting = _load_drafts(plan.drafts, target, loader)
+        notices = (*notices, *plan.notices, *drafting.notices)
+        pair = _pair(loader, plan, target, drafting, notices)
+        session = _session(replace(pair, devices_before=before), settings, progress, renderer)
         undo.pop_all()
     return session
+
+
+def _pair(
+    loader: _Loader,
+    plan: LoadPlan,
+    target: Context,
+    drafting: _Drafting,
+    notices: tuple[str, ...],
+) -> LoadedPair:
+    options = loader.options
+    draft = None if options.draft is None else lasting_drafts(options.draft)
+    return LoadedPair(
+        name=plan.name,
+        reference=(lasting(options.pair or DEMO), draft),
+        target=target,
+        chat_template=options.chat_template,
+        drafts=drafting.contexts,
+        lookup=drafting.lookup,
+        draft_note=drafting.note,
+        notices=notices,
+        loaded=_record(loader, plan, target, drafting),
+    )
 
 
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
@@ -189,7 +209,8 @@ def load_beside(
     with ExitStack() as undo:
         renderer = Renderer(cancel)
         undo.callback(renderer.close)
-        drafting = _load_drafts(plan, target, _Loader(options, progress, cancel, undo))
+        loader = _Loader(options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn)
+        drafting = _load_drafts(plan, target, loader)
         pair = replace(
             session.pair,
             drafts=drafting.contexts,
@@ -230,15 +251,6 @@ def _session(
     )
 
 
-def _require_known_tokens(settings: ChatSettings, n_vocab: int) -> None:
-    unknown = [token for token in settings.sampling.logit_bias if token >= n_vocab]
-    if unknown:
-        raise UsageError(
-            f"logit-bias names token {unknown[0]}, the target has {n_vocab:,}",
-            "Give ids of the target's vocabulary.",
-        )
-
-
 def check(options: LoadRequest) -> None:
     """Check of `options` what can be checked while another pair is loaded: all but the memory.
 
@@ -249,12 +261,15 @@ def check(options: LoadRequest) -> None:
     check_files(options)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Loader:
     """How both models are loaded; `undo` frees them if anything later fails.
 
     Attributes:
         repack: not where weights are to stay on disk.
+        thorough: choose the attention anew, and take the time.
+        unflashed: bytes more that go without flash attention; None where that is no choice.
+        flash_attn: the attention as asked for or, once the target is there, as chosen.
     """
 
     options: LoadRequest
@@ -262,33 +277,59 @@ class _Loader:
     cancel: Cancel
     undo: ExitStack
     repack: bool = True
+    thorough: bool = False
+    unflashed: int | None = None
+    flash_attn: str = ""
+
+    def __post_init__(self) -> None:
+        self.flash_attn = self.flash_attn or self.options.flash_attn
 
     def load(self, path: Path, setup: Setup, *, draft: bool) -> Context:
         """Load one model as `setup` says, and make its context."""
         step, options = f"Loading {path.name}", self.options
-        model = Model.load(
-            path,
-            n_gpu_layers=setup.gpu_layers,
-            devices=devices_of_draft(options) if draft else options.device,
-            mmap=options.mmap,
-            mlock=options.mlock,
-            repack=self.repack,
-            progress=lambda share: self.progress(step, share),
-            cancel=self.cancel,
-        )
+        try:
+            model = Model.load(
+                path,
+                n_gpu_layers=setup.gpu_layers,
+                devices=devices_of_draft(options) if draft else options.device,
+                mmap=options.mmap,
+                mlock=options.mlock,
+                repack=self.repack,
+                progress=lambda share: self.progress(step, share),
+                cancel=self.cancel,
+            )
+        except ModelLoadError as error:
+            raise ModelLoadError(error.message, remedy(path) or error.remedy) from None
         self.undo.callback(model.close)
         how = ContextOptions(
             n_ctx=setup.n_ctx,
             threads=self._asked(draft=draft),
             threads_batch=options.threads_batch,
-            flash_attention=None if options.flash_attn == "auto" else options.flash_attn == "on",
             snapshots=setup.snapshots,
             cache_k=setup.cache_k,
             cache_v=setup.cache_v,
         )
-        context = Context(model, how, self.cancel)
+        if not draft:
+            self._choose_attention(model, how, setup)
+        flash = None if self.flash_attn == "auto" else self.flash_attn == "on"
+        context = Context(model, replace(how, flash_attention=flash), self.cancel)
         self.undo.callback(context.close)
         return context
+
+    def _choose_attention(self, model: Model, how: ContextOptions, setup: Setup) -> None:
+        if self.flash_attn != "auto" or self.unflashed is None:
+            return
+        found = choose(
+            model,
+            how,
+            key(model.path, setup, self.options.threads),
+            store=profile_store(),
+            seconds=THOROUGH if self.thorough else QUICK,
+            cancel=self.cancel,
+            announce=lambda: self.progress("Measuring attention", None),
+        )
+        if found is not None:
+            self.flash_attn = found.option
 
     def _asked(self, *, draft: bool) -> int | None:
         """The threads that were asked for."""
@@ -303,7 +344,8 @@ class _Loader:
             draft=draft,
             store=profile_store(),
         )
-        context.use_threads(threads, self.options.threads_batch)
+        fixed = self._asked(draft=draft) is not None
+        context.use_threads(threads, self.options.threads_batch, at_most=not fixed)
         return threads
 
 
@@ -327,11 +369,11 @@ class _Drafting:
     gpu_layers: int = 0
 
 
-def _record(
-    loader: _Loader, setups: MemoryPlan, target: Context, drafting: _Drafting
-) -> LoadRecord:
+def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Drafting) -> LoadRecord:
     """How the models run, with their threads."""
-    options, setup = loader.options, setups.target
+    options, setup = loader.options, plan.memory.target
+    chosen_off = loader.flash_attn == "off" != options.flash_attn
+    more = (loader.unflashed or 0) if chosen_off else 0
     return LoadRecord(
         ctx_size=setup.n_ctx,
         threads=loader.threads(target, setup, draft=False),
@@ -342,12 +384,12 @@ def _record(
         device=options.device,
         draft_device=devices_of_draft(options),
         rpc=options.rpc,
-        flash_attn=options.flash_attn,
+        flash_attn=loader.flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,
         mmap=options.mmap,
         mlock=options.mlock,
-        memory_plan_bytes=setups.total,
+        memory_plan_bytes=plan.total + more,
     )
 
 

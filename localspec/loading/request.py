@@ -22,6 +22,7 @@ class LoadRequest:
         draft: what drafts, with commas: files, references, pairs' names, and the words ``auto``
             (all that is there: the pair's own draft and lookup), ``lookup`` and ``none``; None is
             ``auto``.
+        scan: whether a name may stand for a model of another program on this disk.
         ctx_size: tokens; 0 for all that the target was trained for, None to choose.
         threads: CPU threads, None to choose.
         threads_batch: the same for batches, None for as many as `threads`.
@@ -39,6 +40,7 @@ class LoadRequest:
         n_predict: tokens to generate at most, -1 for no limit.
         gamma: draft length, or ``"auto"``.
         system_prompt: empty for none.
+        chat_template: in place of the target's own, None for that.
         stop: strings that end an answer.
         typical_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, logit_bias:
             the rest of the sampler chain.
@@ -50,6 +52,7 @@ class LoadRequest:
 
     pair: str | None = None
     draft: str | None = None
+    scan: bool = True
     ctx_size: int | None = None
     threads: int | None = None
     threads_batch: int | None = None
@@ -72,6 +75,7 @@ class LoadRequest:
     n_predict: int = -1
     gamma: int | Literal["auto"] = "auto"
     system_prompt: str = ""
+    chat_template: str | None = None
     stop: tuple[str, ...] = ()
     typical_p: float = 1.0
     repeat_penalty: float = 1.0
@@ -129,6 +133,7 @@ class LoadOptions(TypedDict, total=False):
     """The same as keyword arguments of `localspec.load`, where a list serves as a tuple does."""
 
     draft: str | None
+    scan: bool
     ctx_size: int | None
     threads: int | None
     threads_batch: int | None
@@ -151,6 +156,7 @@ class LoadOptions(TypedDict, total=False):
     n_predict: int
     gamma: int | Literal["auto"]
     system_prompt: str
+    chat_template: str | None
     stop: str | Sequence[str]
     typical_p: float
     repeat_penalty: float

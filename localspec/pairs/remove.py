@@ -144,7 +144,7 @@ def _remove_partial(name: str, patience: Patience) -> Removal:
     entry = catalogue.pairs().get(name.lower())
     freed = 0
     if entry is not None:
-        for side in (entry.target, entry.draft):
+        for side in entry.files:
             blobs = hub_cache.repo_folder(side.repo) / "blobs"
             for part in blobs.glob(f"*{download.PART_ENDING}"):
                 etag = part.name.removesuffix(download.PART_ENDING)

@@ -14,6 +14,7 @@ from itertools import combinations
 from statistics import median, median_low
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.engine.stats import Round
 from localspec.limits import MAX_BATCH_OUTPUTS
@@ -62,19 +63,19 @@ class Curve:
         shorter = [point for point in points.items() if point[0] <= last_n / 2]
         middle_n, middle = max(shorter, default=(0, 0.8 * last))
         self._slope = max(0.0, (last - middle) / (last_n - middle_n))
-        self._table = [self._line(n) for n in range(_TABLE)]
+        self._table: list[float] = self._line(np.arange(_TABLE)).tolist()
 
     def seconds(self, n: int) -> float:
         """Of one decode of `n` tokens."""
-        return self._table[n] if n < _TABLE else self._line(n)
+        return self._table[n] if n < _TABLE else float(self._line(np.array(n)))
 
     def times(self, n: int) -> list[float]:
         """Times of decodes of 0 (never asked for), 1, ... `n` tokens: at most a round's longest."""
         return self._table[: n + 1]
 
-    def _line(self, n: int) -> float:
-        beyond = self._slope * max(0, n - self._sizes[-1])
-        return float(np.interp(n, self._sizes, self._known)) + beyond
+    def _line(self, n: NDArray[np.int64]) -> NDArray[np.float64]:
+        beyond: NDArray[np.float64] = self._slope * np.maximum(0, n - self._sizes[-1])
+        return np.interp(n, self._sizes, self._known) + beyond
 
 
 def plausible(points: Points, *, copies: bool = False) -> dict[int, float]:
