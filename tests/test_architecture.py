@@ -235,6 +235,7 @@ def test_nothing_that_waits_goes_by_a_clock_that_jumps() -> None:
         "chat/history/record.py",
         "chat/history/store.py",
         "chat/renderer_child.py",
+        "serve/replies.py",
         "ui/screens/history.py",
     }
 
