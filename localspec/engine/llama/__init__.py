@@ -10,6 +10,7 @@ from localspec.engine.llama.devices import (
     machine,
     repacking_works,
 )
+from localspec.engine.llama.head import Head
 from localspec.engine.llama.model import Model
 from localspec.engine.llama.rpc import add_servers
 
@@ -18,6 +19,7 @@ __all__ = [
     "AfterDecode",
     "Context",
     "ContextOptions",
+    "Head",
     "Model",
     "add_servers",
     "backends",

@@ -91,11 +91,11 @@ class Context:
         self._watched: Cancel | None = None
         log = start_backend()
         with log.section() as section:
-            self._handle = lib.llama_init_from_model(model.handle, _params(options))
+            self._handle = lib.llama_init_from_model(model.handle, context_params(options))
         if not self._handle:
-            raise _creation_failure(model, options, section)
+            raise creation_failure(model, options, section)
         self._memory = lib.llama_get_memory(self._handle)
-        self.cache_bytes, self.buffer_bytes = _sizes(section)
+        self.cache_bytes, self.buffer_bytes = buffer_sizes(section)
         self._batch = _Batch(self._n_batch)
         self._logits_address = _logits_address()
         self._views: dict[tuple[int, int], NDArray[np.float32]] = {}
@@ -206,6 +206,11 @@ class Context:
     def use_threads(self, threads: int, batch: int | None = None) -> None:
         """Decode with so many CPU threads from now on, batches with `batch` of them."""
         lib.llama_set_n_threads(self._handle, threads, batch or threads)
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's context, for those in this room that work beside it."""
+        return self._handle
 
     @property
     def n_batch(self) -> int:
@@ -393,7 +398,8 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i in range(n) if a[i] != b[i]), n)
 
 
-def _params(options: ContextOptions) -> Any:
+def context_params(options: ContextOptions) -> Any:
+    """llama.cpp's struct for `options`."""
     params = lib.llama_context_default_params()
     threads = options.threads or default_threads()
     params.n_ctx = options.n_ctx
@@ -409,13 +415,15 @@ def _params(options: ContextOptions) -> Any:
     return params
 
 
-def _sizes(section: LogSection) -> tuple[int, int]:
+def buffer_sizes(section: LogSection) -> tuple[int, int]:
+    """Bytes of the cache, and of the buffers for computing, that a context was given."""
     buffers = section.buffers()
     cache = sum(b.n_bytes for b in buffers if b.kind in ("KV", "RS"))
     return cache, sum(b.n_bytes for b in buffers if b.kind in ("compute", "output"))
 
 
-def _creation_failure(model: Model, options: ContextOptions, section: LogSection) -> Exception:
+def creation_failure(model: Model, options: ContextOptions, section: LogSection) -> Exception:
+    """What to raise where llama.cpp made no context."""
     reason = section.reason() or "llama.cpp gives no reason"
     if "alloc" in reason or "memory" in reason:
         return OutOfMemory(

@@ -60,6 +60,8 @@ class Model:
         mmap: bool = True,
         mlock: bool = False,
         repack: bool = True,
+        mtp: bool = False,
+        head: bool = False,
         progress: Callable[[float], None] | None = None,
         cancel: Cancel | None = None,
     ) -> Self:
@@ -73,6 +75,8 @@ class Model:
             mlock: keep them from being swapped out.
             repack: let llama.cpp copy weights into an order that suits the processor. A copy takes
                 memory, where a mapped file may stay on disk.
+            mtp: load the layers that predict more tokens as well, if it has any.
+            head: it is a draft head of its own, which writes no text without a target.
             progress: told now and then.
             cancel: stops the loading.
 
@@ -92,6 +96,7 @@ class Model:
         chosen = None if devices is None else device_list(devices)
         if chosen is not None:
             params.devices = ctypes.addressof(chosen)
+        params.load_mtp = mtp
         params.use_extra_bufts = repack and repacking_works()
         callback = _progress_callback(progress, cancel)
         params.progress_callback = callback
@@ -102,7 +107,8 @@ class Model:
         weights = sum(b.n_bytes for b in section.buffers() if b.kind == "model")
         model = cls(path, handle, weights)
         try:
-            model._require_text_generation()
+            if not head:
+                model._require_text_generation()
         except BaseException:
             model.close()
             raise
