@@ -30,8 +30,7 @@ from gamma_compare import KINDS, interval
 from gamma_vs_llama_cpp import rendered
 from gamma_vs_llama_cpp import theirs as speculative_simple
 
-from localspec.engine.llama import Model, default_threads, machine
-from localspec.engine.llama.devices import repacking_works
+from localspec.engine.llama import Model, default_threads, machine, repacking_works
 
 OURS, LLAMA_BENCH, SPECULATIVE = "localspec bench", "llama-bench", "llama-speculative-simple"
 AIMS = {"off": 0.98, "on": 0.97}

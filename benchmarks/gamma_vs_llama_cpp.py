@@ -32,8 +32,7 @@ from pathlib import Path
 from gamma_compare import AUTO, CELLS, KINDS, TEMPERATURES, Runs, interval, write
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-from localspec.engine.llama import Model, default_threads, machine
-from localspec.engine.llama.devices import repacking_works
+from localspec.engine.llama import Model, default_threads, machine, repacking_works
 
 _DECODED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds")
 

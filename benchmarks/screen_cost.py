@@ -42,7 +42,7 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver
 from localspec.process.client import EngineClient
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.stream import Inbox, TurnNews
+from localspec.ui.conversation.stream import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,7 +178,7 @@ class Driven(ChatApp):
         self._path = found
         self._over = asyncio.Event()
         self._inbox = self.turns.stream.inbox = Alternating(
-            lambda: self.post_message(TurnNews()), lambda: self.turns.stream.pace.interval
+            lambda: self.soon(self.turns.stream.news), lambda: self.turns.stream.pace.interval
         )
         self._found: dict[str, list[float]] = {
             name: [] for name in ("ratio", "still", "pauses", "cpu")
@@ -193,7 +193,7 @@ class Driven(ChatApp):
             await asyncio.sleep(0.05)
         for number in range(self._answers + 1):
             await self._measure(number > 0)  # the first warms up
-        self.turns.stream.inbox = Inbox(lambda: self.post_message(TurnNews()))
+        self.turns.stream.inbox = Inbox(lambda: self.soon(self.turns.stream.news))
         for _ in range(self.probes):
             await self._probe()
         self._path.write_text(json.dumps(self._found), encoding="utf-8")

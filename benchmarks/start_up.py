@@ -54,6 +54,7 @@ def start(checkout: Path, folder: Path) -> tuple[float, float]:
     stream = pyte.ByteStream(screen)
     variables = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE")
     env = os.environ | dict.fromkeys(variables, str(folder))
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python compiles only once
     env |= {"TERM": "xterm-256color", "PYTHONPATH": str(checkout), "LOCALSPEC_DEMO": "small"}
     began = time.perf_counter()
     chat = pexpect.spawn(

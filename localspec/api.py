@@ -11,22 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from localspec.chat.conversation import Message
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.figures import Figures
-from localspec.chat.load_record import LoadRecord
+from localspec.chat.pair import LoadRecord
 from localspec.chat.session import Session, Turn
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.params import Accept
 from localspec.errors import UsageError
-from localspec.limits import MAX_GAMMA
+from localspec.limits import CACHE_TYPES, MAX_GAMMA
 from localspec.loading.load import Progress, load_session
 from localspec.loading.request import LoadOptions, LoadRequest
-from localspec.pairs.memory.need import CACHE_TYPES
 
 _SEVERAL = ("stop", "device", "draft_device", "rpc")
 _ONE_OF = {
@@ -168,11 +166,6 @@ class Chat:
         """Give the conversation, which is closed at the end."""
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()

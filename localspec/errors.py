@@ -2,29 +2,16 @@
 
 ::
 
-    LocalspecError                what went wrong, and what to do about it         exit 1
-     ├── UsageError               the command line or a setting makes no sense     exit 2
-     ├── ModelError               a model cannot be used
-     │    ├── ModelFileError      missing, unreadable, truncated, not a GGUF
-     │    ├── UnsupportedModel    loads, but cannot chat (an embedding model, ...)
-     │    └── ModelLoadError      llama.cpp refused it
-     ├── VocabularyMismatch       this draft cannot serve this target
-     ├── OutOfMemory              the models, caches or buffers do not fit
-     ├── PromptTooLong            the prompt leaves no room in the context
-     ├── SamplingError            impossible sampling parameters or logits
-     ├── EngineError              a decode or a cache operation failed
-     │    └── EngineDied          the process that runs the models ended by itself
-     ├── ConversationError        a stored conversation cannot be read or written
-     └── HubError                 the Hub, the network or a download failed
-          ├── BadReference        the text names no model
-          ├── NotOnHub            no such repository, file, quant or revision
-          ├── AccessDenied        gated or private
-          ├── HubOffline          no connection, or offline mode
-          ├── HubUnavailable      the Hub answers with errors, or breaks off
-          ├── DownloadCorrupt     the bytes are not those that were promised
-          └── NotEnoughDisk       the download does not fit
-    Cancelled                     the user asked to stop                           exit 130
-    Ended                         a signal asked for the end                 exit 128 + its number
+    LocalspecError                                                exit 1
+     ├── UsageError                                               exit 2
+     ├── ModelError: ModelFileError, UnsupportedModel, ModelLoadError
+     ├── VocabularyMismatch, OutOfMemory, PromptTooLong, SamplingError
+     ├── EngineError: EngineDied
+     ├── ConversationError
+     └── HubError: BadReference, NotOnHub, AccessDenied, HubOffline, HubUnavailable,
+         DownloadCorrupt, NotEnoughDisk
+    Cancelled                                                     exit 130
+    Ended                                                         exit 128 + the signal's number
 
 ``Cancelled`` stands outside the tree on purpose: it is a wish, not a failure.
 """

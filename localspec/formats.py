@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 UNKNOWN: Final = "–"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines in which the cells of `rows` stand below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def count(value: int) -> str:

@@ -1,4 +1,4 @@
-"""Limits that more than one room counts with."""
+"""Limits that more than one room counts with, and what llama.cpp lets one choose from."""
 
 from __future__ import annotations
 
@@ -14,5 +14,14 @@ llama.cpp sizes its compute buffer by it, so the memory plan counts with it as w
 whole prefill batch would take 300 MB at 152,000 tokens.
 """
 
+HEAD_BATCH: Final = 64
+"""Rows that one decode of a draft head may take.
+
+EAGLE-3 keeps logits for all of them: 40 MB at a vocabulary of 152,000.
+"""
+
 LARGEST_FILE: Final = 1 << 50
 """Bytes of a file that is believed in."""
+
+CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+"""What llama.cpp accepts for `--cache-type-k` and `--cache-type-v`."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psutil
+# ruff: noqa: PLC0415 - psutil takes long to import, and a screen can be drawn without it
 
 resource: Any
 try:
@@ -21,6 +21,7 @@ except ImportError:  # Windows has neither limits nor peaks by this name
     resource = None
 
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 _FILES = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -31,18 +32,45 @@ _USUAL_STACK = 8 << 20
 _ARENA = 64 << 20  # what glibc reserves for the first allocation in a thread
 
 
-@cache
-def _process() -> psutil.Process:
-    return psutil.Process()
+def text_of(path: Path) -> str:
+    """What one of the system's files says, empty where there is none."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
 
 
-def resident() -> int:
-    """Resident size of this process: of mapped weights only the pages that were touched."""
-    return int(_process().memory_info().rss)
+def cpuinfo(field: str) -> str:
+    """What Linux says of the first processor, empty where it does not."""
+    lines = text_of(Path("/proc/cpuinfo")).splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
 
 
-def resident_of(process: int) -> int:
-    """Resident size of another process; 0 where it has ended."""
+def processor_name() -> str:
+    """What the processor is called, or at least its architecture."""
+    return cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def told(name: str) -> Any:
+    """What this function of psutil returns, None where the system does not say.
+
+    Its warnings of what it could not read stay unsaid: nobody can do anything about them.
+    """
+    import psutil
+
+    with warnings.catch_warnings(), suppress(*_UNREADABLE):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return getattr(psutil, name)()
+    return None
+
+
+def resident(process: int | None = None) -> int:
+    """Resident size of this or another process, 0 where that has ended.
+
+    Of mapped weights only the pages that were touched count.
+    """
+    import psutil
+
     try:
         return int(psutil.Process(process).memory_info().rss)
     except psutil.Error:
@@ -50,9 +78,11 @@ def resident_of(process: int) -> int:
 
 
 def peak_resident() -> int:
-    """Largest resident size so far."""
+    """Largest resident size of this process so far."""
     if resource is None:
-        return int(getattr(_process().memory_info(), "peak_wset", resident()))
+        import psutil
+
+        return int(getattr(psutil.Process().memory_info(), "peak_wset", resident()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # The kernel counts in batches: its peak may lag behind what is resident now.
     return max(resident(), int(peak if sys.platform == "darwin" else peak * 1024))
@@ -60,13 +90,12 @@ def peak_resident() -> int:
 
 def total() -> int:
     """The machine's memory, or the container's where that is less."""
-    return min([_memory()[0], *(group.limit for group in _groups())])
+    return min([_memory()[0], *(limit for limit, _ in _groups())])
 
 
 def available() -> int:
     """What may still be allocated without swapping, by the machine's and the container's limit."""
-    bounds = [_memory()[1]]
-    bounds += [group.limit - group.used + group.cache for group in _groups()]
+    bounds = [_memory()[1], *(left for _, left in _groups())]
     room = address_space_left()
     if room is not None:
         bounds.append(room)
@@ -79,77 +108,43 @@ def address_space_left(threads: int = 0) -> int | None:
     Args:
         threads: that are still to be started. Each takes its stack, which nobody else can have.
     """
-    if resource is None:
+    limit = _limit("RLIMIT_AS")
+    if limit is None:
         return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft == resource.RLIM_INFINITY:
-        return None
-    taken = int(_process().memory_info().vms)
+    import psutil
+
+    taken = int(psutil.Process().memory_info().vms)
     if threads > 0:
-        taken += threads * _stack() + _ARENA
-    return max(0, int(soft) - taken)
+        taken += threads * (_limit("RLIMIT_STACK") or _USUAL_STACK) + _ARENA
+    return max(0, limit - taken)
 
 
 def lockable() -> int | None:
     """Bytes that may be kept out of swap (``ulimit -l``), None where there is no limit."""
-    if resource is None or not hasattr(resource, "RLIMIT_MEMLOCK") or os.geteuid() == 0:
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if soft == resource.RLIM_INFINITY else int(soft)
+    limit = _limit("RLIMIT_MEMLOCK")
+    return None if limit is None or os.geteuid() == 0 else limit
 
 
-def _stack() -> int:
-    """Address space of a new thread's stack."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    return _USUAL_STACK if soft == resource.RLIM_INFINITY else int(soft)
+def _limit(name: str) -> int | None:
+    """A limit of this process, None where there is none."""
+    which = getattr(resource, name, None)
+    soft = None if which is None else resource.getrlimit(which)[0]
+    return None if soft is None or soft == resource.RLIM_INFINITY else int(soft)
 
 
 def swapped_out() -> int:
     """Bytes in swap, 0 where there is none or the system does not say."""
-    try:
-        with _unsaid():
-            return int(psutil.swap_memory().used)
-    except _UNREADABLE:
-        return 0
+    found = told("swap_memory")
+    return 0 if found is None else int(found.used)
 
 
 def _memory() -> tuple[int, int]:
     """The machine's memory, all and what is available, also where /proc is hidden."""
-    try:
-        with _unsaid():
-            found = psutil.virtual_memory()
+    found = told("virtual_memory")
+    if found is not None:
         return int(found.total), int(found.available)
-    except _UNREADABLE:
-        page = os.sysconf("SC_PAGE_SIZE")
-        return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
-
-
-@contextmanager
-def _unsaid() -> Iterator[None]:
-    """Without psutil's warnings of what it could not read: nobody can do anything about them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A control group with a limit: bytes allowed, used, and of these given up on demand."""
-
-    limit: int
-    used: int
-    cache: int
-
-
-def _groups() -> list[_Group]:
-    """The control groups that bound this process: its own and those above it."""
-    found = []
-    for folder in _folders():
-        for limit_name, used_name, whole in _FILES:
-            limit, used = _number(folder / limit_name), _number(folder / used_name)
-            if limit is not None and used is not None and limit < _UNLIMITED:
-                found.append(_Group(limit, used, _file_cache(folder, whole)))
-    return found
+    page = os.sysconf("SC_PAGE_SIZE")
+    return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def processors() -> float | None:
@@ -158,37 +153,32 @@ def processors() -> float | None:
     A container often shows all processors of its machine, and stops who uses more than its share.
     """
     shares = []
-    for folder in _under(_own_groups(), "cpu", _CGROUP):
-        allowed, period = _quota(folder)
-        if allowed and period and allowed > 0:
-            shares.append(allowed / period)
+    for folder in _under(text_of(_OWN_GROUPS).splitlines(), "cpu", _CGROUP):
+        first = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        quota = text_of(folder / "cpu.max").split() or [text_of(folder / name) for name in first]
+        # Microseconds in so many; "max" or less than zero is no limit.
+        numbers = [int(text) for text in quota if text.isdecimal()]
+        if len(numbers) == 2 and all(numbers):
+            shares.append(numbers[0] / numbers[1])
     return min(shares, default=None)
 
 
-def _quota(folder: Path) -> tuple[int | None, int | None]:
-    """Microseconds of processor time in so many, by version 2 or 1."""
-    try:
-        allowed, period = (folder / "cpu.max").read_text("ascii").split()
-        return int(allowed), int(period)
-    except (OSError, ValueError):  # absent, or "max"
-        return _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+def _groups() -> list[tuple[int, int]]:
+    """What each control group that bounds this process allows, and what it leaves of that."""
+    found = []
+    for folder in _folders():
+        for limit_name, used_name, whole in _FILES:
+            limit, used = text_of(folder / limit_name), text_of(folder / used_name)
+            if limit.isdecimal() and used.isdecimal() and int(limit) < _UNLIMITED:
+                found.append((int(limit), int(limit) - int(used) + _file_cache(folder, whole)))
+    return found
 
 
 @cache
 def _folders() -> tuple[Path, ...]:
     """The folders of this process's control groups that limit memory, up to the root."""
-    limits = [limit for limit, _, _ in _FILES]
-    found = _under(_own_groups(), "memory", _CGROUP)
-    return tuple(folder for folder in found if any((folder / name).is_file() for name in limits))
-
-
-@cache
-def _own_groups() -> tuple[str, ...]:
-    """The control groups of this process, as the system lists them."""
-    try:
-        return tuple(Path("/proc/self/cgroup").read_text("utf-8").splitlines())
-    except OSError:
-        return ()
+    found = _under(text_of(_OWN_GROUPS).splitlines(), "memory", _CGROUP)
+    return tuple(each for each in found if any((each / name).is_file() for name, *_ in _FILES))
 
 
 def _under(groups: Iterable[str], controller: str, mounted: Path) -> tuple[Path, ...]:
@@ -209,22 +199,11 @@ def _under(groups: Iterable[str], controller: str, mounted: Path) -> tuple[Path,
     return tuple(dict.fromkeys(found))
 
 
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text("ascii"))
-    except (OSError, ValueError):  # absent, or "max"
-        return None
-
-
 def _file_cache(folder: Path, whole: str) -> int:
     """File pages that count as used but are given up on demand, mapped weights among them.
 
     `whole` is what the names begin with that count the groups below as well.
     """
     names = (f"{whole}inactive_file", f"{whole}active_file")
-    try:
-        lines = (folder / "memory.stat").read_text("ascii").splitlines()
-    except OSError:
-        return 0
-    pairs = (line.split() for line in lines)
+    pairs = map(str.split, text_of(folder / "memory.stat").splitlines())
     return sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] in names)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from localspec.engine.llama.devices import repacking_works
+from localspec.engine.llama import repacking_works
 
 PAST = 128
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)

@@ -23,8 +23,8 @@ from localspec.errors import HubOffline, LocalspecError
 from localspec.pairs import catalogue, folders, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.memory import outlook
-from localspec.pairs.memory.facts import facts
+from localspec.pairs.memory import placement
+from localspec.pairs.memory.need import facts
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import ModelSource
 from localspec.private import write_whole
@@ -50,7 +50,7 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
     target, draft = (_look_at(side, patience) for side in (entry.target, entry.draft))
     vocabulary.check(target.header, draft.header)
     sizes = [facts(side.header, side.more_bytes) for side in (target, draft)]
-    needed = outlook.counted(*sizes).needed
+    needed = placement.counted(*sizes).needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
         remarks.append(f"needs {formats.size(needed)}, more than its class of {entry.memory_gb} GB")

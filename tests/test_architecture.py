@@ -47,7 +47,7 @@ ONLY_IN = {
     "textual": ("ui",),
     "huggingface_hub": ("pairs/hub",),
     "llama_cpp": ("engine/llama",),
-    "jinja2": ("chat/rendering",),
+    "jinja2": ("chat/renderer_child",),
     "ctypes": ("engine/llama",),
 }
 
@@ -256,6 +256,18 @@ def test_control_a_library_outside_its_room_is_seen(file: str, line: str) -> Non
     package = line.split()[1].split(".", maxsplit=1)[0]
     assert strays(package, PACKAGE / file, line)
     assert not strays(package, PACKAGE / ONLY_IN[package][0] / "some.py", line)
+
+
+def test_the_first_frame_waits_for_no_import_that_it_does_without() -> None:
+    program = (
+        "import sys, localspec.cli.chat, localspec.process.client, localspec.ui.launch\n"
+        "print([m for m in ('markdown_it', 'pygments', 'psutil', 'tomllib', 'huggingface_hub',"
+        " 'httpx', 'localspec.pairs.catalogue', 'localspec.pairs.gguf') if m in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_help_imports_neither_llama_cpp_nor_textual_and_is_quick() -> None:

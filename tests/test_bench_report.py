@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from localspec.bench import files as output
 from localspec.bench.compare import compare, load
-from localspec.bench.output import files as output
-from localspec.bench.output.drawing import Drawing, Text
-from localspec.bench.output.files import document
-from localspec.bench.output.tables import csv as as_csv
-from localspec.bench.output.text import markdown, text
+from localspec.bench.files import document
+from localspec.bench.picture import Drawing
 from localspec.bench.result import Agreement, Interval, Parting, Report, Run, Shares
 from localspec.bench.runner import in_turn
 from localspec.bench.summarise import rows, shares, speedups
+from localspec.bench.tables import csv as as_csv
+from localspec.bench.tables import markdown, text
 from localspec.bench.verdict import verdict
 from localspec.engine.stats import Round
 from localspec.errors import LocalspecError, UsageError
@@ -289,10 +289,13 @@ def test_a_report_without_a_draft_can_be_drawn(tmp_path: Path) -> None:
 
 
 def test_every_printable_letter_is_painted_as_one_of_its_own() -> None:
-    letters = [chr(code) for code in range(33, 127)]
-    painted = {Drawing(20, 20, (Text(5, 15, each, 12, "#000000"),)).png() for each in letters}
+    letters, painted = [chr(code) for code in range(33, 127)], set()
+    for each in letters:
+        drawing = Drawing(20, 20)
+        drawing.text(5, 15, each, 12, "#000000")
+        painted.add(drawing.png())
     assert len(painted) == len(letters)
-    assert Drawing(20, 20, ()).png() not in painted
+    assert Drawing(20, 20).png() not in painted
 
 
 def test_paths_are_tried_before_and_left_as_they_were(tmp_path: Path) -> None:

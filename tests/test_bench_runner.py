@@ -13,12 +13,12 @@ import pytest
 
 from localspec.bench import benchmark
 from localspec.bench.benchmark import arms_of, bench
-from localspec.bench.output.files import document
-from localspec.bench.output.picture import draw
-from localspec.bench.output.text import text
+from localspec.bench.files import document
+from localspec.bench.picture import draw
 from localspec.bench.request import DEMO, BenchPrompt, BenchRequest, PromptSet, shipped
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Report
 from localspec.bench.runner import Runner, Step, part
+from localspec.bench.tables import text
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
@@ -144,7 +144,7 @@ def test_where_no_prompt_fits_that_is_all_there_is_to_report(session: Session) -
     assert report.runs == ()
     assert report.verdict[0].startswith("Nothing could be timed")
     assert "Verdict" in text(report, colour=False)
-    assert draw(report).shapes
+    assert b"</text>" in draw(report).svg()
 
 
 def test_stopping_while_costs_are_measured_at_the_end_loses_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import geometric_mean
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.simulator import Position, World, replay
 from localspec.bench.predict import Overhead, RoundCosts, outcomes, overhead, predictions
 from localspec.bench.result import Interval
-from localspec.bench.summarise import geometric_mean, interval
+from localspec.bench.summarise import interval
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.stats import Round
@@ -31,7 +32,7 @@ def test_the_value_lies_in_its_interval_and_is_the_mean_of_the_kinds_means(
     assert found.high is not None
     assert found.low <= found.value * (1 + 1e-9)
     assert found.value <= found.high * (1 + 1e-9)
-    means = [geometric_mean(values) or 0.0 for values in groups.values()]
+    means = [geometric_mean(values) for values in groups.values()]
     assert found.value == pytest.approx(geometric_mean(means))
 
 
@@ -61,7 +62,9 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
 def test_kinds_that_differ_do_not_widen_the_interval_over_all() -> None:
     found = interval({"a": [1.0, 1.01, 0.99], "b": [2.0, 2.02, 1.98]})
     assert found is not None
-    assert found.width < 0.03
+    assert found.low is not None
+    assert found.high is not None
+    assert (found.high - found.low) / found.value < 0.03
 
 
 def test_a_single_question_has_no_interval_and_nothing_has_no_value() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from localspec import machine
 from localspec.chat.drafting import Drafting
-from localspec.chat.meter import Meter
+from localspec.chat.figures import Meter
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
@@ -51,25 +52,23 @@ def test_the_speed_up_is_measured_over_answers_whatever_decides_the_length(gamma
     drafting = Drafting(ChatSettings(gamma=gamma), auto, able=True)
     for _ in range(3):
         assert drafting.speedup() is None
-        drafting.begin()
+        drafting.begin(follow_clock=True)
         for n in (0, 3, 3, 3, 3, 3):
             done = round_of(n, n, seconds=0.28 if n else 0.2, context=100)
             done = replace(done, draft_s=0.02 * n, total_s=done.total_s + 0.02 * n)
-            if gamma == "auto":
-                auto.observe(done)
-            drafting.add(done)
+            drafting.observe(done)
     found = drafting.speedup()
     assert found is not None
     assert found.low < found.estimate < found.high
     assert found.estimate == pytest.approx(4 * 0.2 / (0.28 + 3 * 0.02), rel=0.01)
-    drafting.begin()
+    drafting.begin(follow_clock=True)
     assert drafting.speedup() is None  # nothing stale
 
 
 def test_without_a_measurement_nothing_is_claimed() -> None:
     drafting = Drafting(ChatSettings(gamma=3), None, able=True)
-    drafting.begin()
-    drafting.add(round_of(3, 3, seconds=0.1))
+    drafting.begin(follow_clock=True)
+    drafting.observe(round_of(3, 3, seconds=0.1))
     assert drafting.speedup() is None
 
 
@@ -115,7 +114,7 @@ def test_the_strictest_of_nested_containers_of_both_versions_counts(
 
 
 def test_a_limit_on_the_address_space_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    vms = machine._process().memory_info().vms
+    vms = psutil.Process().memory_info().vms
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _which: (vms + 4096, -1))
     room = machine.address_space_left()
     assert room is not None

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.history import exchange, parameters, schema
+from localspec.chat.history import exchange, schema
+from localspec.chat.history.fields import settings_of
 from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.markdown import to_markdown
 from localspec.chat.history.record import Record
@@ -197,7 +198,7 @@ def seen(path: Path) -> tuple[list[LocalspecError], dict[str, list[str]]]:
 
 def used(stored: Stored) -> None:
     """What the screen does with a conversation."""
-    parameters.from_document(stored.header.parameters, ChatSettings())
+    settings_of(stored.header.parameters, ChatSettings())
     time.localtime(stored.header.updated)
     exchange.from_text(exchange.to_json(stored)) if stored.tree.nodes else None
     to_markdown(stored)

@@ -191,7 +191,7 @@ def test_what_the_system_does_not_say_is_left_out(
         for name in ("getloadavg", "sensors_battery"):
             monkeypatch.setattr(psutil, name, Nothing(error), raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda *_, **__: None)
-    monkeypatch.setattr(facts, "_text", lambda _path: "")
+    monkeypatch.setattr(machine, "text_of", lambda _path: "")
     monkeypatch.setattr(facts, "read_bandwidth", lambda *_: 1e9)
     seen = look()
     assert (seen.swap_used, seen.clock, seen.cores, seen.logical) == (0, None, 1, 1)
@@ -219,7 +219,7 @@ def test_a_battery_that_does_not_say_is_not_in_use(
 ) -> None:
     battery = SimpleNamespace(power_plugged=plugged)
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
-    assert facts._battery() is on_battery
+    assert facts._on_battery() is on_battery
 
 
 def test_makers_are_known_by_their_drivers() -> None:

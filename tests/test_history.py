@@ -22,8 +22,8 @@ import pytest
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, RoundText, Span, TurnEvent
-from localspec.chat.history import exchange, parameters, schema
-from localspec.chat.history.fields import pack, unpack
+from localspec.chat.history import exchange, schema
+from localspec.chat.history.fields import document_of, pack, settings_of, unpack
 from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.record import Record
 from localspec.chat.history.store import KEEP_DELETED_S, Store
@@ -100,7 +100,7 @@ def test_a_conversation_comes_back_whole(desk: Callable[[], Desk]) -> None:
     assert record.messages() == first.record.messages()
     assert record.header.pair == PAIR
     assert record.nodes()[1].figures == {"generated_tokens": 3}
-    back = parameters.from_document(record.header.parameters, ChatSettings())
+    back = settings_of(record.header.parameters, ChatSettings())
     assert back == SETTINGS
 
 
@@ -110,18 +110,18 @@ def test_all_parameters_survive_and_wrong_ones_are_left_out() -> None:
         system_prompt="x", sampling=sampling, accept=Accept.COUPLED, lenience=0.5, grammar="g",
         gamma=3, n_predict=9, stop=("a", "b"), repeatable=True,
     )  # fmt: skip
-    document = json.loads(json.dumps(parameters.to_document(settings), allow_nan=False))
-    assert parameters.from_document(document, ChatSettings()) == settings
+    document = json.loads(json.dumps(document_of(settings), allow_nan=False))
+    assert settings_of(document, ChatSettings()) == settings
     wrong = {
         "system_prompt": 3, "gamma": 1000, "accept": "no", "stop": "x", "n_predict": None,
         "lenience": "much", "repeatable": 1, "sampling": {"top_k": "many", "temperature": 0.2},
         "unknown": 1,
     }  # fmt: skip
-    assert parameters.from_document(wrong, settings) == replace(
+    assert settings_of(wrong, settings) == replace(
         settings, sampling=replace(sampling, temperature=0.2)
     )
     impossible = {"sampling": {"temperature": -1}}
-    assert parameters.from_document(impossible, settings).sampling == sampling
+    assert settings_of(impossible, settings).sampling == sampling
 
 
 def test_the_list_is_searched_by_words_and_their_beginnings(desk: Callable[[], Desk]) -> None:
@@ -564,7 +564,7 @@ def test_markdown_is_read_in_again_as_it_was_said(
     assert back.header.id != record.header.id
     for name in ("title", "pair", "parameters", "created"):
         assert getattr(back.header, name) == getattr(record.header, name)
-    assert parameters.from_document(back.header.parameters, ChatSettings()) == settings
+    assert settings_of(back.header.parameters, ChatSettings()) == settings
 
 
 def test_markdown_that_somebody_has_changed_is_read_as_it_is_now(desk: Callable[[], Desk]) -> None:
@@ -627,7 +627,7 @@ def test_figures_and_times_that_cannot_be_are_left_out(
 
 @pytest.mark.parametrize("gamma", [3.0, True, 64, "3", None])
 def test_a_draft_length_that_is_none_is_left_out(gamma: object) -> None:
-    assert parameters.from_document({"gamma": gamma}, ChatSettings(gamma=5)).gamma == 5
+    assert settings_of({"gamma": gamma}, ChatSettings(gamma=5)).gamma == 5
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")

@@ -13,9 +13,15 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama import Context, ContextOptions, Model, cores, default_threads
+from localspec.engine.llama import (
+    Context,
+    ContextOptions,
+    Model,
+    cores,
+    default_threads,
+    repacking_works,
+)
 from localspec.engine.llama.context import common_prefix
-from localspec.engine.llama.devices import repacking_works
 from localspec.errors import Cancelled, EngineError, ModelFileError, ModelLoadError
 
 from .support.gguf_models import write_other_vocabulary

@@ -23,13 +23,15 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.copying import Copying
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
+from localspec.engine.length.stopping import FixedPlan, Plan, Situation, StoppingPlan
+from localspec.engine.lookup import Lookup
 from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
-from localspec.engine.stats import DRAFT, FinishReason, Round
+from localspec.engine.stats import DRAFT, LOOKUP, FinishReason, Round
 from localspec.engine.verify import (
     Draft,
     LossyRule,
@@ -351,10 +353,64 @@ def cut_what_is_firm(world: World, noise: Noise) -> Draft:
     return sampled_then_copied(world, noise, firm=False)
 
 
+LOOPING = (0, 1, 2, 1, 0, 2, 0, 1, 2)
+"""A prompt after which lookup finds something to copy: 1, 0, 2, ..."""
+
+
+def copied(world: World, drafted: Tokens = ()) -> Tokens:
+    """What lookup would copy behind a prompt of `LOOPING` and `drafted`."""
+    lookup = Lookup(64, lambda _: False)
+    lookup.begin(LOOPING)
+    return lookup.guess(LOOPING, drafted, world.gamma - len(drafted)).tokens
+
+
+def chosen_by_q(world: World, noise: Noise) -> Draft:
+    """Look at q before anything is drawn: a sampled draft, or a copied one."""
+    return fixed(world, noise) if world.q(()).probs.max() < 0.6 else Draft(copied(world))
+
+
+def copied_on(world: World, noise: Noise) -> Draft:
+    """Horizontal: lookup goes on where the model stops."""
+    model = _sampled(world, noise, after=lambda prob: prob < 0.45)
+    draft = replace(model, firm=len(model.tokens))
+    return draft.followed_by(copied(world, draft.tokens))
+
+
+def read_by_the_model(world: World, noise: Noise, *, mismatch: bool = True) -> Draft:
+    """Vertical: the model draws along a copied path; its first other token is the last one."""
+    path = copied(world)
+    tokens: Tokens = ()
+    for token in path:
+        drawn = noise.pick(world.q(tokens), len(PROMPT) + len(tokens))
+        if drawn == token or mismatch:
+            tokens = (*tokens, drawn)
+        if drawn != token:
+            break
+    return Draft(tokens, tuple(world.q(tokens[:i]) for i in range(len(tokens))))
+
+
+def mismatch_dropped(world: World, noise: Noise) -> Draft:
+    """Vertical without the model's other token: biased under token and block."""
+    return read_by_the_model(world, noise, mismatch=False)
+
+
+def only_if_both_agree(world: World, noise: Noise) -> Draft:
+    """A sampled draft, submitted where lookup says the same: biased under token and block."""
+    draft = fixed(world, noise)
+    return draft if draft.tokens == copied(world)[: len(draft.tokens)] else Draft(())
+
+
+def copied_instead(world: World, noise: Noise) -> Draft:
+    """A sampled token thrown away for the one that lookup has: biased under token and block."""
+    draft = _sampled(world, noise, after=lambda _: True)
+    return draft if draft.q and draft.q[0].prob(draft.tokens[0]) > 0.4 else Draft(copied(world)[:1])
+
+
 SAMPLED = (
     *(fixed, stop_before, stop_after, stop_by_coin, stop_by_value, nothing),
-    sampled_then_copied,
+    *(sampled_then_copied, chosen_by_q, copied_on, read_by_the_model),
 )
+BIASED_COPIES: tuple[Policy, ...] = (mismatch_dropped, only_if_both_agree, copied_instead)
 POINTS = (argmax, argmax_best_prefix)
 RULES: dict[str, tuple[Rule, type[Branching]]] = {
     "match": (match_rule, Branching),
@@ -459,6 +515,7 @@ def test_every_policy_is_lossless(chain: str, rule: str) -> None:
     policies: tuple[Policy, ...] = SAMPLED + POINTS
     if rule in ("match", "coupled"):  # which are lossless for any proposal
         policies += (discarding, cut_at_grammar, argmax_with_q, drawn_from_another_q)
+        policies += BIASED_COPIES
     assert len(CHAINS[chain].truth()) > 4 or chain == "greedy"
     for policy in policies:
         off = distance(CHAINS[chain], policy, function, noise)
@@ -643,7 +700,9 @@ class Stopping:
 END = 0  # where the world has an end of generation
 
 
-def world_engine(world: World, *, ends: bool = False, extra: int = 0) -> Engine:
+def world_engine(
+    world: World, *, ends: bool = False, extra: int = 0, model: bool = True, lookup: bool = False
+) -> Engine:
     """The production engine over the world.
 
     The draft may have `extra` ids that the target lacks, and likes them.
@@ -658,22 +717,24 @@ def world_engine(world: World, *, ends: bool = False, extra: int = 0) -> Engine:
     draft = StubContext(drafts, StubModel(V + extra, ending))
     for context in (target, draft):
         context.cancel = None
-    return Engine(target, ModelDrafter(draft, V))  # type: ignore[arg-type]
+    drafters = [ModelDrafter(draft, V)] if model else []  # type: ignore[arg-type]
+    copier = Lookup(64, target.model.is_end) if lookup else None
+    return Engine(target, *drafters, lookup=copier)  # type: ignore[arg-type]
 
 
-def engine_round(
-    world: World, accept: Accept, policy: GammaPolicy, *, ends: bool = False, extra: int = 0
-) -> Tokens:
-    """What the first speculative round of the production engine emits."""
-    engine = world_engine(world, ends=ends, extra=extra)
+def engine_round(world: World, accept: Accept, policy: GammaPolicy, **how: Any) -> Round:
+    """The first speculative round of the production engine."""
+    engine = world_engine(world, **how)
     list(engine.prefill(PROMPT, Cancel()))
     settings = GenerateSettings(
-        sampling=world.params, accept=accept, constraint=NoRepeat() if world.grammar else None
+        sampling=world.params,
+        accept=accept,
+        constraint=NoRepeat() if world.grammar else None,
+        n_predict=world.gamma + 1,
     )
     generation = engine._begin(list(PROMPT), settings, Cancel())
     generation.first = False
-    done = engine._round(generation, policy)
-    return (*done.tokens, END) if done.finish is FinishReason.STOP else done.tokens
+    return engine._round(generation, policy)
 
 
 def engine_distance(
@@ -681,9 +742,7 @@ def engine_distance(
     accept: Accept,
     policy: GammaPolicy,
     monkeypatch: pytest.MonkeyPatch,
-    *,
-    ends: bool = False,
-    extra: int = 0,
+    **how: Any,
 ) -> tuple[float, set[int]]:
     """The distance to the target's distribution, and how many tokens the rounds emitted."""
     kind = CoupledBranching if accept is Accept.COUPLED else Branching
@@ -693,7 +752,8 @@ def engine_distance(
     def program(noise: Noise) -> Tokens:
         monkeypatch.setattr(acceptance, "StreamNoise", lambda _seed: noise)
         monkeypatch.setattr(acceptance, "CounterNoise", lambda _seed: noise)
-        emitted = engine_round(world, accept, policy, ends=ends, extra=extra)
+        done = engine_round(world, accept, policy, **how)
+        emitted = (*done.tokens, END) if done.finish is FinishReason.STOP else done.tokens
         lengths.add(len(emitted))
         while isinstance(noise, CoupledBranching) and len(emitted) <= world.gamma:
             emitted = (*emitted, noise.pick(world.p(emitted), len(PROMPT) + len(emitted)))
@@ -734,24 +794,25 @@ def generation_distance(
     accept: Accept,
     make: Callable[[], GammaPolicy],
     monkeypatch: pytest.MonkeyPatch,
-) -> tuple[float, set[tuple[int, ...]]]:
+    **how: Any,
+) -> tuple[float, set[tuple[str, ...]]]:
     """The same for a whole generation, rounds that learn from those before them included.
 
     Not for the coupled rule: more than two draws share a position there.
     """
     joint: defaultdict[Tokens, float] = defaultdict(float)
-    drafted = set()
+    drafted: set[tuple[str, ...]] = set()
 
     def program(noise: Noise) -> Tokens:
         monkeypatch.setattr(acceptance, "StreamNoise", lambda _seed: noise)
         monkeypatch.setattr(generate, "perf_counter", itertools.count().__next__)
-        engine = world_engine(world)
+        engine = world_engine(world, **how)
         list(engine.prefill(PROMPT, Cancel()))
         settings = GenerateSettings(
             sampling=world.params, accept=accept, n_predict=world.gamma + 1, repeatable=True
         )
         rounds = list(engine.generate(PROMPT, settings, make(), Cancel()))
-        drafted.add(tuple(done.drafted for done in rounds))
+        drafted.add(tuple(f"{done.drafted - done.copied}+{done.copied}" for done in rounds))
         return tuple(token for done in rounds for token in done.tokens)
 
     for emitted, weight in branches(program, Branching):
@@ -766,8 +827,97 @@ def test_a_generation_under_the_default_policy_is_lossless(
     for chain in ("unsure", "penalties"):
         off, drafted = generation_distance(CHAINS[chain], accept, automatic, monkeypatch)
         assert off < EXACT
-        assert any(sum(lengths) > 1 for lengths in drafted)
+        assert any({"2+0", "3+0"} & {*lengths} for lengths in drafted)
         assert len(drafted) > 2
+
+
+# ---------------------------------------------------------------- copied tokens
+
+
+def copying(*, length: int = 0, rate: float = 1.05) -> GammaPolicy:
+    """Copy `length` tokens; with 0 let lookup go on where the model stops."""
+
+    class Policy(Stopping):
+        def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
+            if length:
+                return FixedPlan(min(length, len(situation.copies)), LOOKUP)
+            prices = Copying(Calibration(), self._times, rate, rate)
+            return StoppingPlan(Calibration(), self._times, 0.05, self._rate, copying=prices)
+
+    return Policy(rate)
+
+
+COPYING: dict[str, tuple[bool, GammaPolicy]] = {
+    "lookup alone": (False, FixedGamma(3)),
+    "lookup alone, cut": (False, copying(length=2)),
+    "lookup beside a model": (True, copying(length=3)),
+    "lookup goes on": (True, copying()),
+    "lookup goes on, early": (True, copying(rate=1.6)),
+}
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("policy", COPYING)
+@pytest.mark.parametrize("chain", ["unsure", "filtered", "penalties", "grammar, p zero"])
+def test_the_engines_round_is_lossless_with_lookup(
+    chain: str, policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PROMPT", LOOPING)
+    model, plans = COPYING[policy]
+    world = replace(CHAINS[chain])  # rows that know another prompt are not for this one
+    off, lengths = engine_distance(world, accept, plans, monkeypatch, model=model, lookup=True)
+    assert off < EXACT
+    assert len(lengths) > 1 or chain == "filtered"  # where what is copied is filtered out
+
+
+@pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize("model", [False, True])
+def test_a_generation_that_chooses_its_drafters_is_lossless(
+    accept: Accept, model: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PROMPT", LOOPING)
+    how = "auto" if model else "alone"
+    for chain in ("unsure", "penalties"):
+        world = replace(CHAINS[chain])
+        off, drafted = generation_distance(
+            world, accept, CHOOSING[how], monkeypatch, model=model, lookup=True
+        )
+        assert off < EXACT
+        parts = {part for rounds in drafted for part in rounds}
+        assert {"0+1", "0+2", "0+3"} & parts
+        assert bool({"1+0", "2+0", "3+0"} & parts) == model
+
+
+def choosing(*, model: bool = True) -> AutoGamma:
+    target = {0: {n: 1.0 + 0.25 * (n - 1) for n in range(1, 6)}}
+    return AutoGamma(Costs(target, {DRAFT: {0: {1: 0.02}}} if model else {}))
+
+
+CHOOSING = {"auto": choosing, "alone": lambda: choosing(model=False)}
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_copied_tokens_that_count_as_drawn_are_caught(
+    accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lookup adds to a sampled draft was not drawn from the model's q."""
+
+    def claimed(self: Draft, tail: Tokens) -> Draft:
+        tokens = (*self.tokens, *tail)
+        along = (world.q(tokens[:i]) for i in range(len(tokens)))
+        return Draft(tokens, tuple(along), self.firm)
+
+    monkeypatch.setitem(globals(), "PROMPT", LOOPING)
+    world = replace(CHAINS["unsure"])
+    monkeypatch.setattr(Draft, "followed_by", claimed)
+    off, _ = engine_distance(world, accept, copying(), monkeypatch, lookup=True)
+    assert off > CAUGHT
+
+
+@pytest.mark.parametrize("policy", BIASED_COPIES)
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_biased_ways_to_combine_are_caught(rule: str, policy: Policy) -> None:
+    assert distance(CHAINS["unsure"], policy, RULES[rule][0]) > CAUGHT
 
 
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])

@@ -16,9 +16,8 @@ import pytest
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.planning import facts_of
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.memory.facts import ModelFacts, facts
 from localspec.pairs.memory.free import Device, Free
-from localspec.pairs.memory.need import Setup, need
+from localspec.pairs.memory.need import ModelFacts, Setup, facts, need
 from localspec.pairs.memory.placement import PROGRAM, MemoryPlan, Wishes, plan
 
 from .support import ggufs

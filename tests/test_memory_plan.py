@@ -23,16 +23,17 @@ from localspec.loading import planning
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.memory import outlook
-from localspec.pairs.memory.facts import ModelFacts, facts
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
-from localspec.pairs.memory.need import Setup, need
+from localspec.pairs.memory.need import ModelFacts, Setup, facts, need
 from localspec.pairs.memory.placement import (
     DEFAULT_CTX,
     PROGRAM,
     MemoryPlan,
     Wishes,
+    counted,
+    look,
     plan,
+    unread,
 )
 from models import enlarge
 
@@ -361,7 +362,7 @@ def test_a_draft_as_large_as_the_target_is_said_to_cost_too_much() -> None:
 def test_the_verdict_for_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.machine.available", lambda: 1_300)
     monkeypatch.setattr("localspec.machine.total", lambda: 2_500)
-    found = [outlook.unread(n_bytes).verdict for n_bytes in (1000, 2000, 3000)]
+    found = [unread(n_bytes).verdict for n_bytes in (1000, 2000, 3000)]
     assert found == ["fits", "tight", "too large"]
 
 
@@ -378,13 +379,13 @@ def test_the_verdict_is_the_plans(
     monkeypatch: pytest.MonkeyPatch, free: Free, verdict: str
 ) -> None:
     monkeypatch.setattr("localspec.machine.total", lambda: 30 * GB)
-    found = outlook.look(model(), SMALL, free)
+    found = look(model(), SMALL, free)
     assert found.fit.verdict == verdict
     assert found.plan is not None
     assert bool(found.plan.from_disk) == (verdict != "fits")
     assert (found.fit.needed <= found.fit.available) == (verdict == "fits")
     monkeypatch.setattr("localspec.machine.total", lambda: free.ram)
-    again = outlook.look(model(), SMALL, free).fit.verdict
+    again = look(model(), SMALL, free).fit.verdict
     assert again == ("fits" if verdict == "fits" else "too large")
 
 
@@ -392,8 +393,8 @@ def test_lists_count_with_no_more_context_than_was_trained_for() -> None:
     data = ggufs.model(n_bytes=64_000)
     header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
     sizes = facts(header)
-    assert outlook.counted(sizes, None) == outlook.look(sizes, None, n_ctx=2048).fit
-    assert outlook.counted(sizes, None).needed < outlook.look(sizes, None, n_ctx=4096).fit.needed
+    assert counted(sizes, None) == look(sizes, None, n_ctx=2048).fit
+    assert counted(sizes, None).needed < look(sizes, None, n_ctx=4096).fit.needed
 
 
 def test_later_parts_of_a_split_model_are_counted() -> None:
@@ -401,7 +402,7 @@ def test_later_parts_of_a_split_model_are_counted() -> None:
     header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
     one = need(facts(header), Setup(n_ctx=100)).total
     assert need(facts(header, 1000), Setup(n_ctx=100)).total == one + 1000
-    both = outlook.look(facts(header), facts(header), n_ctx=100).fit
+    both = look(facts(header), facts(header), n_ctx=100).fit
     assert both.needed == 2 * one + PROGRAM
 
 

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.engine.llama import add_servers, backends, rpc
+from localspec.engine.llama import add_servers, backends, hardware
 from localspec.errors import EngineError, UsageError
 
-GOOD = (28).to_bytes(8, "little") + bytes([rpc._PROTOCOL, 0, 0, 0]) + bytes(24)
-OLD = (28).to_bytes(8, "little") + bytes([rpc._PROTOCOL - 1, 0, 0, 0]) + bytes(24)
+GOOD = (28).to_bytes(8, "little") + bytes([hardware._PROTOCOL, 0, 0, 0]) + bytes(24)
+OLD = (28).to_bytes(8, "little") + bytes([hardware._PROTOCOL - 1, 0, 0, 0]) + bytes(24)
 ADD = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 
 needs_no_backend = pytest.mark.skipif("RPC" in backends(), reason="this build has the RPC backend")
@@ -34,9 +34,9 @@ def server(reply: bytes) -> Iterator[str]:
             connection, _ = listening.accept()
             with connection:
                 hello = b""
-                while len(hello) < len(rpc._HELLO):
+                while len(hello) < len(hardware._HELLO):
                     hello += connection.recv(64)
-                assert hello == rpc._HELLO
+                assert hello == hardware._HELLO
                 connection.sendall(reply)
 
         thread = threading.Thread(target=serve, daemon=True)
@@ -60,12 +60,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch, registered: int | None) -> list[ob
         reg_get_proc_address=lambda _backend, _name: ctypes.cast(function, ctypes.c_void_p).value,
         register=called.append,
     )
-    monkeypatch.setattr(rpc, "ggml", lambda: library)
+    monkeypatch.setattr(hardware, "ggml", lambda: library)
     return called
 
 
 def test_without_servers_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "ggml", None)
+    monkeypatch.setattr(hardware, "ggml", None)
     add_servers(())
 
 

@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from localspec.chat.figures import gamma_words, lossy_words
 from localspec.chat.settings import ChatSettings
-from localspec.chat.wording import gamma_words, lossy_words
 from localspec.cli.options import shared_options
 from localspec.cli.run import command as run_command
 from localspec.engine.acceptance import Accept

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from localspec.chat.load_record import LoadRecord
-from localspec.chat.pair import LoadedPair
+from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.cli.app import cli
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.compare import answer_twice
 from localspec.chat.conversation import Message, Role
+from localspec.chat.session import answer_twice
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import GenerationStats
 from localspec.errors import PromptTooLong

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from textual.content import Content
 
-from localspec.chat.figures import Figures
+from localspec.chat.figures import Figures, gamma_words
 from localspec.chat.settings import ChatSettings
-from localspec.chat.wording import gamma_words
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import (
     DeviceMemory,

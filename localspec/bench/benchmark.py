@@ -6,12 +6,12 @@ import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
-from localspec.bench.request import BenchPrompt, BenchRequest
+from localspec.bench.request import BenchRequest
 from localspec.bench.result import OFF, Agreement, ArmReport, Report, Run, SweepPoint
 from localspec.bench.runner import Arm, BenchOutcome, Runner, Step
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
@@ -31,6 +31,9 @@ from localspec.safe_text import one_line
 _WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
 ON = "on"
+
+Points = Mapping[int, float]
+"""Seconds by the number of tokens of a decode."""
 
 
 def bench_pair(
@@ -95,7 +98,9 @@ def bench(
     common = request.settings(sessions[0].pair.target.model.end_tokens)
     runner = Runner(arms, common, cancel, deadline=request.deadline, progress=asking)
     progress("Warming up", None)
-    runner.warm_up(_middling(request.prompts.prompts))
+    # Costs are measured behind what it leaves in the caches.
+    by_length = sorted(request.prompts.prompts, key=lambda prompt: len(prompt.text))
+    runner.warm_up(by_length[len(by_length) // 2])
     progress("Measuring what decodes cost", None)
     points = _points(sessions[0], cancel)
     outcome = runner.run(request.prompts.prompts, request.repeats)
@@ -103,7 +108,8 @@ def bench(
         cancel.check()
     if not outcome.ended:
         with suppress(Cancelled):  # all is done but this
-            points = points.least(_points(sessions[0], cancel))  # a machine has better moments
+            again = _points(sessions[0], cancel)  # a machine has better moments
+            points = _lesser(points[0], again[0]), _lesser(points[1], again[1])
     report = _report(sessions, arms, request, outcome, points=points, where=where)
     return replace(report, verdict=verdict(report))
 
@@ -135,40 +141,23 @@ def _names(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _middling(prompts: Sequence[BenchPrompt]) -> BenchPrompt:
-    """A prompt of middling length, for the warm-up and the depth at which costs are measured."""
-    return sorted(prompts, key=lambda prompt: len(prompt.text))[len(prompts) // 2]
-
-
-@dataclass(frozen=True, slots=True)
-class _Points:
-    """Seconds by the number of tokens of a decode; empty where nothing could be measured."""
-
-    target: Mapping[int, float]
-    draft: Mapping[int, float]
-
-    def least(self, other: _Points) -> _Points:
-        """The lesser of two measurements, size by size: disturbances only make a decode longer."""
-        return _Points(_lesser(self.target, other.target), _lesser(self.draft, other.draft))
-
-
-def _lesser(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
+def _lesser(a: Points, b: Points) -> Points:
+    """The lesser of two measurements, size by size: disturbances only make a decode longer."""
     return {n: min(points[n] for points in (a, b) if n in points) for n in sorted({*a, *b})}
 
 
-def _points(session: Session, cancel: Cancel) -> _Points:
-    """Time both models behind what the warm-up left in their caches."""
+def _points(session: Session, cancel: Cancel) -> tuple[Points, Points]:
+    """Time target and draft; empty where nothing can be measured."""
     target, draft = session.pair.target, session.pair.draft
     if not target.can_truncate:
-        return _Points({}, {})
+        return {}, {}
     target.watch(cancel)
     twice = (*TARGET_SIZES, *TARGET_SIZES)
     of_target = measure(target, twice, budget=_TARGET_BUDGET, passes=len(twice)).points
     if draft is None:
-        return _Points(of_target, {})
+        return of_target, {}
     draft.watch(cancel)
-    of_draft = measure(draft, DRAFT_SIZES, budget=_DRAFT_BUDGET, one_row=True).points
-    return _Points(of_target, of_draft)
+    return of_target, measure(draft, DRAFT_SIZES, budget=_DRAFT_BUDGET, one_row=True).points
 
 
 def _report(
@@ -177,25 +166,24 @@ def _report(
     request: BenchRequest,
     outcome: BenchOutcome,
     *,
-    points: _Points,
+    points: tuple[Points, Points],
     where: Mapping[str, Any],
 ) -> Report:
-    runs = outcome.runs
-    reports = tuple(_arm(arm, runs) for arm in arms)
-    partings = tuple(outcome.partings)
+    runs, partings = outcome.runs, outcome.partings
+    reports = [_arm(arm, runs) for arm in arms]
     return Report(
         environment=where,
         settings=request.document(),
         draft_note=sessions[0].speculation_note or ("gamma is 0" if request.gamma == 0 else ""),
-        arms=reports,
-        curve=curve(points.target, runs),
-        draft_step_s=points.draft.get(1),
-        sweep=_sweep(arms, reports, runs, points),
+        arms=tuple(reports),
+        curve=curve(points[0], runs),
+        draft_step_s=points[1].get(1),
+        sweep=_sweep(arms, reports, runs, *points),
         agreement=Agreement(
             outcome.compared,
             outcome.compared - len(partings),
             greedy=request.temperature <= 0,
-            partings=partings,
+            partings=tuple(partings),
         ),
         prompts=len(request.prompts.prompts),
         too_long=tuple(outcome.too_long),
@@ -227,25 +215,21 @@ def _model(context: Context) -> dict[str, Any]:
     """A model's name and what tells its file from others."""
     path = context.model.path
     size = path.stat().st_size
-    whole = size <= _WHOLE
     with path.open("rb") as file:
-        if whole:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if size <= _WHOLE:
+            kind, digest = "sha256", hashlib.file_digest(file, "sha256")
         else:
-            digest = hashlib.sha256(file.read(_FIRST)).hexdigest()
-    return {
-        "name": one_line(context.model.name, 80),
-        "file_bytes": size,
-        "sha256" if whole else "sha256_of_first_mebibyte": digest,
-    }
+            kind, digest = "sha256_of_first_mebibyte", hashlib.sha256(file.read(_FIRST))
+    name = one_line(context.model.name, 80)
+    return {"name": name, "file_bytes": size, kind: digest.hexdigest()}
 
 
 def _arm(arm: Arm, runs: Sequence[Run]) -> ArmReport:
     kinds, overall = rows(runs, arm.name)
-    name = arm.session.draft_name if arm.gamma != 0 else None
+    draft = arm.session.draft_name if arm.gamma != 0 else None
     return ArmReport(
         name=arm.name,
-        draft=one_line(name, 80) if name else None,
+        draft=one_line(draft, 80) if draft else None,
         gamma=str(arm.gamma),
         swept=arm.swept,
         kinds=kinds,
@@ -254,26 +238,36 @@ def _arm(arm: Arm, runs: Sequence[Run]) -> ArmReport:
 
 
 def _sweep(
-    arms: Sequence[Arm], reports: Sequence[ArmReport], runs: Sequence[Run], measured: _Points
+    arms: Sequence[Arm],
+    reports: Sequence[ArmReport],
+    runs: Sequence[Run],
+    target: Points,
+    draft: Points,
 ) -> tuple[SweepPoint, ...]:
     """What the costs and the acceptance promise, beside what was measured at that length."""
-    if 1 not in measured.target or 1 not in measured.draft or not runs or len(arms) < 2:
+    if 1 not in target or 1 not in draft or not runs or len(arms) < 2:
         return ()
     first = [arm for arm in arms if arm.gamma != 0 and arm.session is arms[1].session]
     # A fixed length meets every position, a long one leaves out the fewest bonus tokens; `auto`
     # drafts where it is easy.
     fixed = {arm.gamma: arm.name for arm in first if arm.gamma != "auto"}
-    telling = set(fixed.values()) or {arm.name for arm in first}
-    drafting = _rounds(runs, telling)
+    drafting = _rounds(runs, set(fixed.values()) or {arm.name for arm in first})
     seen = _rounds(runs, {fixed[max(fixed)]}) if fixed else drafting
-    costs = _costs(measured, _rounds(runs, {OFF}), drafting)
-    names = {OFF, *(arm.name for arm in first)}
-    by_length = {
-        arm.gamma: report for arm, report in zip(arms, reports, strict=True) if arm.name in names
+    plain = _rounds(runs, {OFF})
+    # A machine is never as fast for minutes as in its best moment, which is what was measured.
+    usual = middle([done.verify_s for done in plain])
+    slower = usual / target[1] if usual else 1.0
+    costs = RoundCosts(
+        Curve({n: slower * seconds for n, seconds in target.items()}),
+        Curve({n: slower * seconds for n, seconds in draft.items()}),
+        overhead([*plain, *drafting]),
+    )
+    ran = {0: reports[0]} | {
+        arm.gamma: report for arm, report in zip(arms, reports, strict=True) if arm in first
     }
     points = []
     for expected in predictions(costs, seen):
-        report = by_length.get(expected.gamma)
+        report = ran.get(expected.gamma)
         speed = speed_over_all(run for run in runs if report is not None and run.arm == report.name)
         points.append(SweepPoint(expected, speed, report.overall.speedup if report else None))
     return tuple(points)
@@ -282,17 +276,3 @@ def _sweep(
 def _rounds(runs: Sequence[Run], names: set[str]) -> list[Round]:
     """All rounds of these settings but the first of each answer, which never drafts."""
     return [done for run in runs if run.arm in names for done in run.stats.rounds[1:]]
-
-
-def _costs(points: _Points, plain: Sequence[Round], drafting: Sequence[Round]) -> RoundCosts:
-    """The measured costs, scaled so that T(1) is what plain decoding showed in the runs.
-
-    A machine is never as fast for minutes as in its best moment, which is what was measured.
-    """
-    seen = middle([done.verify_s for done in plain])
-    slower = seen / points.target[1] if seen else 1.0
-    return RoundCosts(
-        Curve({n: slower * seconds for n, seconds in points.target.items()}),
-        Curve({n: slower * seconds for n, seconds in points.draft.items()}),
-        overhead([*plain, *drafting]),
-    )

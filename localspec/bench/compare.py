@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -107,24 +107,23 @@ def _speeds(document: Mapping[str, Any]) -> dict[str, Speeds]:
     return {arm: {at: median(each) for at, each in cells.items()} for arm, cells in found.items()}
 
 
-def _changes(arm: str, before: dict[str, Speeds], after: dict[str, Speeds]) -> list[ReportChange]:
+def _changes(
+    arm: str, before: dict[str, Speeds], after: dict[str, Speeds]
+) -> Iterator[ReportChange]:
     speeds: dict[str, list[float]] = {}
     gains: dict[str, list[float]] = {}
-    common = [at for at in before[arm] if at in after[arm]]
-    for at in common:
+    for at in (at for at in before[arm] if at in after[arm]):
         ratio = after[arm][at] / before[arm][at]
         speeds.setdefault(at[0], []).append(ratio)
-        plain = (before.get(OFF, {}).get(at), after.get(OFF, {}).get(at))
-        if arm != OFF and plain[0] and plain[1]:
-            gains.setdefault(at[0], []).append(ratio * plain[0] / plain[1])
+        old, new = (each.get(OFF, {}).get(at) for each in (before, after))
+        if arm != OFF and old and new:
+            gains.setdefault(at[0], []).append(ratio * old / new)
     rows = [(kind, {kind: values}, {kind: gains.get(kind, [])}) for kind, values in speeds.items()]
     if len(rows) > 1:
         rows.append((ALL, speeds, gains))
-    return [
-        ReportChange(arm, kind, speed, interval(gain))
-        for kind, speed_of, gain in rows
-        if (speed := interval(speed_of)) is not None
-    ]
+    for kind, speed_of, gain in rows:
+        if speed := interval(speed_of):
+            yield ReportChange(arm, kind, speed, interval(gain))
 
 
 def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:

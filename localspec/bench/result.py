@@ -5,13 +5,13 @@ Times are in seconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
-from localspec import formats
 from localspec.engine.stats import GenerationStats
+from localspec.formats import times
 
 FORMAT = 1
 INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
@@ -100,27 +100,12 @@ class Interval:
         """Whether all of the interval lies below 1."""
         return self.high is not None and self.high < 1
 
-    @property
-    def width(self) -> float:
-        """The interval's width as a share of the value; infinite where there is none."""
-        if self.low is None or self.high is None:
-            return math.inf
-        return (self.high - self.low) / self.value
-
     def __str__(self) -> str:
         """``1.62x (1.50 to 1.75)``."""
-        said = formats.times(self.value)
+        said = times(self.value)
         if self.low is None or self.high is None:
             return said
         return f"{said} ({self.low:.2f} to {self.high:.2f})"
-
-    @property
-    def sentence(self) -> str:
-        """``1.62x as fast over all (95 % interval 1.50 to 1.75)``."""
-        said = f"{formats.times(self.value)} as fast over all"
-        if self.low is None or self.high is None:
-            return said
-        return f"{said} (95 % interval {self.low:.2f} to {self.high:.2f})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +265,8 @@ class Report:
             tokens to time.
         ended: `INTERRUPTED` or `OUT_OF_TIME`; empty where everything was asked as often as wanted.
         peak_memory_bytes: of the process and its accelerators.
-        runs: every run.
         verdict: what all this means, a sentence each.
+        runs: every run.
     """
 
     environment: Mapping[str, Any]
@@ -297,8 +282,8 @@ class Report:
     too_short: tuple[str, ...]
     ended: str
     peak_memory_bytes: int
-    runs: tuple[Run, ...] = ()
     verdict: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
 
     @property
     def off(self) -> ArmReport:
@@ -313,14 +298,10 @@ class Report:
     @property
     def best(self) -> ArmReport | None:
         """The fastest of those; None without a draft, or where nothing was timed."""
-        timed = [arm for arm in self.on if arm.overall.speedup is not None]
-        return max(timed, key=_speedup, default=None)
+        timed = [(found.value, arm) for arm in self.on if (found := arm.overall.speedup)]
+        return max(timed, key=itemgetter(0), default=(0.0, None))[1]
 
     @property
     def step(self) -> float | None:
         """Seconds of T(1)."""
         return next((p.seconds for p in self.curve if p.n == 1), None)
-
-
-def _speedup(arm: ArmReport) -> float:
-    return arm.overall.speedup.value if arm.overall.speedup else 0.0

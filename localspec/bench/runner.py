@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
-from itertools import takewhile
+from dataclasses import dataclass, field, replace
+from itertools import product
 from time import perf_counter
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
+from localspec.engine.llama.context import common_prefix
 from localspec.engine.stats import FinishReason
 from localspec.errors import Cancelled, PromptTooLong
 
@@ -78,8 +79,8 @@ class BenchOutcome:
         runs: in the order in which they were made.
         partings: where answers with and without speculation part.
         compared: how many pairs of answers were compared.
-        too_long: names of prompts that do not fit in the context.
-        ended: why it ended early; empty if it did not.
+        too_long: questions that do not fit into the context.
+        ended: `INTERRUPTED` or `OUT_OF_TIME` if it ended early; empty if it did not.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -87,6 +88,10 @@ class BenchOutcome:
     compared: int = 0
     too_long: list[str] = field(default_factory=list)
     ended: str = ""
+
+
+class _OutOfTimeError(Exception):
+    """The deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,6 @@ class Runner:
     arms: Sequence[Arm]
     settings: ChatSettings
     cancel: Cancel
-    _: KW_ONLY
     deadline: float | None = None
     progress: Callable[[Step], None] = lambda _step: None
     clock: Callable[[], float] = perf_counter
@@ -120,59 +124,47 @@ class Runner:
         short = replace(self.settings, n_predict=WARM_UP_TOKENS)
         for arm in self.arms:
             with suppress(PromptTooLong):
-                self._answer(arm, prompt, 0, short)
+                self._answer(arm, prompt, 0, short, BenchOutcome())
 
     def run(self, prompts: Sequence[BenchPrompt], repeats: int) -> BenchOutcome:
         """Ask everything `repeats` times, or until it is stopped."""
-        outcome = BenchOutcome()
-        begun, turn, total = self.clock(), 0, len(prompts) * repeats
-        for repeat in range(repeats):
-            for prompt in prompts:
-                if self._late(outcome):
-                    outcome.ended = OUT_OF_TIME
-                    return outcome
+        outcome, begun, total = BenchOutcome(), self.clock(), len(prompts) * repeats
+        try:
+            for turn, (repeat, prompt) in enumerate(product(range(repeats), prompts)):
+                self._check_time(outcome)
                 if prompt.name not in outcome.too_long:
                     self.progress(Step(prompt, turn, total, self._left(begun, turn, total)))
-                    if not self._ask(prompt, repeat, in_turn(self.arms, turn), outcome):
-                        return outcome
-                turn += 1
+                    self._ask(prompt, repeat, in_turn(self.arms, turn), outcome)
+        except Cancelled:
+            outcome.ended = INTERRUPTED
+        except _OutOfTimeError:
+            outcome.ended = OUT_OF_TIME
         return outcome
 
     def _left(self, begun: float, done: int, total: int) -> float | None:
         now = self.clock()
-        left = (now - begun) / done * (total - done) if done else None
-        if self.deadline is None:
-            return left
-        room = max(0.0, self.deadline - now)
-        return room if left is None else min(left, room)
+        bounds = [(now - begun) / done * (total - done)] if done else []
+        bounds += [] if self.deadline is None else [max(0.0, self.deadline - now)]
+        return min(bounds, default=None)
 
-    def _late(self, outcome: BenchOutcome) -> bool:
-        return self.deadline is not None and bool(outcome.runs) and self.clock() > self.deadline
+    def _check_time(self, outcome: BenchOutcome) -> None:
+        if self.deadline is not None and outcome.runs and self.clock() > self.deadline:
+            raise _OutOfTimeError
 
     def _ask(
         self, prompt: BenchPrompt, repeat: int, order: Sequence[Arm], outcome: BenchOutcome
-    ) -> bool:
-        """One question under all settings; whether to go on."""
+    ) -> None:
+        """One question under all settings, or not at all."""
         found: dict[str, Run] = {}
-        for arm in order:
-            try:
-                run = self._answer(arm, prompt, repeat, self.settings, outcome)
-            except PromptTooLong:
-                outcome.too_long.append(prompt.name)
-                return True
-            except Cancelled:
-                outcome.ended = INTERRUPTED
-                return False
-            if run is None:
-                outcome.ended = OUT_OF_TIME
-                return False
-            found[arm.name] = run
-        outcome.runs += found.values()
         try:
-            self._compare(found, repeat, outcome)
-        except Cancelled:
-            outcome.ended = INTERRUPTED
-        return not outcome.ended
+            for arm in order:
+                found[arm.name] = self._answer(arm, prompt, repeat, self.settings, outcome)
+        except PromptTooLong:
+            outcome.too_long.append(prompt.name)
+            return
+        outcome.runs += found.values()
+        if repeat == 0:  # the others repeat it
+            self._compare(found, outcome)
 
     def _answer(
         self,
@@ -180,9 +172,9 @@ class Runner:
         prompt: BenchPrompt,
         repeat: int,
         settings: ChatSettings,
-        outcome: BenchOutcome | None = None,
-    ) -> Run | None:
-        """One answer, read with empty caches; None where the time ran out."""
+        outcome: BenchOutcome,
+    ) -> Run:
+        """One answer, read with empty caches."""
         session = arm.session
         session.reset()
         for context in (session.pair.target, session.pair.draft):
@@ -203,8 +195,7 @@ class Runner:
                     read = latest
                 elif before is None and isinstance(event, RoundText):
                     before = latest - read - event.round.between_s - event.round.total_s
-                if outcome is not None and self._late(outcome):
-                    return None
+                self._check_time(outcome)
             else:
                 raise AssertionError("the turn ended without an end")
         if event.reason is FinishReason.CANCELLED:
@@ -220,25 +211,19 @@ class Runner:
             wall_s=latest + after - started,
         )
 
-    def _compare(self, found: dict[str, Run], repeat: int, outcome: BenchOutcome) -> None:
-        """Look where the answers part: once for every question, the others repeat it."""
-        plain = found.get(OFF)
-        if plain is None or repeat > 0:
-            return
-        for arm in self.arms:
-            if arm.name == OFF:
-                continue
+    def _compare(self, found: dict[str, Run], outcome: BenchOutcome) -> None:
+        """Look where the answers part."""
+        plain, greedy = found[OFF], self.settings.sampling.temperature <= 0
+        for arm in self.arms[1:]:
             other = found[arm.name]
             if plain.tokens != other.tokens:
-                greedy = self.settings.sampling.temperature <= 0
                 outcome.partings.append(part(plain, other, arm.session.pair.target, greedy=greedy))
             outcome.compared += 1
 
 
 def part(plain: Run, other: Run, target: Context, *, greedy: bool) -> Parting:
     """Compare two answers, of which `target` has just read the prompt."""
-    pairs = zip(plain.tokens, other.tokens, strict=False)
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    common = common_prefix(plain.tokens, other.tokens)
     margin = None
     if greedy:
         prompt = target.tokens[: plain.stats.prompt_tokens]
@@ -251,8 +236,8 @@ def _margin(target: Context, tokens: list[int]) -> float | None:
     if len(tokens) > target.n_ctx:
         return None
     target.clear()
-    for start in range(0, len(tokens) - 1, target.n_batch):
-        target.decode(tokens[start : min(start + target.n_batch, len(tokens) - 1)], 0)
-    logits = target.decode(tokens[-1:], 1)[0]
-    second, best = np.partition(logits, -2)[-2:]
+    last = len(tokens) - 1
+    for start in range(0, last, target.n_batch):
+        target.decode(tokens[start : min(start + target.n_batch, last)], 0)
+    second, best = np.partition(target.decode(tokens[last:], 1)[0], -2)[-2:]
     return float(best - second)

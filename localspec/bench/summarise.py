@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from statistics import geometric_mean, median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,11 @@ _DRAWS = 4000  # of the bootstrap
 _LOW, _HIGH = 2.5, 97.5
 
 
-def by_prompt(runs: Iterable[Run], arm: str) -> dict[str, list[Run]]:
-    """The runs of one setting, repeat by repeat, for every question."""
+def _by_prompt(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The repeats of every question."""
     found: dict[str, list[Run]] = {}
     for run in runs:
-        if run.arm == arm:
-            found.setdefault(run.prompt, []).append(run)
+        found.setdefault(run.prompt, []).append(run)
     return found
 
 
@@ -38,34 +37,27 @@ def rows(runs: Sequence[Run], arm: str) -> tuple[tuple[KindRow, ...], KindRow]:
     What was too short to time counts for acceptance and shares, and not for speed.
     """
     mine = [run for run in runs if run.arm == arm]
-    kinds = list(dict.fromkeys(run.kind for run in runs))
-    ratios = speedups(runs, arm)
-    found = [
-        _row(
-            kind,
-            [run for run in mine if run.kind == kind],
-            runs,
-            _geometric(kind, mine, runs),
-            interval({kind: ratios.get(kind, [])}) if arm != OFF else None,
-        )
-        for kind in kinds
-    ]
-    speeds = [row.tokens_per_second for row in found if row.tokens_per_second is not None]
-    together = interval(ratios) if arm != OFF else None
-    return tuple(found), _row(ALL, mine, runs, geometric_mean(speeds), together)
+    short, ratios = set(too_short(runs)), {} if arm == OFF else speedups(runs, arm)
+    found = []
+    for kind in dict.fromkeys(run.kind for run in runs):
+        chosen = [run for run in mine if run.kind == kind]
+        asked = _by_prompt(run for run in chosen if run.prompt not in short)
+        speeds = [median(map(_speed, repeats)) for repeats in asked.values()]
+        found.append(_row(kind, chosen, short, speeds, {kind: ratios.get(kind, [])}))
+    means = [row.tokens_per_second for row in found if row.tokens_per_second is not None]
+    return tuple(found), _row(ALL, mine, short, means, ratios)
 
 
 def speedups(runs: Sequence[Run], arm: str) -> dict[str, list[float]]:
     """Kind to the speed-up of every question: the median over repeats of the paired ratio."""
-    plain, ours = by_prompt(runs, OFF), by_prompt(runs, arm)
+    plain = _by_prompt(run for run in runs if run.arm == OFF)
     short = set(too_short(runs))
     found: dict[str, list[float]] = {}
-    for prompt, answered in ours.items():
-        if prompt in short or prompt not in plain:
-            continue
-        pairs = zip(answered, plain[prompt], strict=True)
-        ratios = [_speed(on) / _speed(off) for on, off in pairs]
-        found.setdefault(answered[0].kind, []).append(median(ratios))
+    for prompt, answered in _by_prompt(run for run in runs if run.arm == arm).items():
+        if prompt in plain and prompt not in short:
+            pairs = zip(answered, plain[prompt], strict=True)
+            ratios = [_speed(on) / _speed(off) for on, off in pairs]
+            found.setdefault(answered[0].kind, []).append(median(ratios))
     return found
 
 
@@ -74,55 +66,37 @@ def _speed(run: Run) -> float:
     return run.stats.tokens_per_second or 0.0
 
 
-def _geometric(kind: str, mine: Sequence[Run], runs: Sequence[Run]) -> float | None:
-    """The mean speed over the questions of one kind, each the median of its repeats."""
-    short = set(too_short(runs))
-    speeds: dict[str, list[float]] = {}
-    for run in mine:
-        if run.kind == kind and run.prompt not in short:
-            speeds.setdefault(run.prompt, []).append(_speed(run))
-    return geometric_mean([median(each) for each in speeds.values()])
-
-
 def _row(
     kind: str,
-    mine: Sequence[Run],
     runs: Sequence[Run],
-    speed: float | None,
-    speedup: Interval | None,
+    short: set[str],
+    speeds: Sequence[float],
+    ratios: Mapping[str, Sequence[float]],
 ) -> KindRow:
-    short = set(too_short(runs))
-    rounds = [done for run in mine for done in run.stats.rounds]
+    """The row of these runs, of `speeds` and of speed-ups by kind."""
+    rounds = [done for run in runs for done in run.stats.rounds]
     drafting = [done.drafted for done in rounds if done.drafted]
-    firsts = by_first_token(mine)
+    prompts = _by_prompt(runs)
+    firsts = [middle(r.stats.time_to_first_token_s for r in each) for each in prompts.values()]
     return KindRow(
         kind=kind,
-        prompts=len({run.prompt for run in mine} - short),
-        tokens_per_second=speed,
-        speedup=speedup,
+        prompts=len(prompts.keys() - short),
+        tokens_per_second=geometric_mean(speeds) if speeds else None,
+        speedup=interval(ratios),
         acceptance=ratio(sum(done.accepted for done in rounds), sum(drafting)),
         tokens_per_round=ratio(sum(done.emitted for done in rounds), len(rounds)),
         gamma=ratio(sum(drafting), len(drafting)),
         drafting=len(drafting) / len(rounds) if rounds else 0.0,
         time_to_first_token_s=middle(firsts),
-        shares=shares(mine),
+        shares=shares(runs),
     )
-
-
-def by_first_token(runs: Iterable[Run]) -> list[float | None]:
-    """The time to the first token of every question: the median over its repeats."""
-    times: dict[str, list[float | None]] = {}
-    for run in runs:
-        times.setdefault(run.prompt, []).append(run.stats.time_to_first_token_s)
-    return [middle(each) for each in times.values()]
 
 
 def speed_over_all(runs: Iterable[Run]) -> float | None:
     """All tokens over all time, those of the first rounds left out."""
     timed = [run.stats for run in runs if run.timed]
     later = sum(stats.generated_tokens - stats.tokens_in_first_round for stats in timed)
-    seconds = sum(stats.after_first_s for stats in timed)
-    return ratio(later, seconds)
+    return ratio(later, sum(stats.after_first_s for stats in timed))
 
 
 def curve(measured: Mapping[int, float], runs: Iterable[Run]) -> tuple[CurvePoint, ...]:
@@ -133,17 +107,16 @@ def curve(measured: Mapping[int, float], runs: Iterable[Run]) -> tuple[CurvePoin
             if done.tokens:
                 seen.setdefault(done.drafted + 1, []).append(done.verify_s)
     return tuple(
-        CurvePoint(n, measured.get(n), median(seen[n]) if n in seen else None)
+        CurvePoint(n, measured.get(n), middle(seen.get(n, ())))
         for n in sorted(measured.keys() | seen.keys())
     )
 
 
-def shares(runs: Iterable[Run]) -> Shares | None:
+def shares(runs: Sequence[Run]) -> Shares | None:
     """The shares over all of these runs together; None where there is no time."""
-    chosen = list(runs)
-    draft = sum(run.draft_s for run in chosen)
-    verify = sum(run.stats.verify_s for run in chosen)
-    python = sum(run.python_s for run in chosen)
+    draft = sum(run.draft_s for run in runs)
+    verify = sum(run.stats.verify_s for run in runs)
+    python = sum(run.python_s for run in runs)
     whole = draft + verify + python
     return Shares(draft / whole, verify / whole, python / whole) if whole > 0 else None
 
@@ -157,11 +130,6 @@ def middle(values: Iterable[float | None]) -> float | None:
     """The median of what is known, None where nothing is."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
-
-
-def geometric_mean(values: Sequence[float]) -> float | None:
-    """Of positive values; None of no values."""
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
 def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> Interval | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from localspec.chat.events import Origin, RoundText, Span
+from localspec.chat.thinking import overlap
 from localspec.engine.stats import FinishReason, Round
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -144,9 +145,10 @@ class StopFilter:
             return spans
         pending = joined(self._held + spans)
         text = "".join(span.text for span in pending)
-        end = self._first_stop(text)
-        if self.hit is None:
-            end = len(text) - self._possible_beginning(text)
+        if found := [(at + len(s), at, s) for s in self._stops if (at := text.find(s)) >= 0]:
+            _, end, self.hit = min(found)
+        else:
+            end = len(text) - max(overlap(text, stop) for stop in self._stops)
         released, self._held = _split(pending, end)
         return released
 
@@ -154,24 +156,6 @@ class StopFilter:
         """The end: return what was held back, as no stop string came of it."""
         held, self._held = self._held, ()
         return () if self.hit is not None else held
-
-    def _first_stop(self, text: str) -> int:
-        """Note the stop string that is complete first; return where it starts."""
-        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if not found:
-            return 0
-        _, start, self.hit = min(found)
-        return start
-
-    def _possible_beginning(self, text: str) -> int:
-        """Length of the longest end of `text` with which some stop string begins."""
-        return max(_overlap(text, stop) for stop in self._stops)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest proper beginning of `stop` that `text` ends with."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 def _split(spans: tuple[Span, ...], end: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:

@@ -9,15 +9,15 @@ from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.stats import GammaNote, GammaReason, Speedup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from localspec.chat.settings import ChatSettings
     from localspec.engine.length.stopping import Plan, Situation
     from localspec.engine.stats import Round
 
 
 class Drafting:
-    """The settings in force and what they mean for drafts. Any thread may ask and switch.
+    """The settings in force and what they mean for drafts: a policy that can be switched.
+
+    Any thread may ask and switch.
 
     Args:
         settings: to begin with.
@@ -30,6 +30,8 @@ class Drafting:
         self._auto = auto
         self.able = able
         self._on = able and settings.draft_length > 0
+        self._policy: GammaPolicy = FixedGamma(0)
+        self._follow_clock = True
 
     @property
     def settings(self) -> ChatSettings:
@@ -53,14 +55,6 @@ class Drafting:
             self._settings = replace(self._settings, gamma="auto")
         self._on = on and self.able
 
-    def policy(self) -> GammaPolicy:
-        """What decides in the next round."""
-        if not self._on:
-            return FixedGamma(0)
-        if self._settings.gamma == "auto" and self._auto:
-            return self._auto
-        return FixedGamma(self._settings.draft_length)
-
     def gamma(self) -> int:
         """The draft length now: a decision of `auto` counts as it came out lately."""
         if not self._on:
@@ -82,42 +76,35 @@ class Drafting:
             note = replace(self._auto.note(), kind=kind)
         return replace(note, lenience=settings.lenience)
 
-    def begin(self) -> None:
-        """An answer begins."""
-        if self._auto is not None:
-            self._auto.neighbours.begin()
-
-    def add(self, done: Round) -> None:
-        """Learn from a round that a fixed length has planned; one that decides learns itself."""
-        if self._auto is not None and not isinstance(self.policy(), AutoGamma):
-            self._auto.follow(done)
-
     def speedup(self) -> Speedup | None:
         """Of the answer that is being written, as measured; None while nobody knows."""
         return None if self._auto is None else self._auto.speedup()
 
-
-class Switch:
-    """The policy in force, asked for anew before every round, so that it can be switched."""
-
-    def __init__(self, policy: Callable[[], GammaPolicy]) -> None:
-        self._now = policy
-        self._policy = policy()
-        self._follow_clock = True
+    # What the engine asks and tells: the policy in force, looked up anew before every round
 
     def begin(self, *, follow_clock: bool) -> None:
         """A generation starts."""
+        if self._auto is not None:
+            self._auto.neighbours.begin()
         self._follow_clock = follow_clock
+        self._policy = self._chosen()
         self._policy.begin(follow_clock=follow_clock)
 
     def plan(self, situation: Situation) -> Plan:
         """The plan of the policy of this moment."""
-        policy = self._now()
+        policy = self._chosen()
         if type(policy) is not type(self._policy):
             policy.begin(follow_clock=self._follow_clock)
         self._policy = policy
         return policy.plan(situation)
 
     def observe(self, done: Round) -> None:
-        """Let it learn."""
+        """Learn from a round: costs also from one that a fixed length has planned."""
         self._policy.observe(done)
+        if self._auto is not None and self._policy is not self._auto:
+            self._auto.follow(done)
+
+    def _chosen(self) -> GammaPolicy:
+        if self._on and self._settings.gamma == "auto" and self._auto:
+            return self._auto
+        return FixedGamma(self._settings.draft_length if self._on else 0)

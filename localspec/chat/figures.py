@@ -1,21 +1,45 @@
-"""The live figures: one frozen snapshot that a screen may read from any thread at any time."""
+"""The live figures: counted while a turn runs, read from any thread, and put into words."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from localspec.engine.stats import GammaNote, Speedup
+from localspec.engine.stats import (
+    GammaNote,
+    GammaReason,
+    GenerationStats,
+    Prefill,
+    Round,
+    Speedup,
+)
+
+_WINDOW_S = 1.0
+
+_GAMMA = {
+    GammaReason.OFF: "off",
+    GammaReason.FIXED: "fixed",
+    GammaReason.NOT_MEASURED: "drafting {length}: not measured here yet (localspec tune)",
+    GammaReason.NOTHING_REPEATS: "not drafting: there is no draft model, and nothing repeats",
+    GammaReason.UNDECIDED: "automatic: decided while the answer is written",
+    GammaReason.TOO_DEAR: "not drafting: this draft costs more than it saves here",
+    GammaReason.UNKNOWN: "drafting: nothing is known about this draft yet",
+    GammaReason.PAYS: "drafting {length}: {accepted}, {gain:.1f}{times} expected",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the panel shows. Rates are None until there is something to divide.
+    """One snapshot. Rates are None until there is something to divide.
 
     Attributes:
         generating: whether a turn is running.
         speculation: whether drafting is switched on and possible.
         gamma: draft length in force now; 0 is plain decoding.
-        gamma_note: where gamma comes from; `wording.gamma_words` says it. None where nobody knows.
+        gamma_note: where gamma comes from; `gamma_words` says it. None where nobody knows.
         speed_now: tokens per second over about the last second.
         speed_average: tokens per second of this turn after its first token.
         speedup: of this answer over plain decoding, measured by neighbouring rounds with and
@@ -64,3 +88,122 @@ class Figures:
         if self.speedup is None or self.speed_average is None:
             return None
         return self.speed_average / self.speedup.estimate
+
+
+class Meter:
+    """Counts one turn in the engine's thread; `figures` may be asked for from any thread.
+
+    Args:
+        context_size: tokens that the context holds.
+        clock: a monotonic clock in seconds.
+        lenience: of a lossy rule, None for a lossless one.
+
+    Attributes:
+        stats: the sums; the engine's thread alone writes them.
+    """
+
+    def __init__(
+        self,
+        context_size: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        lenience: float | None = None,
+    ) -> None:
+        self.stats = GenerationStats(lenience=lenience)
+        self._speedup: Speedup | None = None
+        self._context_size = context_size
+        self._clock = clock
+        self._lock = threading.Lock()
+        # (end of a round, tokens emitted) of the last second. The first entry is where the
+        # window begins: its own tokens came before, and are not in the sum.
+        self._recent: deque[tuple[float, int]] = deque()
+        self._recent_tokens = 0
+
+    def prefilled(self, prefill: Prefill) -> None:
+        """Count the prompt pass."""
+        with self._lock:
+            self.stats.add_prefill(prefill)
+            self._recent.append((self._clock(), 0))
+
+    def add(self, done: Round, speedup: Speedup | None = None) -> None:
+        """Count one round, after which the turn's speed-up is known to be this."""
+        with self._lock:
+            self.stats.add(done)
+            self._speedup = speedup
+            now = self._clock()
+            self._recent.append((now, done.emitted))
+            self._recent_tokens += done.emitted
+            while len(self._recent) > 2 and now - self._recent[1][0] >= _WINDOW_S:
+                self._recent.popleft()
+                self._recent_tokens -= self._recent[0][1]
+
+    def figures(
+        self, *, generating: bool, speculation: bool, gamma: int, note: GammaNote
+    ) -> Figures:
+        """A snapshot of this turn."""
+        with self._lock:
+            stats = self.stats
+            return Figures(
+                generating=generating,
+                speculation=speculation,
+                gamma=gamma,
+                gamma_note=note,
+                speed_now=self._speed_now(),
+                speed_average=stats.tokens_per_second,
+                speedup=self._speedup,
+                lossy=lossy_words(stats.lenience),
+                acceptance_rate=stats.acceptance_rate,
+                tokens_per_round=stats.mean_tokens_per_round,
+                drafted=stats.drafted_tokens,
+                accepted=stats.accepted_tokens,
+                recovered=stats.recovered_tokens,
+                bonus=stats.bonus_tokens,
+                generated=stats.generated_tokens,
+                time_to_first_token_s=stats.time_to_first_token_s,
+                draft_s=stats.draft_s,
+                verify_s=stats.verify_s,
+                prompt_tokens=stats.prompt_tokens,
+                prompt_cached=stats.prefill_cached,
+                draft_cached=stats.draft_cached,
+                draft_read=stats.draft_prefill,
+                context_used=min(stats.prompt_tokens + stats.generated_tokens, self._context_size),
+                context_size=self._context_size,
+            )
+
+    def _speed_now(self) -> float | None:
+        """Tokens per second over the last second, or since the prompt where that is shorter."""
+        if not self._recent_tokens:
+            return None
+        elapsed = self._recent[-1][0] - self._recent[0][0]
+        return self._recent_tokens / elapsed if elapsed > 0 else None
+
+
+def lossy_words(lenience: float | None) -> str:
+    """What has to stand wherever a speed is shown; empty for a lossless rule."""
+    return "" if lenience is None else f"lossy {lenience:g}"
+
+
+def gamma_words(note: GammaNote | None, *, times: str = "x") -> str:
+    """Where gamma comes from, for a person.
+
+    Args:
+        note: of `Figures.gamma_note`; None for nothing to say.
+        times: the sign behind a ratio; plain text has ``x``.
+    """
+    if note is None:
+        return ""
+    accepted = f"{100 * (note.acceptance or 0.0):.0f} % accepted"
+    gain = note.speedup or 1.0
+    said = _GAMMA[note.reason].format(
+        length=note.length,
+        accepted=f"{note.kind}, {accepted}" if note.kind else accepted,
+        gain=gain,
+        times=times,
+    )
+    lossy = note.lenience is not None and note.reason is not GammaReason.OFF
+    return f"{said}, {lossy_words(note.lenience)}" if lossy else said
+
+
+def speedup_words(found: Speedup, *, times: str = "x") -> str:
+    """What drafting brought, with its doubt, for a person."""
+    return f"{found.estimate:.1f}{times}, {found.low:.1f} to {found.high:.1f}"

@@ -19,7 +19,7 @@ from localspec.chat.conversation import Message
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled
 
-_PROGRAM = Path(__file__).with_name("rendering.py")
+_PROGRAM = Path(__file__).with_name("renderer_child.py")
 _START_S = 20.0  # a machine under load, or a scanner that reads Python first
 _STEP_S = 0.02
 _MEMORY = 300 << 20
@@ -180,7 +180,7 @@ class _Child:
 
     def resident(self) -> int:
         """Its size in memory, in bytes."""
-        return machine.resident_of(self._process.pid)
+        return machine.resident(self._process.pid)
 
     def end(self) -> None:
         """End it now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -10,10 +11,9 @@ from dataclasses import replace
 
 from localspec.chat.answer import AnswerText, TextKind
 from localspec.chat.conversation import Message, Role, with_system
-from localspec.chat.drafting import Drafting, Switch
+from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
-from localspec.chat.figures import Figures
-from localspec.chat.meter import Meter
+from localspec.chat.figures import Figures, Meter
 from localspec.chat.pair import LoadedPair
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
@@ -310,7 +310,12 @@ class Session:
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
         try:
-            reason = yield from self._write(prompt, settings, answer, cancel)
+            if prompt is not None:
+                reason = yield from self._write(prompt, settings, answer, cancel)
+            else:
+                reason = FinishReason.CANCELLED
+        except Cancelled:
+            reason = FinishReason.CANCELLED
         except GeneratorExit:
             reason = FinishReason.CANCELLED
             raise
@@ -344,13 +349,9 @@ class Session:
         return self._known_ids.prompt(text)
 
     def _write(
-        self, prompt: list[int] | None, settings: ChatSettings, answer: AnswerText, cancel: Cancel
+        self, prompt: list[int], settings: ChatSettings, answer: AnswerText, cancel: Cancel
     ) -> Generator[TurnEvent, None, FinishReason]:
-        prefill = None if prompt is None else (yield from self._read(prompt, cancel))
-        if prompt is None or prefill is None:
-            return FinishReason.CANCELLED
-        self._meter.prefilled(prefill)
-        self._drafting.begin()
+        self._meter.prefilled((yield from self._read(prompt, cancel)))
         how = GenerateSettings(
             sampling=settings.sampling,
             accept=settings.rule,
@@ -360,12 +361,11 @@ class Session:
             recorder=self.recorder,
             repeatable=settings.repeatable,
         )
-        rounds = self._engine.generate(prompt, how, Switch(self._drafting.policy), cancel)
+        rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         with closing(rounds):
             done: Round
             for done in rounds:
                 event = answer.add(done)
-                self._drafting.add(event.round)
                 self._meter.add(event.round, self._drafting.speedup())
                 yield event
                 if event.round.finish is not None:
@@ -380,23 +380,46 @@ class Session:
             self._grammar = gbnf, LlamaGrammar.parse(self.pair.target.model, gbnf)
         return self._grammar[1]
 
-    def _read(
-        self, prompt: Sequence[int], cancel: Cancel
-    ) -> Generator[TurnEvent, None, Prefill | None]:
-        """Read the prompt; None where that was cancelled."""
-        steps = self._engine.prefill(prompt, cancel)
-        with closing(steps):
+    def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
+        with closing(self._engine.prefill(prompt, cancel)) as steps:
             while True:
                 try:
                     done, total = next(steps)
                 except StopIteration as end:
                     prefill: Prefill = end.value
                     return prefill
-                except Cancelled:
-                    return None
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
 
 def _close_suspended(turn: Turn) -> None:
     with suppress(ValueError):  # it is running in another thread, and has been asked to stop
         turn.close()
+
+
+def answer_twice(
+    session: Session, text: str, before: Sequence[Message], cancel: Cancel
+) -> Iterator[tuple[bool, TurnEvent]]:
+    """Answer `text` after `before` without speculation, then with it; both draw the same.
+
+    One after the other, since they would take each other's speed; both with the caches that the
+    conversation has anyway. Everything is left as it was.
+
+    Yields:
+        every event, with whether that answer is drafted; nothing more once cancelled.
+
+    Raises:
+        LocalspecError: as `Session.turn`.
+    """
+    settings = session.settings
+    sampling = settings.sampling
+    if sampling.seed is None:
+        sampling = replace(sampling, seed=secrets.randbits(32))
+    with session.aside():
+        for speculation in (False, True):
+            session.open(before)
+            session.settings = replace(settings, sampling=sampling, repeatable=True)
+            session.speculation = speculation
+            for event in session.turn(text, cancel):
+                yield speculation, event
+            if cancel.is_set():
+                return

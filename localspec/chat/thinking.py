@@ -65,25 +65,23 @@ class ThoughtSplitter:
         """Pieces of `text` with what was held back, each with whether it is a thought."""
         text, self._held = self._held + text, ""
         while text:
-            mark = self._marks.end if self._inside else self._marks.begin
             if not self._inside and not self._may_begin:
                 yield False, text
                 return
-            at = text.find(mark)
-            blank = not text[: max(at, 0)].strip() if not self._inside else True
-            if at >= 0 and blank:
-                if at:
-                    yield self._inside, text[:at]
-                text = text[at + len(mark) :]
-                self._inside = not self._inside
+            mark = self._marks.end if self._inside else self._marks.begin
+            before, found, after = text.partition(mark)
+            if found and (self._inside or not before.strip()):
+                if before:
+                    yield self._inside, before
+                text, self._inside = after, not self._inside
                 continue
-            keep = _begun(text, mark)
-            if not self._inside and text[: len(text) - keep].strip():
+            sure = text[: len(text) - overlap(text, mark)]
+            if not self._inside and sure.strip():
                 self._may_begin = False  # the answer itself has begun
                 continue
-            self._held = text[len(text) - keep :] if keep else ""
-            if text[: len(text) - keep]:
-                yield self._inside, text[: len(text) - keep]
+            self._held = text[len(sure) :]
+            if sure:
+                yield self._inside, sure
             return
 
     def flush(self) -> str:
@@ -92,9 +90,7 @@ class ThoughtSplitter:
         return held
 
 
-def _begun(text: str, mark: str) -> int:
+def overlap(text: str, mark: str) -> int:
     """How many characters at the end of `text` may be the beginning of `mark`."""
-    for size in range(min(len(mark) - 1, len(text)), 0, -1):
-        if mark.startswith(text[-size:]):
-            return size
-    return 0
+    longest = min(len(text), len(mark) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -25,6 +26,8 @@ def main() -> NoReturn:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from localspec.process import spawning  # noqa: PLC0415 - under the guard
 
+    if sys.argv[1:2] == ["chat"]:
+        gc.disable()  # until the first frame (`ui.launch`): all that is made now stays
     if _needs_engine(sys.argv[1:]):
         spawning.begin_ahead()
     try:

@@ -10,12 +10,11 @@ import click
 
 from localspec import formats
 from localspec.chat.events import Noticed, RoundText
-from localspec.chat.wording import gamma_words, lossy_words, speedup_words
-from localspec.cli.standard_streams import write, write_said
-from localspec.engine.stats import FinishReason, GenerationStats, Round
+from localspec.chat.figures import gamma_words, lossy_words, speedup_words
+from localspec.cli.standard_streams import warn, write, write_said
+from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.loading.results import Answered
 from localspec.process.messages import Event, Turn
-from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.process.client import Worker
@@ -56,7 +55,7 @@ def _stream(worker: Worker, *, show: bool) -> Answered:
         nonlocal last
         match event:
             case Turn(Noticed(text)):
-                click.echo(f"warning: {one_line(text, 400)}", err=True)
+                warn(text)
             case Turn(RoundText() as round_) if show and round_.text:
                 last = round_.text
                 write_said(last)
@@ -84,31 +83,22 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
         "acceptance_rate": stats.acceptance_rate,
         "mean_tokens_per_round": stats.mean_tokens_per_round,
         "speedup": asdict(speedup) if speedup else None,
-        "rounds": [_round(done) for done in stats.rounds],
+        "rounds": [{name: getattr(done, name) for name in _ROUND} for done in stats.rounds],
         "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
-        "prefill": _prefill(stats),
+        "prefill": {
+            "target": {"cached": stats.prefill_cached, "decoded": stats.prefill_decoded},
+            "draft": {"cached": stats.draft_cached, "decoded": stats.draft_prefill},
+        },
         "peak_memory_bytes": memory,
         "settings": found.settings,
         "notices": found.notices,
     }
 
 
-def _round(done: Round) -> dict[str, Any]:
-    return {name: getattr(done, name) for name in _ROUND}
-
-
-def _prefill(stats: GenerationStats) -> dict[str, dict[str, int]]:
-    """How much of the prompt each model had cached, and how much it decoded."""
-    return {
-        "target": {"cached": stats.prefill_cached, "decoded": stats.prefill_decoded},
-        "draft": {"cached": stats.draft_cached, "decoded": stats.draft_prefill},
-    }
-
-
 def _summary(found: Answered, memory: int) -> str:
     """The figures for a person, one to a line."""
     stats = found.stats
-    lines = [
+    rows = [
         ("prompt", _prompt_line(stats)),
         ("generated", _generated_line(stats)),
         ("time to first token", formats.seconds(stats.time_to_first_token_s)),
@@ -120,8 +110,7 @@ def _summary(found: Answered, memory: int) -> str:
         ("time", f"{stats.draft_s:.2f} s drafting, {stats.verify_s:.2f} s verifying"),
         ("peak memory", formats.size(memory)),
     ]
-    width = max(len(label) for label, _ in lines)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)
+    return "\n".join(formats.columns(rows))
 
 
 def _prompt_line(stats: GenerationStats) -> str:

@@ -8,7 +8,6 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
@@ -59,29 +58,13 @@ LEAST = 200_000_000
 _WITH_ENGINE = {"chat", "run", "show", "tune", "bench", "doctor"}
 
 
-class _Defaults(dict[str, Any]):
-    """What the settings file says for a command, looked at when that command is about to run."""
+def _command(name: str) -> click.Command:
+    command: click.Command = importlib.import_module(COMMANDS[name][0]).command
+    return command
 
-    def __init__(self, group: click.Group, context: click.Context, settings: SettingsFile) -> None:
-        super().__init__()
-        self._group, self._context, self._settings = group, context, settings
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """The defaults of the command `name`; what is wrong in the file is told."""
-        command = self._group.get_command(self._context, name)
-        if command is None:
-            return default
-        found = self._settings.defaults(command, self._all_settings)
-        self._settings.check_tables(COMMANDS)
-        for problem in self._settings.problems:
-            click.echo(f"warning: {_fit(problem)}", err=True)
-        return found
-
-    def _all_settings(self) -> Iterator[str]:
-        for name in COMMANDS:
-            command = self._group.get_command(self._context, name)
-            if command is not None:
-                yield from settings_of(command)
+def _all_settings() -> set[str]:
+    return set().union(*(settings_of(_command(name)) for name in COMMANDS))
 
 
 class LateGroup(click.Group):
@@ -89,8 +72,7 @@ class LateGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. That its reader (head, less) goes away is no failure."""
-        ctx.obj = settings = read(config_folder() / FILE)
-        ctx.default_map = _Defaults(self, ctx, settings)
+        ctx.obj = read(config_folder() / FILE)
         try:
             result: object = super().invoke(ctx)
             if sys.stdout is not None:  # it is closed where somebody says so (>&-)
@@ -107,19 +89,30 @@ class LateGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the module behind `cmd_name` and return its command."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command: click.Command = module.command
-        return command
+        return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is about to run; it must have the room that its imports take."""
+        """Find the command that is about to run, and what the settings file says for it.
+
+        It must have the room that its imports take.
+        """
         if args and args[0] in _WITH_ENGINE:
             require_room()
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None:
+            ctx.default_map = {name: self._defaults(ctx, command)}
+        return name, command, rest
+
+    def _defaults(self, ctx: click.Context, command: click.Command) -> dict[str, Any]:
+        """What the settings file says for `command`; what is wrong in the file is told."""
+        settings: SettingsFile = ctx.obj
+        found = settings.defaults(command, _all_settings)
+        settings.check_tables(COMMANDS)
+        for problem in settings.problems:
+            click.echo(f"warning: {_fit(problem)}", err=True)
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the command list from the table above, so that nothing is imported for it."""

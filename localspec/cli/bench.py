@@ -14,13 +14,22 @@ import click
 from localspec.bench import request as prompts
 from localspec.bench.request import BenchRequest, PromptSet
 from localspec.cli import option_types as types
-from localspec.cli.options import CTX_SIZE, GPU_LAYERS, MAX_THREADS, PAIR, with_options
+from localspec.cli.options import (
+    CTX_SIZE,
+    GPU_LAYERS,
+    MAX_THREADS,
+    PAIR,
+    option,
+    pair_of,
+    with_options,
+)
 from localspec.errors import Cancelled, UsageError
 from localspec.loading.request import LoadRequest
 
 QUICK_S = 45.0
 _QUICK_REPEATS = 50  # as many as there is time for
 _MOST = 100_000
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -30,62 +39,37 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
-
 @click.command(name="bench")
 @with_options(*PAIR)
-@click.option(
+@option(
     "--drafts",
-    type=types.plain_text,
-    metavar="A,B,none",
+    types.plain_text,
+    "Several drafts for one target, compared with each other; 'none' is there anyhow.",
+    "A,B,none",
     callback=_listed,
-    help="Several drafts for one target, compared with each other; 'none' is there anyhow.",
 )
-@click.option("--kinds", metavar="A,B", callback=_listed, help="Only these kinds of prompts.")
-@click.option("--prompts", type=_FILE, help="Your own: JSON lines with 'prompt' and 'kind'.")
-@click.option(
-    *("-n", "--n-predict"),
-    type=click.IntRange(1, _MOST),
-    metavar="N",
-    help="Tokens of an answer at most.  [default: 128; 64 with --quick]",
+@option("--kinds", None, "Only these kinds of prompts.", "A,B", callback=_listed)
+@option("--prompts", _FILE, "Your own: JSON lines with 'prompt' and 'kind'.", None)
+@option(
+    "-n --n-predict",
+    click.IntRange(1, _MOST),
+    "Tokens of an answer at most.  [default: 128; 64 with --quick]",
 )
-@click.option(
+@option(
     "--repeat",
-    type=click.IntRange(1, 1000),
-    metavar="N",
-    help="How often each prompt is asked.  [default: 2; with --quick as often as time allows]",
+    click.IntRange(1, 1000),
+    "How often each prompt is asked.  [default: 2; with --quick as often as time allows]",
 )
-@click.option(
-    "--temp",
-    type=float,
-    default=0.0,
-    metavar="X",
-    help="Temperature; 0 is greedy.",
-    show_default=True,
-)
-@click.option(
-    *("-s", "--seed"),
-    type=click.IntRange(0),
+@option("--temp", float, "Temperature; 0 is greedy.", "X", default=0.0)
+@option(
+    "-s --seed",
+    click.IntRange(0),
+    "Seed of the first repeat; the same for off and on.",
     default=1,
-    metavar="N",
-    help="Seed of the first repeat; the same for off and on.",
-    show_default=True,
 )
-@click.option(
-    "--gamma",
-    type=types.gamma,
-    metavar="N|auto",
-    default="auto",
-    help="Tokens drafted per round.",
-    show_default=True,
-)
-@click.option(
-    *("--gamma-sweep", "sweep"),
-    type=types.gammas,
-    default=(),
-    metavar="A..B",
-    help="Also run these draft lengths: 0..12.",
+@option("--gamma", types.gamma, "Tokens drafted per round.", "N|auto", default="auto")
+@option(
+    "--gamma-sweep sweep", types.gammas, "Also run these draft lengths: 0..12.", "A..B", default=()
 )
 @click.option(
     "--ignore-eos/--no-ignore-eos",
@@ -95,74 +79,56 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--quick", is_flag=True, help="Under one minute.")
 @with_options(CTX_SIZE)
-@click.option(
-    *("-t", "--threads"), type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads."
-)
+@option("-t --threads", click.IntRange(1, MAX_THREADS), "CPU threads.")
 @GPU_LAYERS
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
-@click.option(
-    *("-o", "--output"),
-    "outputs",
-    type=_FILE,
+@option(
+    "-o --output outputs",
+    _FILE,
+    "Write the report: .json, .csv, .md, .png or .svg; may be repeated.",
+    None,
     multiple=True,
-    help="Write the report: .json, .csv, .md, .png or .svg; may be repeated.",
 )
-@click.option(
+@option(
     "--compare",
+    _FILE,
+    "Measure nothing: say what changed between two reports.",
+    "OLD.json NEW.json",
     nargs=2,
-    type=_FILE,
-    metavar="OLD.json NEW.json",
-    help="Measure nothing: say what changed between two reports.",
 )
 def command(
-    pair: str | None,
-    target: str | None,
-    draft: str | None,
-    *,
-    ctx_size: int | None,
-    threads: int | None,
-    n_gpu_layers: int | None,
-    compare: tuple[Path, Path] | None,
-    as_json: bool,
-    outputs: tuple[Path, ...],
-    **given: Any,
+    *, compare: tuple[Path, Path] | None, as_json: bool, outputs: tuple[Path, ...], **given: Any
 ) -> None:
     """Measure speculation off against on, and say whether it helps here.
 
     Loads once and asks every prompt both ways, in turns. Ctrl+C stops it and reports what is done.
     """
     started = perf_counter()
-    if pair is not None and target is not None:
-        raise UsageError("PAIR and --target say the same", "Give one of them.")
-    if draft is not None and given["drafts"]:
+    pair = pair_of(given["pair"], given["target"])
+    if given["draft"] is not None and given["drafts"]:
         raise UsageError("--draft and --drafts say the same", "Give one of them.")
     # Late: `bench --help` needs none of this.
-    if compare is not None:
-        from localspec.cli.benching import compare_files  # noqa: PLC0415
-
-        compare_files(*compare, as_json=as_json)
-        return
-    from localspec.bench.output.files import check  # noqa: PLC0415
-    from localspec.cli.benching import print_bench  # noqa: PLC0415
+    from localspec.bench.files import check  # noqa: PLC0415
+    from localspec.cli import benching  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
     from localspec.process.client import Worker  # noqa: PLC0415
     from localspec.process.jobs import BenchJob  # noqa: PLC0415
 
+    if compare is not None:
+        benching.compare_files(*compare, as_json=as_json)
+        return
     check(outputs)
-    pair = target if pair is None else pair
-    request = _request(pair, given, started)
-    options = LoadRequest(
+    how = _request(pair, given, started)
+    request = LoadRequest(
         pair=pair,
-        draft=request.drafts[0] if request.drafts else draft,
-        ctx_size=ctx_size,
-        threads=threads,
-        n_gpu_layers=n_gpu_layers,
-        gamma=request.gamma,
-        temp=request.temperature,
+        draft=how.drafts[0] if how.drafts else given["draft"],
+        gamma=how.gamma,
+        temp=how.temperature,
+        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers")},
     )
     with closing(Worker()) as worker:
-        worker.begin(BenchJob(options, request))
-        printed = partial(print_bench, worker, as_json=as_json, outputs=outputs)
+        worker.begin(BenchJob(request, how))
+        printed = partial(benching.print_bench, worker, as_json=as_json, outputs=outputs)
         if interruptible(printed, worker.stop):
             raise Cancelled
 

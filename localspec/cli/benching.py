@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import formats
-from localspec.bench.output import files
-from localspec.bench.output.text import text
+from localspec.bench import files
 from localspec.bench.result import ALL, INTERRUPTED, Report
+from localspec.bench.tables import text
 from localspec.chat.events import Noticed
 from localspec.cli.standard_streams import ProgressLine, warn, write
 from localspec.errors import LocalspecError
@@ -105,11 +105,7 @@ def _comparison(found: Comparison) -> str:
         for change in found.changes
         if change.kind == ALL or not change.arm.startswith("gamma ")
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = formats.columns(rows)
     if found.different:
         lines += ["", "Different:"]
         lines += [

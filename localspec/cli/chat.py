@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import shared_options
+from localspec.cli.options import option, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import ConversationError, LocalspecError, UsageError
 from localspec.loading.request import LoadRequest
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 @click.command(name="chat")
 @shared_options
 @click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
-@click.option(
+@option(
     "--resume",
-    type=plain_text,
-    metavar="TEXT",
-    help="Go on with the latest conversation in which all these words occur.",
+    plain_text,
+    "Go on with the latest conversation in which all these words occur.",
+    "TEXT",
 )
 def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     """Chat in the terminal.

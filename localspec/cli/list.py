@@ -26,8 +26,7 @@ def command(as_json: bool) -> None:
         data = {"pairs": [_data(row) for row in rows], "used_bytes": used, "damaged": damaged}
         click.echo(json.dumps(data, indent=2))
         return
-    for line in _table([_HEADINGS, *(_cells(row) for row in rows)]):
-        click.echo(line)
+    click.echo("\n".join(formats.columns([_HEADINGS, *map(_cells, rows)])))
     machine = rows[0].fit
     click.echo(
         f"\nMemory: {formats.size(machine.available)} available of {formats.size(machine.total)}."
@@ -53,17 +52,7 @@ def _cells(row: ListedPair) -> tuple[str, ...]:
     return tuple(one_line(cell, 80) for cell in cells)
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
 def _data(row: ListedPair) -> dict[str, Any]:
     data = asdict(row)
-    data["bytes"] = data.pop("n_bytes")
-    data["memory"] = describe.fit_data(row.fit)
     del data["fit"]
-    return data
+    return data | {"bytes": data.pop("n_bytes"), "memory": describe.fit_data(row.fit)}

@@ -20,11 +20,11 @@ LARGEST_TEXT = 16 << 20
 def gamma(value: Any) -> int | str:
     """A draft length, or ``auto``."""
     text = str(value)
-    if text == "auto":
-        return text
-    if not (text.isascii() and text.isdecimal() and len(text) < 9) or int(text) > MAX_GAMMA:
-        raise click.BadParameter(f"{text!r} is neither auto nor a number from 0 to {MAX_GAMMA}.")
-    return int(text)
+    try:
+        return text if text == "auto" else _length(text)
+    except ValueError:
+        wrong = f"{text!r} is neither auto nor a number from 0 to {MAX_GAMMA}."
+        raise click.BadParameter(wrong) from None
 
 
 def gammas(value: Any) -> tuple[int, ...]:
@@ -34,20 +34,19 @@ def gammas(value: Any) -> tuple[int, ...]:
     text = str(value)
     first, dots, last = text.partition("..")
     try:
-        numbers = (
-            list(range(_digits(first), _digits(last) + 1))
-            if dots
-            else [_digits(each) for each in text.split(",")]
-        )
+        if dots:
+            numbers = set(range(_length(first), _length(last) + 1))
+        else:
+            numbers = {_length(each) for each in text.split(",")}
     except ValueError:
-        numbers = []
-    if not numbers or max(numbers) > MAX_GAMMA:
+        numbers = set()
+    if not numbers:
         raise click.BadParameter(f"{text!r} is neither 0..12 nor 1,2,4 (up to {MAX_GAMMA}).")
-    return tuple(sorted(set(numbers)))
+    return tuple(sorted(numbers))
 
 
-def _digits(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or len(text) > 4:
+def _length(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 9) or int(text) > MAX_GAMMA:
         raise ValueError(text)
     return int(text)
 
@@ -120,10 +119,8 @@ def bias(value: Any) -> tuple[int, float]:
 
 def layers(value: Any) -> int | None:
     """A number of layers; -1 for ``all``, None for ``auto``."""
-    if value is None or value == "auto":
-        return None
-    if value == "all":
-        return -1
+    if value in ("auto", "all"):
+        return None if value == "auto" else -1
     try:
         number = int(value)
     except ValueError:
@@ -133,18 +130,17 @@ def layers(value: Any) -> int | None:
     return number
 
 
-def listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+def listed(value: Any) -> tuple[str, ...]:
     """Entries with commas between; empty where there are none."""
-    return tuple(each.strip() for each in (value or "").split(",") if each.strip())
+    if isinstance(value, tuple):
+        return value
+    names = (each.strip() for each in plain_text(value).split(","))
+    return tuple(name for name in names if name)
 
 
-def devices(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> tuple[str, ...] | None:
-    """Names of devices; None for all, empty for ``none``."""
-    if value is None:
-        return None
-    names = listed(context, parameter, value)
+def devices(value: Any) -> tuple[str, ...]:
+    """Names of devices; empty for ``none``."""
+    names = listed(value)
     return () if names == ("none",) else names
 
 

@@ -11,8 +11,9 @@ import click
 from click.core import ParameterSource
 
 from localspec.cli import option_types as types
+from localspec.errors import UsageError
+from localspec.limits import CACHE_TYPES
 from localspec.loading.request import LoadRequest
-from localspec.pairs.memory.need import CACHE_TYPES
 
 MAX_THREADS = 512  # ggml's own limit
 CONSTRAINTS = ("grammar", "grammar_file", "json_schema", "json_schema_file")
@@ -22,46 +23,52 @@ Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 """What click makes of an option: it decorates a command."""
 
 
-def _set(names: str, kind: Any, text: str, *, metavar: str = "N") -> Option:
-    """An option with the default of `LoadRequest`, which the help shows."""
-    parts = names.split()
-    name = max(parts, key=len).lstrip("-").replace("-", "_")
-    default = getattr(_DEFAULTS, name)
+def option(names: str, kind: Any, text: str, metavar: str | None = "N", **how: Any) -> Option:
+    """An option whose help shows its default.
+
+    Args:
+        names: with spaces between.
+        kind: what click makes a value with.
+        text: for the help.
+        metavar: what stands for a value there; None for what `kind` says.
+        how: further arguments of `click.option`.
+    """
     return click.option(
-        *parts, type=kind, default=default, metavar=metavar, help=text, show_default=True
+        *names.split(), type=kind, metavar=metavar, help=text, **{"show_default": True, **how}
     )
 
 
-def _choose(names: str, kind: Any, text: str, *, metavar: str = "N", **how: Any) -> Option:
-    """An option whose absence leaves the choice to localspec."""
-    return click.option(*names.split(), type=kind, metavar=metavar, help=text, **how)
+def _set(names: str, kind: Any, text: str, metavar: str | None = "N") -> Option:
+    """An option with the default of `LoadRequest`."""
+    name = max(names.split(), key=len).lstrip("-").replace("-", "_")
+    return option(names, kind, text, metavar, default=getattr(_DEFAULTS, name))
 
 
 def _threads(names: str, text: str) -> Option:
-    return _choose(names, click.IntRange(-1, MAX_THREADS), text, callback=types.above_zero)
+    return option(names, click.IntRange(-1, MAX_THREADS), text, callback=types.above_zero)
 
 
 PAIR: tuple[Option, ...] = (
     click.argument("pair", required=False, type=types.plain_text, metavar="[PAIR]"),
-    click.option("--target", type=types.plain_text, metavar="MODEL", help="The same as PAIR."),
-    click.option(
+    option("--target", types.plain_text, "The same as PAIR.", "MODEL"),
+    option(
         "--draft",
-        type=types.plain_text,
-        metavar="MODEL",
-        help="Draft model: a file, a reference, or 'none' for none.",
+        types.plain_text,
+        "Draft model: a file, a reference, or 'none' for none.",
+        "MODEL",
     ),
 )
 
 THREADS = _threads("-t --threads", "CPU threads.  [default: as tuned, else the physical cores]")
 
-GPU_LAYERS = _choose(
+GPU_LAYERS = option(
     "-ngl --n-gpu-layers",
     types.layers,
     "Layers on the GPU, if there is one.  [default: as many as fit]",
-    metavar="N|auto|all",
+    "N|auto|all",
 )
 
-CTX_SIZE = _choose("-c --ctx-size", click.IntRange(0), "Context size in tokens.")
+CTX_SIZE = option("-c --ctx-size", click.IntRange(0), "Context size in tokens.")
 
 BUT_THREADS: tuple[Option, ...] = (
     _threads(
@@ -70,49 +77,37 @@ BUT_THREADS: tuple[Option, ...] = (
     ),
     _threads("-td --draft-threads", "The same for the draft."),
     GPU_LAYERS,
-    _choose(
-        "-ngld --draft-n-gpu-layers",
-        types.layers,
-        "The same for the draft.",
-        metavar="N|auto|all",
+    option("-ngld --draft-n-gpu-layers", types.layers, "The same for the draft.", "N|auto|all"),
+    option(
+        "-dev --device",
+        types.devices,
+        "Devices to use, with commas between, or none; `localspec doctor` names them.",
+        "NAMES",
     ),
-    click.option(
-        *("-dev", "--device"),
-        type=types.plain_text,
-        metavar="NAMES",
-        callback=types.devices,
-        help="Devices to use, with commas between, or none; `localspec doctor` names them.",
+    option(
+        "-devd --draft-device",
+        types.devices,
+        "The same for the draft.  [default: --device]",
+        "NAMES",
     ),
-    click.option(
-        *("-devd", "--draft-device"),
-        type=types.plain_text,
-        metavar="NAMES",
-        callback=types.devices,
-        help="The same for the draft.  [default: --device]",
-    ),
-    click.option(
+    _set(
         "--rpc",
-        type=types.plain_text,
-        metavar="HOST:PORT,...",
-        callback=types.listed,
-        help="Use the devices of these llama.cpp RPC servers for the target as well.",
+        types.listed,
+        "Use the devices of these llama.cpp RPC servers for the target as well.",
+        "HOST:PORT,...",
     ),
-    click.option(
-        *("-fa", "--flash-attn"),
-        type=click.Choice(["on", "off", "auto"]),
-        default=_DEFAULTS.flash_attn,
-        show_default=True,
-        help="Flash attention.",
+    _set("-fa --flash-attn", click.Choice(["on", "off", "auto"]), "Flash attention.", None),
+    option(
+        "-ctk --cache-type-k",
+        click.Choice(CACHE_TYPES),
+        "Type of the cached keys.  [default: f16]",
+        None,
     ),
-    click.option(
-        *("-ctk", "--cache-type-k"),
-        type=click.Choice(CACHE_TYPES),
-        help="Type of the cached keys.  [default: f16]",
-    ),
-    click.option(
-        *("-ctv", "--cache-type-v"),
-        type=click.Choice(CACHE_TYPES),
-        help="Type of the cached values.  [default: f16]",
+    option(
+        "-ctv --cache-type-v",
+        click.Choice(CACHE_TYPES),
+        "Type of the cached values.  [default: f16]",
+        None,
     ),
     click.option(
         "--mmap/--no-mmap",
@@ -125,51 +120,42 @@ BUT_THREADS: tuple[Option, ...] = (
 """Where the models lie and how they run, all but `THREADS`."""
 
 _CONVERSATION: tuple[Option, ...] = (
-    _choose(
+    option(
         "-c --ctx-size",
         types.whole(0),
         "Context size in tokens; 0 for all that the target was trained for."
         "  [default: that, but 8192 at most]",
     ),
-    _set("--temp", float, "Temperature; 0 is greedy.", metavar="X"),
+    _set("--temp", float, "Temperature; 0 is greedy.", "X"),
     _set("--top-k", types.whole(-1), "Keep the N most probable tokens; 0 keeps all."),
-    _set(
-        "--top-p",
-        float,
-        "Keep the most probable tokens up to this share; 1 keeps all.",
-        metavar="X",
-    ),
+    _set("--top-p", float, "Keep the most probable tokens up to this share; 1 keeps all.", "X"),
     _set(
         "--min-p",
         float,
         "Keep tokens with at least this share of the best one's probability; 0 keeps all.",
-        metavar="X",
+        "X",
     ),
-    _choose(
+    option(
         "-s --seed",
         types.seed,
         "Seed of the random draws; the same seed gives the same text.  [default: a new one]",
     ),
     _set("-n --n-predict", types.whole(-1), "Tokens to generate at most; -1 for no limit."),
-    _set(
-        "--gamma",
-        types.gamma,
-        "Tokens drafted per round; 0 is plain decoding.",
-        metavar="N|auto",
-    ),
-    click.option(
-        *("-sys", "--system-prompt"),
-        type=types.plain_text,
+    _set("--gamma", types.gamma, "Tokens drafted per round; 0 is plain decoding.", "N|auto"),
+    option(
+        "-sys --system-prompt",
+        types.plain_text,
+        "What the model is told before anything else.",
+        "TEXT",
         default=_DEFAULTS.system_prompt,
-        metavar="TEXT",
-        help="What the model is told before anything else.",
+        show_default=False,
     ),
-    click.option(
+    option(
         "--stop",
-        type=types.plain_text,
+        types.plain_text,
+        "End the answer where this text begins; may be repeated.",
+        "TEXT",
         multiple=True,
-        metavar="TEXT",
-        help="End the answer where this text begins; may be repeated.",
     ),
 )
 
@@ -178,63 +164,52 @@ _SAMPLING: tuple[Option, ...] = (
         "--typical-p --typical",
         float,
         "Keep the tokens nearest to the entropy up to this share; 1 keeps all.",
-        metavar="X",
+        "X",
     ),
-    _set(
-        "--repeat-penalty",
-        float,
-        "Divide the logits of recent tokens by this; 1 is off.",
-        metavar="X",
-    ),
-    _set(
-        "--presence-penalty",
-        float,
-        "Subtract this from the logits of recent tokens.",
-        metavar="X",
-    ),
-    _set("--frequency-penalty", float, "Subtract this for every recent occurrence.", metavar="X"),
+    _set("--repeat-penalty", float, "Divide the logits of recent tokens by this; 1 is off.", "X"),
+    _set("--presence-penalty", float, "Subtract this from the logits of recent tokens.", "X"),
+    _set("--frequency-penalty", float, "Subtract this for every recent occurrence.", "X"),
     _set(
         "--repeat-last-n",
         click.IntRange(0, 2**31 - 1),
         "How many tokens are recent, the prompt's included; 0 switches penalties off.",
     ),
-    click.option(
-        *("-l", "--logit-bias"),
-        type=types.bias,
+    option(
+        "-l --logit-bias",
+        types.bias,
+        "Add to a token's logit, as 15043+1 or 15043-inf; may be repeated.",
+        "ID(+/-)BIAS",
         multiple=True,
-        metavar="ID(+/-)BIAS",
-        help="Add to a token's logit, as 15043+1 or 15043-inf; may be repeated.",
     ),
-    _choose(
+    option(
         "--grammar",
         types.plain_text,
         "The answer conforms to this grammar (llama.cpp's GBNF).",
-        metavar="GBNF",
+        "GBNF",
     ),
-    _choose("--grammar-file", types.file_text, "The same, from a file.", metavar="FILE"),
-    _choose(
-        "-j --json-schema", types.plain_text, "The answer is JSON of this schema.", metavar="SCHEMA"
-    ),
-    _choose("-jf --json-schema-file", types.file_text, "The same, from a file.", metavar="FILE"),
-    click.option(
+    option("--grammar-file", types.file_text, "The same, from a file.", "FILE"),
+    option("-j --json-schema", types.plain_text, "The answer is JSON of this schema.", "SCHEMA"),
+    option("-jf --json-schema-file", types.file_text, "The same, from a file.", "FILE"),
+    option(
         "--accept",
-        type=click.Choice(["match", "coupled", "token", "block"]),
-        help="The acceptance rule; all of them keep the target's distribution. 'coupled': the"
+        click.Choice(["match", "coupled", "token", "block"]),
+        "The acceptance rule; all of them keep the target's distribution. 'coupled': the"
         " same seed gives the same text with speculation on or off.  [default: match at"
         " temperature 0, coupled with --seed, else block]",
+        None,
     ),
-    _choose(
+    option(
         "--lossy",
         click.FloatRange(0, 1, min_open=True),
         "Accept more drafted tokens than the target's distribution allows: up to 1/LENIENCE"
         " times its probability. Faster, and other text.  [default: lossless]",
-        metavar="LENIENCE",
+        "LENIENCE",
         callback=types.no_nan,
     ),
 )
 
 
-def with_options(*options: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_options(*options: Option) -> Option:
     """Give a command these options, in this order."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -243,16 +218,15 @@ def with_options(*options: Option) -> Callable[[Callable[..., Any]], Callable[..
     return decorate
 
 
-def _from_file(context: click.Context, name: str) -> bool:
-    """Whether a parameter's value is that of the settings file."""
-    return context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP
+def pair_of(pair: str | None, target: str | None) -> str | None:
+    """What PAIR or --target names.
 
-
-def _named(context: click.Context) -> bool:
-    """Whether the command line itself names a grammar or a schema."""
-    return any(
-        context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in CONSTRAINTS
-    )
+    Raises:
+        UsageError: both are given.
+    """
+    if pair is not None and target is not None:
+        raise UsageError("PAIR and --target say the same", "Give one of them.")
+    return target if pair is None else pair
 
 
 def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -261,12 +235,13 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(pair: str | None, target: str | None, **given: Any) -> Any:
-        context = click.get_current_context()
-        if target is not None and _from_file(context, "pair"):
+        source = click.get_current_context().get_parameter_source
+        if target is not None and source("pair") is ParameterSource.DEFAULT_MAP:
             pair = None
-        for name in CONSTRAINTS:  # one of the command line comes before one of the file
-            if given[name] is not None and _from_file(context, name) and _named(context):
-                given[name] = None
+        if any(source(name) is ParameterSource.COMMANDLINE for name in CONSTRAINTS):
+            for name in CONSTRAINTS:  # one of the command line comes before one of the file
+                if source(name) is ParameterSource.DEFAULT_MAP:
+                    given[name] = None
         if pair is not None and target is not None:
             raise click.UsageError("PAIR and --target say the same: give one of them.")
         if sum(given[name] is not None for name in CONSTRAINTS) > 1:

@@ -10,7 +10,7 @@ import click
 
 from localspec.cli.interrupt import interruptible
 from localspec.cli.option_types import plain_path, plain_text
-from localspec.cli.options import shared_options
+from localspec.cli.options import option, shared_options
 from localspec.cli.standard_streams import read_prompt
 from localspec.errors import Cancelled, LocalspecError
 from localspec.loading.request import LoadRequest
@@ -18,19 +18,20 @@ from localspec.loading.request import LoadRequest
 
 @click.command(name="run")
 @shared_options
-@click.option(
-    *("-p", "--prompt"),
-    type=plain_text,
-    metavar="TEXT",
-    help="What to answer; '-' reads it from standard input, as does leaving this out.",
+@option(
+    "-p --prompt",
+    plain_text,
+    "What to answer; '-' reads it from standard input, as does leaving this out.",
+    "TEXT",
 )
 @click.option("--stats", is_flag=True, help="Print the figures to standard error afterwards.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-@click.option(
+@option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    click.Path(dir_okay=False, path_type=Path),
+    "Write to this file what a replay of the run needs.",
+    None,
     callback=plain_path,
-    help="Write to this file what a replay of the run needs.",
 )
 def command(
     options: LoadRequest, prompt: str | None, stats: bool, as_json: bool, trace: Path | None

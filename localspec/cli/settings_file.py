@@ -21,7 +21,6 @@ import difflib
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,12 +67,13 @@ class SettingsFile:
         path: where it is.
         values: by table; options outside of any table under ``""``.
         problems: what was wrong so far, a line each.
+        lines: of the file.
     """
 
     path: Path
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    _lines: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     def defaults(
         self, command: click.Command, others: Callable[[], Iterable[str]]
@@ -132,7 +132,7 @@ class SettingsFile:
         known = [*commands, _KEYS, _SCREEN]
         for table in self.values:
             if table and table not in known:
-                self._problem(table, None, f"there is no table [{table}]", known)
+                self._unknown(table, None, known)
         for name in self.values.get(_SCREEN, {}):
             if name not in ("theme", "panel"):
                 self._unknown(_SCREEN, name, ("theme", "panel"))
@@ -148,24 +148,17 @@ class SettingsFile:
         try:
             found[str(parameter.name)] = _checked(parameter, value)
         except (click.UsageError, SamplingError, TypeError, ValueError, ArithmeticError) as error:
-            if isinstance(error, SamplingError):
-                reason = error.remedy
-            else:
-                reason = error.message if isinstance(error, click.UsageError) else str(error)
-            reason = reason.rstrip(".")
+            reason = error.remedy if isinstance(error, SamplingError) else str(error)
             help_text = getattr(parameter, "help", None) or ""
-            allowed = f"{reason}. {help_text}".strip()
-            self._wrong(table, setting, value, allowed)
+            self._wrong(table, setting, value, f"{reason.rstrip('.')}. {help_text}".strip())
 
-    def _unknown(self, table: str, setting: str, known: Iterable[str]) -> None:
-        self._problem(table, setting, f"there is no setting {setting}", known)
+    def _unknown(self, table: str, setting: str | None, known: Iterable[str]) -> None:
+        what = f"setting {setting}" if setting else f"table [{table}]"
+        meant = _instead((setting or table).replace("_", "-"), known)
+        self._note(table, setting, f"there is no {what}; {meant}")
 
     def _wrong(self, table: str, setting: str, value: Any, allowed: str) -> None:
         self._note(table, setting, f"{setting} cannot be {_as_toml(value)}: {allowed}")
-
-    def _problem(self, table: str, setting: str | None, what: str, known: Iterable[str]) -> None:
-        wrong = (setting or table).replace("_", "-")
-        self._note(table, setting, f"{what}; {_instead(wrong, known)}")
 
     def _note(self, table: str, setting: str | None, text: str) -> None:
         line = self._line(table, setting)
@@ -177,7 +170,7 @@ class SettingsFile:
     def _line(self, table: str, setting: str | None) -> int | None:
         """Where something stands; the parser does not say."""
         at = ""
-        for number, line in enumerate(self._lines, 1):
+        for number, line in enumerate(self.lines, 1):
             if match := re.match(r"\s*\[\s*[\"']?([^\]\"']+?)[\"']?\s*\]", line):
                 at = match[1]
                 if setting is None and at == table:
@@ -191,7 +184,6 @@ class SettingsFile:
 
 def read(path: Path) -> SettingsFile:
     """Read the settings; a file that is missing holds none, a broken one a problem."""
-    settings = SettingsFile(path)
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
@@ -199,18 +191,17 @@ def read(path: Path) -> SettingsFile:
         if found.st_size > LARGEST:
             raise ValueError("it is too large")
         text = path.read_text(encoding="utf-8-sig")
+        import tomllib  # noqa: PLC0415 - most have no such file
+
         document = tomllib.loads(text)
     except FileNotFoundError:
-        return settings
+        return SettingsFile(path)
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        settings.problems.append(f"{_shown(path)} is not used: {reason}")
-        return settings
-    settings._lines = text.splitlines()  # noqa: SLF001 - its own maker
+        return SettingsFile(path, problems=[f"{_shown(path)} is not used: {reason}"])
     tables = {name: value for name, value in document.items() if isinstance(value, dict)}
     plain = {name: value for name, value in document.items() if name not in tables}
-    settings.values = {"": plain, **tables}
-    return settings
+    return SettingsFile(path, {"": plain, **tables}, lines=text.splitlines())
 
 
 def settings_of(command: click.Command) -> dict[str, click.Parameter]:

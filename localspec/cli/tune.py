@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec.cli.interrupt import interruptible
-from localspec.cli.options import BUT_THREADS, CTX_SIZE, MAX_THREADS, PAIR, with_options
+from localspec.cli.options import (
+    BUT_THREADS,
+    CTX_SIZE,
+    MAX_THREADS,
+    PAIR,
+    option,
+    pair_of,
+    with_options,
+)
 from localspec.cli.standard_streams import ProgressLine
-from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
@@ -30,11 +37,10 @@ _NOISY = 0.3
 
 @click.command(name="tune")
 @with_options(*PAIR, CTX_SIZE)
-@click.option(
-    *("-t", "--threads"),
-    type=click.IntRange(1, MAX_THREADS),
-    metavar="N",
-    help="CPU threads; without it the best count is looked for.",
+@option(
+    "-t --threads",
+    click.IntRange(1, MAX_THREADS),
+    "CPU threads; without it the best count is looked for.",
 )
 @with_options(*BUT_THREADS)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
@@ -44,13 +50,12 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     The result is stored and used from then on by whatever runs the models in the same way. Takes
     about half a minute.
     """
-    if pair is not None and target is not None:
-        raise UsageError("PAIR and --target say the same", "Give one of them.")
+    pair = pair_of(pair, target)
     from localspec.process.client import Worker  # noqa: PLC0415 - not for `tune --help`
     from localspec.process.jobs import TuneJob  # noqa: PLC0415
 
     # A fixed gamma: loading need not measure what is about to be measured.
-    options = LoadRequest(pair=target if pair is None else pair, gamma=0, **given)
+    options = LoadRequest(pair=pair, gamma=0, **given)
     with closing(Worker()) as worker:
         worker.begin(TuneJob(options))
         interruptible(partial(_print_tuned, worker, as_json=as_json), worker.stop)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +28,8 @@ _DISPLAY_CLASS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bf
 _MOST_CARDS = 16
 _MOST_READ = 1 << 28
 _LEAST_READ = 1 << 24
-_WANTED_FEATURES = ("avx2", "fma", "f16c", "avx512f")
+_WANTED = {"avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512"}
+"""Instruction sets that matter to llama.cpp, and what it calls them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +100,12 @@ def look(threads_asked: int = 0) -> MachineFacts:
 
     `threads_asked` is what the settings file says.
     """
-    load = _load()  # before we make some ourselves
+    load = machine.told("getloadavg")  # before we make some ourselves
     threads, free = default_threads(), machine.available()
+    logical, flags = psutil.cpu_count() or 1, machine.cpuinfo("flags").split()
     one, many = read_bandwidth(1, free), read_bandwidth(threads, free)
     clock, clock_most = _clock()
     version, _, system_info = build().partition(" ")
-    battery = _battery()
     return MachineFacts(
         localspec=__version__,
         python=platform.python_version(),
@@ -111,15 +113,15 @@ def look(threads_asked: int = 0) -> MachineFacts:
         system=sys.platform,
         architecture=platform.machine(),
         translated=_answer("sysctl", "-n", "sysctl.proc_translated") == "1",
-        processor=_processor(),
+        processor=_answer("sysctl", "-n", "machdep.cpu.brand_string") or machine.processor_name(),
         cores=psutil.cpu_count(logical=False) or 1,
-        logical=psutil.cpu_count() or 1,
-        allowed=_allowed(),
+        logical=logical,
+        allowed=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical,
         share=machine.processors(),
         threads=threads,
         threads_asked=threads_asked,
-        load=load,
-        features=_features(),
+        load=None if load is None else float(load[0]),
+        features=tuple(name for name in _WANTED if name in flags),
         built_for=_built_for(system_info),
         amx_left_out=not repacking_works(),
         backends=backends(),
@@ -128,10 +130,10 @@ def look(threads_asked: int = 0) -> MachineFacts:
         cuda_compiler=shutil.which("nvcc") is not None or "CUDA_PATH" in os.environ,
         project=_in_project(),
         memory_total=machine.total(),
-        memory_free=machine.available(),
+        memory_free=free,
         address_space=machine.address_space_left(),
         swap_used=machine.swapped_out(),
-        on_battery=battery,
+        on_battery=_on_battery(),
         power_profile=_power_profile(),
         clock=clock,
         clock_most=clock_most,
@@ -159,37 +161,16 @@ def _answer(*command: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
-def _processor() -> str:
-    lines = _text(Path("/proc/cpuinfo")).splitlines()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    apple = _answer("sysctl", "-n", "machdep.cpu.brand_string") if sys.platform == "darwin" else ""
-    return next(named, "") or apple or platform.processor() or platform.machine()
-
-
-def _features() -> tuple[str, ...]:
-    """Instruction sets that matter to llama.cpp, as far as the system says."""
-    lines = _text(Path("/proc/cpuinfo")).splitlines()
-    flags = next((line for line in lines if line.startswith("flags")), "").split()
-    return tuple(name for name in _WANTED_FEATURES if name in flags)
-
-
 def _built_for(system_info: str) -> tuple[str, ...]:
-    parts = (part.rpartition(":")[2].split("=") for part in system_info.split("|"))
-    found = {part[0].strip().lower() for part in parts if len(part) == 2 and part[1].strip() == "1"}
-    names = {"avx512f": "avx512"}
-    return tuple(name for name in _WANTED_FEATURES if names.get(name, name) in found)
+    found = {name.lower() for name in re.findall(r"(\w+) = 1\b", system_info)}
+    return tuple(name for name, theirs in _WANTED.items() if theirs in found)
 
 
 def _cards() -> tuple[str, ...]:
     """Makers of graphics cards, whether or not llama.cpp can use them."""
-    found = {_VENDORS.get(_text(path), "") for path in _DRM.glob("card[0-9]*/device/vendor")}
+    found = {
+        _VENDORS.get(machine.text_of(path), "") for path in _DRM.glob("card[0-9]*/device/vendor")
+    }
     if Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi"):
         found.add("nvidia")
     if sys.platform == "darwin" and platform.machine() == "arm64":
@@ -211,13 +192,9 @@ def _drivers() -> list[str]:
         import winreg  # noqa: PLC0415 - Windows has it alone
 
         for number in range(_MOST_CARDS):
-            try:
-                with winreg.OpenKey(
-                    winreg.HKEY_LOCAL_MACHINE, rf"{_DISPLAY_CLASS}\{number:04}"
-                ) as key:
-                    found.append(str(winreg.QueryValueEx(key, "DriverDesc")[0]))
-            except OSError:
-                continue
+            name = rf"{_DISPLAY_CLASS}\{number:04}"
+            with suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, name) as key:
+                found.append(str(winreg.QueryValueEx(key, "DriverDesc")[0]))
     return found
 
 
@@ -258,26 +235,8 @@ def _in_project() -> bool:
     return uv and (folder / "pyproject.toml").is_file()
 
 
-def _allowed() -> int:
-    """Logical processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return psutil.cpu_count() or 1
-
-
-def _load() -> float | None:
-    try:
-        return float(psutil.getloadavg()[0])
-    except (AttributeError, OSError):
-        return None
-
-
-def _battery() -> bool | None:
-    try:
-        battery = psutil.sensors_battery()
-    except (AttributeError, OSError):
-        return None
-    plugged = None if battery is None else battery.power_plugged
+def _on_battery() -> bool | None:
+    plugged = getattr(machine.told("sensors_battery"), "power_plugged", None)
     return None if plugged is None else not plugged
 
 
@@ -286,13 +245,10 @@ def _power_profile() -> str:
         lines = _answer("pmset", "-g").splitlines()
         low = any(line.split()[:2] == ["lowpowermode", "1"] for line in lines)
         return "low-power" if low else ""
-    return _text(Path("/sys/firmware/acpi/platform_profile"))
+    return machine.text_of(Path("/sys/firmware/acpi/platform_profile"))
 
 
 def _clock() -> tuple[float | None, float | None]:
     """MHz now and at most, straight after the bandwidth was measured."""
-    try:
-        found = psutil.cpu_freq()
-    except (AttributeError, OSError, RuntimeError, NotImplementedError):
-        return None, None  # psutil has no such figure for this system, each in its own way
+    found = machine.told("cpu_freq")
     return (found.current, found.max) if found and found.max else (None, None)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from localspec.doctor.facts import MachineFacts
 
 SWAP_WORTH_MENTIONING = 200_000_000
 BUSY_SHARE = 0.5
 SLOW_CLOCK = 0.6
-_VULKAN = "Vulkan"
-_GPU_BACKENDS = ("CUDA", "MTL", "Metal", _VULKAN, "ROCm", "HIP", "SYCL")
+_GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
 
 
 class Level(Enum):
@@ -36,10 +36,18 @@ class Finding:
     remedy: str = ""
 
 
+Said: TypeAlias = Iterator[tuple[str, str]]
+"""What is so, and what to do about it."""
+
+
 def findings(facts: MachineFacts) -> list[Finding]:
     """Everything worth saying, what matters most first."""
-    found = [finding for check in _CHECKS for finding in check(facts)]
-    return sorted(found, key=lambda finding: finding.level is not Level.SLOW)
+    slow = [*_translated(facts), *_graphics(facts), *_instructions(facts), *_busy(facts)]
+    slow += _power(facts)
+    return [
+        *(Finding(Level.SLOW, *each) for each in slow),
+        *(Finding(Level.NOTE, *each) for each in _notes(facts)),
+    ]
 
 
 def rebuild(facts: MachineFacts, flag: str) -> str:
@@ -55,45 +63,9 @@ def rebuild(facts: MachineFacts, flag: str) -> str:
     return f'CMAKE_ARGS="{flag}" {build}'
 
 
-def _graphics(facts: MachineFacts) -> Iterator[Finding]:
-    used = [name for name in facts.backends if name.startswith(_GPU_BACKENDS)]
-    if facts.devices:
-        return
-    if used:
-        yield Finding(
-            Level.SLOW,
-            f"llama.cpp was built with {', '.join(used)}, but sees no such device",
-            "Update the graphics driver, then run: localspec doctor",
-        )
-    elif "nvidia" in facts.cards:
-        compiler = "" if facts.cuda_compiler else " (install NVIDIA's CUDA toolkit first)"
-        yield Finding(
-            Level.SLOW,
-            f"there is an NVIDIA card, but llama.cpp was built for the CPU alone{compiler}",
-            rebuild(facts, "-DGGML_CUDA=on"),
-        )
-    elif "apple" in facts.cards:
-        yield Finding(
-            Level.SLOW,
-            "this is Apple silicon, but llama.cpp was built without Metal",
-            rebuild(facts, "-DGGML_METAL=on"),
-        )
-    elif others := [card for card in facts.cards if card in ("amd", "intel")]:
-        maker = " and ".join({"amd": "AMD", "intel": "Intel"}[card] for card in others)
-        yield Finding(
-            Level.NOTE,
-            f"graphics by {maker} could be used through Vulkan (install its SDK first; on Debian:"
-            " libvulkan-dev, glslc and spirv-headers)"
-            if facts.system == "linux"
-            else f"graphics by {maker} could be used through Vulkan (install its SDK first)",
-            rebuild(facts, "-DGGML_VULKAN=on"),
-        )
-
-
-def _translated(facts: MachineFacts) -> Iterator[Finding]:
+def _translated(facts: MachineFacts) -> Said:
     if facts.translated:
-        yield Finding(
-            Level.SLOW,
+        yield (
             "Python is an Intel build that runs under Rosetta, without Metal",
             "uv sync --python cpython-3.12-macos-aarch64 --reinstall"
             if facts.project
@@ -101,70 +73,64 @@ def _translated(facts: MachineFacts) -> Iterator[Finding]:
         )
 
 
-def _instructions(facts: MachineFacts) -> Iterator[Finding]:
+def _graphics(facts: MachineFacts) -> Said:
+    if facts.devices:
+        return
+    if used := _used(facts):
+        yield (
+            f"llama.cpp was built with {', '.join(used)}, but sees no such device",
+            "Update the graphics driver, then run: localspec doctor",
+        )
+    elif "nvidia" in facts.cards:
+        compiler = "" if facts.cuda_compiler else " (install NVIDIA's CUDA toolkit first)"
+        yield (
+            f"there is an NVIDIA card, but llama.cpp was built for the CPU alone{compiler}",
+            rebuild(facts, "-DGGML_CUDA=on"),
+        )
+    elif "apple" in facts.cards:
+        yield (
+            "this is Apple silicon, but llama.cpp was built without Metal",
+            rebuild(facts, "-DGGML_METAL=on"),
+        )
+
+
+def _used(facts: MachineFacts) -> list[str]:
+    """The backends for graphics cards that llama.cpp was built with."""
+    return [name for name in facts.backends if name.startswith(_GPU_BACKENDS)]
+
+
+def _instructions(facts: MachineFacts) -> Said:
     unused = [name for name in facts.features if name not in facts.built_for]
     if unused:
-        yield Finding(
-            Level.SLOW,
+        yield (
             f"the processor has {', '.join(unused)}, llama.cpp was built without",
             rebuild(facts, "-DGGML_NATIVE=on"),
         )
-    if facts.amx_left_out:
-        yield Finding(
-            Level.NOTE,
-            "the processor's matrix unit (AMX) is left out: llama.cpp's kernels for it crash in"
-            " some builds",
-        )
 
 
-def _memory(facts: MachineFacts) -> Iterator[Finding]:
+def _busy(facts: MachineFacts) -> Said:
     if facts.swap_used > SWAP_WORTH_MENTIONING and facts.memory_free < facts.memory_total // 4:
-        yield Finding(
-            Level.SLOW,
+        yield (
             f"{facts.swap_used / 1e9:.1f} GB are swapped out: what is swapped in again stops"
             " everything",
             "Close other programs, or choose a smaller pair (localspec list).",
         )
-    if facts.address_space is not None:
-        yield Finding(
-            Level.NOTE,
-            f"a limit on the address space leaves {facts.address_space / 1e9:.1f} GB, and mapped"
-            " weights count",
-            "ulimit -v unlimited (where the system allows it; else its administrator)",
-        )
-
-
-def _busy(facts: MachineFacts) -> Iterator[Finding]:
     if facts.load is not None and facts.load > BUSY_SHARE * facts.logical:
-        yield Finding(
-            Level.SLOW,
+        yield (
             f"other programs keep {facts.load:.1f} of {facts.logical} threads busy",
             "Close them while you chat.",
         )
-    if facts.allowed < facts.logical:
-        yield Finding(
-            Level.NOTE,
-            f"this process may use {facts.allowed} of {facts.logical} processors",
-        )
-    if facts.share is not None and facts.share < min(facts.cores, facts.allowed):
-        yield Finding(
-            Level.NOTE,
-            f"a container gives this process the time of {facts.share:.3g} processors",
-            "Raise its limit (docker: --cpus).",
-        )
     if facts.threads_asked > facts.cores:
-        yield Finding(
-            Level.SLOW,
+        yield (
             f"the settings file asks for {facts.threads_asked} threads, the processor has"
             f" {facts.cores} cores: every step waits for the slowest thread",
             "Leave `threads` out of the settings file, or run: localspec tune",
         )
 
 
-def _power(facts: MachineFacts) -> Iterator[Finding]:
+def _power(facts: MachineFacts) -> Said:
     if facts.power_profile in ("low-power", "quiet"):
-        yield Finding(
-            Level.SLOW,
+        yield (
             f"the power profile is {facts.power_profile}",
             "sudo pmset -a lowpowermode 0"
             if facts.system == "darwin"
@@ -172,25 +138,45 @@ def _power(facts: MachineFacts) -> Iterator[Finding]:
         )
     elif facts.on_battery:
         windows = "powercfg /setactive SCHEME_MIN, or plug it in"
-        yield Finding(
-            Level.SLOW,
+        yield (
             "the machine runs on its battery, most are slower then",
             windows if facts.system == "win32" else "Plug it in.",
         )
+
+
+def _notes(facts: MachineFacts) -> Said:
+    makers = [card for card in facts.cards if card in ("amd", "intel")]
+    better = facts.devices or _used(facts) or {"nvidia", "apple"} & {*facts.cards}
+    if makers and not better:
+        debian = "; on Debian: libvulkan-dev, glslc and spirv-headers"
+        yield (
+            f"graphics by {' and '.join({'amd': 'AMD', 'intel': 'Intel'}[each] for each in makers)}"
+            " could be used through Vulkan (install its SDK first"
+            f"{debian if facts.system == 'linux' else ''})",
+            rebuild(facts, "-DGGML_VULKAN=on"),
+        )
+    if facts.amx_left_out:
+        yield (
+            "the processor's matrix unit (AMX) is left out: llama.cpp's kernels for it crash in"
+            " some builds",
+            "",
+        )
+    if facts.address_space is not None:
+        yield (
+            f"a limit on the address space leaves {facts.address_space / 1e9:.1f} GB, and mapped"
+            " weights count",
+            "ulimit -v unlimited (where the system allows it; else its administrator)",
+        )
+    if facts.allowed < facts.logical:
+        yield f"this process may use {facts.allowed} of {facts.logical} processors", ""
+    if facts.share is not None and facts.share < min(facts.cores, facts.allowed):
+        yield (
+            f"a container gives this process the time of {facts.share:.3g} processors",
+            "Raise its limit (docker: --cpus).",
+        )
     if facts.clock and facts.clock_most and facts.clock < SLOW_CLOCK * facts.clock_most:
-        yield Finding(
-            Level.NOTE,
+        yield (
             f"the processor works at {facts.clock:,.0f} of {facts.clock_most:,.0f} MHz: hot, or"
             " saving power",
             "Let it cool down, or choose another power profile.",
         )
-
-
-_CHECKS: tuple[Callable[[MachineFacts], Iterator[Finding]], ...] = (
-    _translated,
-    _graphics,
-    _instructions,
-    _memory,
-    _busy,
-    _power,
-)

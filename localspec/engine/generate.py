@@ -339,9 +339,10 @@ def _scored(
 
     def judged(copied: Guess, start: int) -> _Scores:
         chances: list[float] = []
-        for at, token in enumerate(copied.tokens[: len(emitted) - start], start):
+        both = zip(copied.tokens, emitted[start:], strict=False)
+        for at, (token, said) in enumerate(both, start):
             chances.append(accepts(p[at], token))
-            if token != emitted[at]:
+            if token != said:
                 break
         return _Scores(tuple(copied.confidences[: len(chances)]), tuple(chances))
 

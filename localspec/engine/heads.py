@@ -43,7 +43,7 @@ class HeadDrafter:
         """Keep the states of `tokens`, which the target has just decoded from `start` on."""
         self._forget(start)
         if self._end != start:  # what came before was never shown
-            self.head.clear(start)
+            self.head.start(start)
             self._waiting = self._waiting[:0]
         self._waiting = np.concatenate((self._waiting, self.head.states(len(tokens))))
         known = self.head.target.tokens
@@ -56,8 +56,12 @@ class HeadDrafter:
         The row before them was made with the first of them, and its state is gone: it stays. A
         token that has changed there costs acceptance once, and nothing else.
         """
-        self.head.truncate(n)
+        self._keep(n)
         self._waiting = self._waiting[: max(0, n - self.head.end)]
+
+    def _keep(self, end: int) -> None:
+        """Keep the head's rows before `end`."""
+        self.head.truncate(max(0, end - self.head.first))
 
     def _read(
         self, tokens: Sequence[int], n: int, *, output: bool
@@ -65,10 +69,11 @@ class HeadDrafter:
         """Make rows of the first `n` states that wait; `tokens` is the sequence."""
         following = tokens[self.head.end + 1 : self.head.end + 1 + n]
         states, self._waiting = self._waiting[:n], self._waiting[n:]
-        return self.head.decode(following, states, output=output)
+        return self.head.read(following, states, output=output)
 
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:  # noqa: ARG002 - the protocol's
         """Start a generation; what the target was shown is known already."""
+        self.head.watch(None)  # it takes a moment only, and what the target shows comes once
         self._cancel = cancel
         self._proposer = proposer
 
@@ -95,7 +100,7 @@ class HeadDrafter:
             def follow(token: int, drafted: int) -> Logits:  # noqa: ARG001 - nothing is marked
                 nonlocal state
                 self._cancel.check()
-                row, state = self.head.decode([token], state, output=True)
+                row, state = self.head.read([token], state, output=True)
                 return row[:n_vocab]
 
             written = write(
@@ -107,7 +112,7 @@ class HeadDrafter:
                 is_end=self.head.target.model.is_end,
             )
         finally:
-            self.head.truncate(last)
+            self._keep(last)
             if self.head.end == last:
                 self._waiting = seed
         return Drafted(self.name, *written, read=last + 1 - cached, cached=cached)

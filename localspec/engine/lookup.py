@@ -72,7 +72,7 @@ class Lookup:
         """
         known = self._tokens
         n = min(len(known), len(tokens))
-        if known[:n] != tokens[:n]:
+        if known[:n] != list(tokens[:n]):
             n = next(i for i in range(n) if known[i] != tokens[i])
         for at in reversed(range(max(0, n - _GRAM), len(self._before))):
             self._latest[self._slot(known[at : at + _GRAM])] = self._before.pop()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent
+from localspec.chat.figures import gamma_words
 from localspec.chat.session import Session
-from localspec.chat.wording import gamma_words
 from localspec.engine.cancel import Cancel
 from localspec.engine.trace import Recorder
 from localspec.errors import LocalspecError

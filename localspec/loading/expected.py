@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.load_record import LoadRecord
+from localspec.chat.pair import LoadRecord
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, gamma_for
 from localspec.engine.length.profile import Profile, ProfileStore, of_file

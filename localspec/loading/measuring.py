@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.chat.load_record import LoadRecord
-from localspec.chat.pair import LoadedPair
+from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import (

@@ -14,9 +14,8 @@ from localspec.pairs import resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.header import ModelFiles
-from localspec.pairs.memory.facts import ModelFacts, facts
 from localspec.pairs.memory.free import Device, Free, read_speed
-from localspec.pairs.memory.need import Setup
+from localspec.pairs.memory.need import ModelFacts, Setup, facts
 from localspec.pairs.memory.placement import DEFAULT_CTX, MemoryPlan, Wishes, plan
 from localspec.pairs.resolver import ResolvedPair
 
@@ -192,7 +191,7 @@ def _context_size(options: LoadRequest, target: ModelFacts) -> int | None:
 
 
 def _beyond_training(n_ctx: int, model: ModelFiles) -> list[str]:
-    trained = model.header.integer(model.header.arch_key("context_length"))
+    trained = model.header.setting("context_length")
     if not trained or n_ctx <= trained:
         return []
     return [

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from localspec.chat.load_record import LoadRecord
+from localspec.chat.pair import LoadRecord
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import Profile, identity, measure, measure_by_context

@@ -11,9 +11,9 @@ from localspec.errors import LocalspecError
 from localspec.pairs import demo, folders, installed
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.installed import DEMO, InstalledPair
-from localspec.pairs.memory import outlook
-from localspec.pairs.memory.facts import facts
-from localspec.pairs.memory.outlook import Fit
+from localspec.pairs.memory import placement
+from localspec.pairs.memory.need import facts
+from localspec.pairs.memory.placement import Fit
 from localspec.pairs.references import Reference
 
 if TYPE_CHECKING:
@@ -180,8 +180,8 @@ def _fit(pair: InstalledPair, n_bytes: int) -> Fit:
     try:
         target, *drafts = (facts(gguf.read_model(model.path).header) for model in pair.models)
     except LocalspecError:
-        return outlook.unread(n_bytes)
-    return outlook.counted(target, drafts[0] if drafts else None)
+        return placement.unread(n_bytes)
+    return placement.counted(target, drafts[0] if drafts else None)
 
 
 def examined(report: PairReport) -> ListedPair:
@@ -206,7 +206,7 @@ def _available(entry: CuratedPair) -> ListedPair:
         kind=entry.kind,
         memory_gb=entry.memory_gb,
         n_bytes=entry.n_bytes,
-        fit=outlook.unread(entry.n_bytes),
+        fit=placement.unread(entry.n_bytes),
         licence=entry.licence,
         state="available",
         target=str(entry.target.reference),

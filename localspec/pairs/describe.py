@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from localspec import formats
 from localspec.pairs.examine import DraftCandidate, PairReport
 from localspec.pairs.memory.need import Need, Setup
-from localspec.pairs.memory.outlook import Fit, Outlook
+from localspec.pairs.memory.placement import Fit, Outlook
 from localspec.pairs.sources import ModelSource
 from localspec.safe_text import one_line
 
@@ -58,17 +59,14 @@ def _plan_lines(outlook: Outlook) -> list[str]:
     )
     return [
         first,
-        *(f"  {name:10}{_sizes(need)}" for name, need in zip(_ROLES, found.needs, strict=False)),
+        *(f"  {role:10}{_sizes(need)}" for role, need in zip(_ROLES, found.needs, strict=False)),
         *(f"  given up: {line}" for line in found.gave_up),
         *(f"  note: {line}" for line in found.advice),
     ]
 
 
 def _sizes(need: Need) -> str:
-    return (
-        f"weights {formats.size(need.weights)}, cache {formats.size(need.cache)},"
-        f" buffers {formats.size(need.buffers)}"
-    )
+    return ", ".join(f"{part} {formats.size(n_bytes)}" for part, n_bytes in need.parts.items())
 
 
 def licence_line(report: PairReport) -> str:
@@ -104,21 +102,13 @@ def _model_line(role: str, source: ModelSource) -> str:
 
 def as_data(report: PairReport) -> dict[str, Any]:
     """Render `report` for programs; sizes are in bytes."""
+    compared = report.vocabulary
     return {
         "name": report.name or None,
         "target": _model_data(report.target),
         "draft": None if report.draft is None else _model_data(report.draft),
         "draft_reason": report.draft_reason,
-        "vocabulary": None
-        if report.vocabulary is None
-        else {
-            "compatible": report.vocabulary.compatible,
-            "rule": report.vocabulary.rule or None,
-            "reason": report.vocabulary.reason,
-            "token": report.vocabulary.token,
-            "target_size": report.vocabulary.target_size,
-            "draft_size": report.vocabulary.draft_size,
-        },
+        "vocabulary": compared and asdict(compared) | {"rule": compared.rule or None},
         "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
         "plan": _plan_data(report.outlook),
         "missing_bytes": report.missing,
@@ -137,12 +127,8 @@ def as_data(report: PairReport) -> dict[str, Any]:
 
 def fit_data(need: Fit) -> dict[str, Any]:
     """Render a memory estimate for programs."""
-    return {
-        "needed_bytes": need.needed,
-        "available_bytes": need.available,
-        "total_bytes": need.total,
-        "verdict": need.verdict,
-    }
+    data = asdict(need)
+    return {name if name == "verdict" else f"{name}_bytes": data[name] for name in data}
 
 
 def _plan_data(outlook: Outlook) -> dict[str, Any]:
@@ -167,12 +153,8 @@ def _plan_data(outlook: Outlook) -> dict[str, Any]:
 def _placed_data(setup: Setup | None, need: Need | None) -> dict[str, int] | None:
     if setup is None or need is None:
         return None
-    return {
-        "gpu_layers": setup.gpu_layers,
-        "weights_bytes": need.weights,
-        "cache_bytes": need.cache,
-        "buffers_bytes": need.buffers,
-    }
+    sizes = {f"{part}_bytes": n_bytes for part, n_bytes in need.parts.items()}
+    return {"gpu_layers": setup.gpu_layers} | sizes
 
 
 def _model_data(source: ModelSource) -> dict[str, Any]:
@@ -184,7 +166,7 @@ def _model_data(source: ModelSource) -> dict[str, Any]:
         "architecture": header.architecture,
         "model_name": header.name or None,
         "vocabulary_size": len(header.tokens or ()),
-        "context_length": header.integer(header.arch_key("context_length")) or None,
+        "context_length": header.setting("context_length") or None,
         "bytes": source.n_bytes,
         "missing_bytes": source.missing,
         "licence": source.licence or None,

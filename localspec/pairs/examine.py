@@ -19,10 +19,10 @@ from localspec.pairs.gguf.header import GgufHeader, read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
-from localspec.pairs.memory import outlook
-from localspec.pairs.memory.facts import facts
+from localspec.pairs.memory import placement
 from localspec.pairs.memory.free import Free, read_speed
-from localspec.pairs.memory.outlook import Outlook
+from localspec.pairs.memory.need import facts
+from localspec.pairs.memory.placement import Outlook
 from localspec.pairs.references import Reference
 from localspec.pairs.resolver import NO_DRAFT
 from localspec.pairs.sources import ModelSource, Note
@@ -118,7 +118,7 @@ def examine(
     else:
         found, reason, candidates = _search(target, patience, note)
     report = vocabulary.compare(target.header, found.header) if found else None
-    ahead = outlook.look(
+    ahead = placement.look(
         facts(target.header, target.more_bytes),
         facts(found.header, found.more_bytes) if found else None,
         free,

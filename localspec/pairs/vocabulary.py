@@ -14,7 +14,7 @@ from localspec.errors import VocabularyMismatch
 from localspec.pairs.gguf.header import TOKENS_KEY, Accept, GgufHeader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from localspec.pairs.gguf.cursor import StringArray
     from localspec.pairs.gguf.header import Value
@@ -59,11 +59,11 @@ class HeaderVocabulary:
 
     kind: str
     size: int
-    add_bos: bool
-    bos: int | None
-    add_eos: bool
-    eos: int | None
-    tokens: StringArray | None
+    add_bos: bool = False
+    bos: int | None = None
+    add_eos: bool = False
+    eos: int | None = None
+    tokens: StringArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ def compare(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
     """Compare both vocabularies without raising."""
     ours, theirs = vocabulary(target), vocabulary(draft)
     rule, reason, token = _first_failure(ours, theirs)
-    if not rule:
-        reason = _describe_match(ours.size, theirs.size)
-    elif token is None and ours.tokens is not None and theirs.tokens is not None:
-        _, more, token = _compare_texts(ours, theirs)
-        reason += f"; {more}" if more else ""
+    if not rule and ours.size == theirs.size:
+        reason = f"the same {ours.size:,} tokens"
+    elif not rule:
+        sizes = f"target {ours.size:,}, draft {theirs.size:,}"
+        reason = f"the same tokens where both have them ({sizes})"
     return VocabularyReport(not rule, rule, reason, token, ours.size, theirs.size)
 
 
@@ -125,13 +125,10 @@ def require_like(target: GgufHeader) -> Accept:
         if key not in (_MODEL_KEY, TOKENS_KEY):
             return
         theirs = vocabulary(GgufHeader(0, metadata, (), 0, 0, 0))
-        rule, reason = "", ""
-        if ours.kind != theirs.kind:
-            rule, reason, _ = _first_failure(ours, theirs)
-        elif key == TOKENS_KEY:
-            rule, reason, _ = _compare_sizes(ours, theirs)
-        if rule:
-            raise VocabularyMismatch(reason)
+        if ours.kind != theirs.kind or key == TOKENS_KEY:
+            rule, reason, _ = _first_failure(ours, theirs, special=False)
+            if rule:
+                raise VocabularyMismatch(reason)
 
     return accept
 
@@ -145,10 +142,7 @@ def vocabulary(header: GgufHeader) -> HeaderVocabulary:
     )
     tokens = header.tokens
     if kind == "none":
-        dummies = header.integer(header.arch_key("vocab_size"))
-        return HeaderVocabulary(
-            kind, dummies, add_bos=False, bos=None, add_eos=False, eos=None, tokens=None
-        )
+        return HeaderVocabulary(kind, size=header.setting("vocab_size"))
     if kind == "BPE":
         add_bos = add_bos or pre in _ADD_BOS_PRE
         bos = None if pre in _NO_BOS_ID_PRE else bos
@@ -192,35 +186,42 @@ def _special(header: GgufHeader, key: str, default: int | None, size: int) -> in
     return default if default is not None and default < size else None
 
 
-def _first_failure(target: HeaderVocabulary, draft: HeaderVocabulary) -> _Failure:
-    """Apply the rules in llama.cpp's order."""
+def _first_failure(
+    target: HeaderVocabulary, draft: HeaderVocabulary, *, special: bool = True
+) -> _Failure:
+    """Apply the rules in llama.cpp's order, but for those of special tokens if they do not count.
+
+    Where another rule fails, the first text that differs is told besides.
+    """
+    rules = [*_different_settings(target, draft, special=special)]
+    text, token = "", None
+    if target.tokens is not None and draft.tokens is not None:
+        text, token = _different_text(target.tokens, draft.tokens)
+        if abs(target.size - draft.size) > MAX_SIZE_DIFFERENCE:
+            sizes = f"it has {draft.size:,} tokens and the target {target.size:,}"
+            rules.append(("size", f"{sizes}: they may differ by {MAX_SIZE_DIFFERENCE} at most"))
+    elif not rules:
+        missing = "target" if target.tokens is None else "draft"
+        rules.append(("text", f"the {missing}'s file holds no vocabulary"))
+    if not rules:
+        return "text" if text else "", text, token
+    rule, reason = rules[0]
+    return rule, f"{reason}; {text}" if text else reason, token
+
+
+def _different_settings(
+    target: HeaderVocabulary, draft: HeaderVocabulary, *, special: bool
+) -> Iterator[tuple[str, str]]:
+    """The rules that fail of the first three, each with the reason."""
     if target.kind != draft.kind:
-        return "type", f"its tokenizer is of type {draft.kind}, the target's {target.kind}", None
-    for rule, ours, theirs in (
-        ("bos", (target.add_bos, target.bos), (draft.add_bos, draft.bos)),
-        ("eos", (target.add_eos, target.eos), (draft.add_eos, draft.eos)),
+        yield "type", f"its tokenizer is of type {draft.kind}, the target's {target.kind}"
+    for rule, where, ours, theirs in (
+        ("bos", "begins", (target.add_bos, target.bos), (draft.add_bos, draft.bos)),
+        ("eos", "ends", (target.add_eos, target.eos), (draft.add_eos, draft.eos)),
     ):
-        if ours[0] != theirs[0] or (ours[0] and ours[1] != theirs[1]):
-            reason = (
-                f"it {_habit(draft, theirs)} where a text {'begins' if rule == 'bos' else 'ends'},"
-                f" the target {_habit(target, ours)}"
-            )
-            return rule, reason, None
-    return _compare_sizes(target, draft)
-
-
-def _compare_sizes(target: HeaderVocabulary, draft: HeaderVocabulary) -> _Failure:
-    """Apply the last two rules: about the same size, and the same texts."""
-    rule, reason, token = _compare_texts(target, draft)
-    if target.tokens is None or draft.tokens is None:
-        return rule, reason, token
-    if abs(target.size - draft.size) > MAX_SIZE_DIFFERENCE:
-        sizes = (
-            f"it has {draft.size:,} tokens and the target {target.size:,}:"
-            f" they may differ by {MAX_SIZE_DIFFERENCE} at most"
-        )
-        return "size", f"{sizes}; {reason}" if reason else sizes, token
-    return rule, reason, token
+        if special and (ours[0] != theirs[0] or (ours[0] and ours[1] != theirs[1])):
+            theirs_said, ours_said = _habit(draft, theirs), _habit(target, ours)
+            yield rule, f"it {theirs_said} where a text {where}, the target {ours_said}"
 
 
 def _habit(model: HeaderVocabulary, special: tuple[bool, int | None]) -> str:
@@ -233,27 +234,20 @@ def _habit(model: HeaderVocabulary, special: tuple[bool, int | None]) -> str:
     return f"adds token {token}{text}"
 
 
-def _compare_texts(target: HeaderVocabulary, draft: HeaderVocabulary) -> _Failure:
-    if target.tokens is None or draft.tokens is None:
-        missing = "target" if target.tokens is None else "draft"
-        return "text", f"the {missing}'s file holds no vocabulary", None
-    end = min(target.size, draft.size)
-    if target.tokens.same(draft.tokens, FIRST_CHECKED_ID, end):
-        return "", "", None
-    for token in range(FIRST_CHECKED_ID, end):
-        ours, theirs = _text(target.tokens, token), _text(draft.tokens, token)
-        if ours != theirs:
-            reason = f"token {token} is {printable(theirs)}, in the target {printable(ours)}"
-            return "text", reason, token
-    return "", "", None
+def _different_text(target: StringArray, draft: StringArray) -> tuple[str, int | None]:
+    """Say which of the checked texts is the first to differ; nothing where none does."""
+    end = min(len(target), len(draft))
+    if not target.same(draft, FIRST_CHECKED_ID, end):
+        for token in range(FIRST_CHECKED_ID, end):
+            ours, theirs = _text(target, token), _text(draft, token)
+            if ours != theirs:
+                return (
+                    f"token {token} is {printable(theirs)}, in the target {printable(ours)}",
+                    token,
+                )
+    return "", None
 
 
 def _text(tokens: StringArray, token: int) -> bytes:
     """Give a token's text as llama.cpp compares it: up to the first NUL, never empty."""
     return (tokens[token] or b"[EMPTY_%d]" % token).split(b"\0", 1)[0]
-
-
-def _describe_match(target_size: int, draft_size: int) -> str:
-    if target_size == draft_size:
-        return f"the same {target_size:,} tokens"
-    return f"the same tokens where both have them (target {target_size:,}, draft {draft_size:,})"

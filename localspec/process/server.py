@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from localspec.chat.compare import answer_twice
+from localspec.chat.session import answer_twice
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, LocalspecError
 from localspec.process.messages import (

@@ -13,7 +13,6 @@ from textual import on
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.theme import BUILTIN_THEMES
 
@@ -39,18 +38,17 @@ from localspec.ui.conversation.gate import Gate, Phase
 from localspec.ui.conversation.growing import legend
 from localspec.ui.conversation.prompt import LONGEST_PASTE, Completion, PromptArea
 from localspec.ui.conversation.shelf import Shelf
-from localspec.ui.conversation.stream import Stream, TurnNews
+from localspec.ui.conversation.stream import Stream
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.conversation.turns import Turns
 from localspec.ui.in_use import InUse
 from localspec.ui.lines import KeyLine, StatusLine, TitleLine
-from localspec.ui.pair_work import PairNews, Pairs
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -59,6 +57,7 @@ if TYPE_CHECKING:
     from localspec.chat.events import PromptProgress
     from localspec.process.client import EngineClient
     from localspec.process.messages import Fault, SessionInfo
+    from localspec.ui.pair_work import Pairs
 
 _QUIT_WITHIN_S = 2.0
 
@@ -83,20 +82,6 @@ class Looks:
 def themes() -> list[str]:
     """The themes by name."""
     return sorted(BUILTIN_THEMES)
-
-
-@dataclass
-class FromEngine(Message):
-    """An event of the engine, other than those of a running turn."""
-
-    letter: Letter[Event]
-
-
-@dataclass
-class StoreTrouble(Message):
-    """Conversations cannot be kept, or not now."""
-
-    error: LocalspecError
 
 
 def _bindings() -> list[BindingType]:
@@ -160,6 +145,7 @@ class ChatApp(App[None]):
         self.commands = commands.with_keys(self._looks.keys)
         self.engine = engine
         self._interrupted_at = float("-inf")
+        self._pairs: Pairs | None = None
         self._place_widgets()
         self._connect(archive, resume)
 
@@ -174,12 +160,15 @@ class ChatApp(App[None]):
     def _connect(self, archive: Path | None, resume: str | None) -> None:
         """Make what works behind the widgets, each with what it needs."""
         engine, transcript, prompt = self.engine, self.transcript, self.prompt
-        keeper = None if archive is None else Keeper(archive, self._tell_trouble)
+        keeper = None
+        if archive is not None:
+            keeper = Keeper(archive, lambda error: self.soon(self.in_use.trouble, error))
         record = Record(keeper)
         self._gate = gate = Gate(self._status.flash, self._phase_changed)
         stream = Stream(
-            transcript, self.dashboard, self._prompt_read, lambda: self.post_from_thread(TurnNews())
-        )
+            transcript, self.dashboard, self._prompt_read,
+            lambda: self.soon(self.turns.stream.news),
+        )  # fmt: skip
         self.turns = turns = Turns(
             gate=gate, engine=engine, record=record, stream=stream, transcript=transcript,
             prompt=prompt, dashboard=self.dashboard,
@@ -192,15 +181,11 @@ class ChatApp(App[None]):
             gate=gate, engine=engine, turns=turns, transcript=transcript, seat=self._seat,
             troubles=map(UsageError, self._looks.problems),
         )  # fmt: skip
-        self.pairs = Pairs(
-            gate=gate, engine=engine, use=self.in_use.switch, tell=transcript.say,
-            hints=commands.hints(self.commands), post=self.post_from_thread,
-        )  # fmt: skip
         self._parts = commands.Parts(
-            engine=engine, turns=turns, shelf=self.shelf, in_use=self.in_use, pairs=self.pairs,
-            dashboard=self.dashboard, transcript=transcript, prompt=prompt, say=gate.say,
-            copy=self._copy, open=self.push_screen, show_phase=self.show_phase,
-            show_help=self._show_help, leave=self.leave,
+            engine=engine, turns=turns, shelf=self.shelf, in_use=self.in_use,
+            pairs=lambda: self.pairs, dashboard=self.dashboard, transcript=transcript,
+            prompt=prompt, say=gate.say, copy=self._copy, open=self.push_screen,
+            show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
 
     def compose(self) -> ComposeResult:
@@ -236,10 +221,27 @@ class ChatApp(App[None]):
                 action = f"command('{command.name}')"
                 self._bindings.bind(keys, action, command.name, show=False, priority=True)
 
+    @property
+    def pairs(self) -> Pairs:
+        """Made when it is first asked for: what it imports can wait for the first frame."""
+        if self._pairs is None:
+            from localspec.ui.pair_work import Pairs  # noqa: PLC0415
+
+            self._pairs = Pairs(
+                gate=self._gate, engine=self.engine, use=self.in_use.switch,
+                tell=self.transcript.say, hints=commands.hints(self.commands), soon=self.soon,
+            )  # fmt: skip
+        return self._pairs
+
     def on_unmount(self) -> None:
-        """However the app ends, the engine is told."""
+        """However the app ends, what works in the background is told."""
+        self.shut_down()
+
+    def shut_down(self) -> None:
+        """Have the engine end, and a download leave its files in order."""
         self.engine.shut_down()
-        self.pairs.shut_down()
+        if self._pairs is not None:
+            self._pairs.shut_down()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette offers what keys and slashes offer on this screen, and the themes."""
@@ -266,23 +268,20 @@ class ChatApp(App[None]):
             self.shelf.record.hear(letter.body.event)
             self.turns.stream.inbox.put(letter.body.event)
         else:
-            self.post_from_thread(FromEngine(letter))
+            self.soon(self._from_engine, letter)
 
-    def _tell_trouble(self, error: LocalspecError) -> None:
-        self.post_from_thread(StoreTrouble(error))
-
-    def post_from_thread(self, message: Message) -> None:
-        """Take a message from any thread."""
+    def soon(self, call: Callable[..., None], *arguments: object) -> None:
+        """Have it called in the screen's thread; from any thread."""
         try:
-            self.post_message(message)
+            self.call_later(call, *arguments)
         except RuntimeError:
             # The event loop has just been closed: nobody is left to be told.
             self.engine.stop()
 
-    @on(FromEngine)
-    def _from_engine(self, message: FromEngine) -> None:
-        self.engine.settle(message.letter)
-        match message.letter.body:
+    def _from_engine(self, letter: Letter[Event]) -> None:
+        """Take an event of the engine, other than those of a running turn."""
+        self.engine.settle(letter)
+        match letter.body:
             case Loading(step, share) if self.turns.phase is Phase.LOADING:
                 self._status.lasting(step, share, hint="Esc cancels")
             case Loaded(info):
@@ -302,18 +301,6 @@ class ChatApp(App[None]):
             case Died(error):
                 self._leave_comparison()
                 self.in_use.died(error.exception())
-
-    @on(PairNews)
-    def _pair_news(self, message: PairNews) -> None:
-        self.pairs.take(message)
-
-    @on(StoreTrouble)
-    def _store_trouble(self, message: StoreTrouble) -> None:
-        self.in_use.trouble(message.error)
-
-    @on(TurnNews)
-    def _turn_news(self) -> None:
-        self.turns.stream.news()
 
     def _leave_comparison(self) -> None:
         """It would wait for ever, and hides what is said."""
@@ -444,7 +431,8 @@ class ChatApp(App[None]):
 
     def _phase_changed(self) -> None:
         self.show_phase()
-        self.pairs.redraw()
+        if self._pairs is not None:
+            self._pairs.redraw()
 
     def show_phase(self) -> None:
         """The status line for what is going on."""

@@ -49,7 +49,7 @@ class Parts:
     turns: Turns
     shelf: Shelf
     in_use: InUse
-    pairs: Pairs
+    pairs: Callable[[], Pairs]
     dashboard: Dashboard
     transcript: Transcript
     prompt: PromptArea
@@ -187,7 +187,7 @@ def _read(app: Parts, argument: str) -> None:
 def _pairs(app: Parts, argument: str) -> None:
     if argument:
         app.in_use.switch(argument)
-    elif (screen := app.pairs.screen()) is not None:
+    elif (screen := app.pairs().screen()) is not None:
         app.open(screen)
 
 

@@ -7,9 +7,12 @@ a paste for keys: a line break there would send half of it.
 
 from __future__ import annotations
 
+import gc
 import sys
+import threading
 from codecs import getincrementaldecoder
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from textual.driver import Driver
@@ -36,6 +39,10 @@ class _App(ChatApp):
     """Leaves it to the command line to tell of an unforeseen error, in one line."""
 
     fault: Exception | None = None
+
+    def on_mount(self) -> None:
+        """Import the rest once the first frame is drawn."""
+        self.call_after_refresh(_go_on_importing)
 
     def get_driver_class(self) -> type[Driver]:
         """The platform's driver, which goes on once where the program was stopped from outside."""
@@ -65,6 +72,18 @@ class _App(ChatApp):
         self._exit_renderables.clear()
 
 
+def _go_on_importing() -> None:
+    threading.Thread(target=_import, name="imports", daemon=True).start()
+
+
+def _import() -> None:
+    """What answers and the pairs need, before it is asked for; garbage is collected from now on."""
+    for name in ("markdown_it", "textual.highlight", "localspec.ui.pair_work"):
+        import_module(name)
+    gc.freeze()  # what was imported stays: no later search has to look through it
+    gc.enable()
+
+
 def run_app(
     engine: EngineClient,
     *,
@@ -92,8 +111,7 @@ def run_app(
             with reading_anything():
                 app.run()
         finally:
-            app.pairs.shut_down()
-            app.engine.shut_down()
+            app.shut_down()
             app.engine.join(_PATIENCE_S)
             kept = app.shelf.shut_down()
     if app.fault is not None:

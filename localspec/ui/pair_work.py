@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from textual.message import Message
 
 from localspec import formats
 from localspec.errors import Cancelled, UsageError, in_words
@@ -26,17 +23,6 @@ if TYPE_CHECKING:
 _STOP_WITHIN_S = 2.0
 
 
-@dataclass
-class PairNews(Message):
-    """A piece of work has ended.
-
-    Attributes:
-        settle: brings the state up to date, in the screen's thread.
-    """
-
-    settle: Callable[[], None]
-
-
 class Pairs:
     """Knows what the pairs screen shows, whether it is open or not; lives in the screen's thread.
 
@@ -46,7 +32,7 @@ class Pairs:
         use: loads another pair.
         tell: says in the conversation what became of a pull while the screen is closed.
         hints: keys of the app that work on the screen as well, and what they do.
-        post: takes messages from any thread.
+        soon: has something called in the screen's thread.
     """
 
     def __init__(
@@ -57,14 +43,14 @@ class Pairs:
         use: Callable[[str], None],
         tell: Callable[..., None],
         hints: Sequence[tuple[str, str]],
-        post: Callable[[Message], object],
+        soon: Callable[[Callable[[], None]], None],
     ) -> None:
         self._gate = gate
         self._engine = engine
         self._switch = use
         self._tell_outside = tell
         self._hints = hints
-        self._post = post
+        self._soon = soon
         self._patience = Patience()
         self._thread: threading.Thread | None = None
         self._screen: PairsScreen | None = None
@@ -160,11 +146,6 @@ class Pairs:
         if self._thread is not None:
             self._thread.join(_STOP_WITHIN_S)
 
-    def take(self, news: PairNews) -> None:
-        """Work has ended (a message of the app)."""
-        news.settle()
-        self.redraw()
-
     # The work itself, in its own thread
 
     def _list(self) -> None:
@@ -248,7 +229,9 @@ class Pairs:
             self._tell(lambda: self._ended(text, remedy, failed=True))
 
     def _tell(self, settle: Callable[[], None]) -> None:
-        self._post(PairNews(settle))
+        """Bring the state up to date, in the screen's thread."""
+        self._soon(settle)
+        self._soon(self.redraw)
 
     def _looked(self, plan: PullPlan, wanted: PullRequest) -> None:
         """Ask whether to go on; what was typed gets a line of its own if it is no known pair."""

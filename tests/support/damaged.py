@@ -357,14 +357,14 @@ def _load(path: Path) -> tuple[str, str]:
     from localspec.errors import LocalspecError  # noqa: PLC0415
     from localspec.loading import planning  # noqa: PLC0415
     from localspec.pairs import vocabulary  # noqa: PLC0415
-    from localspec.pairs.memory import outlook  # noqa: PLC0415
-    from localspec.pairs.memory.facts import facts  # noqa: PLC0415
+    from localspec.pairs.memory import placement  # noqa: PLC0415
+    from localspec.pairs.memory.need import facts  # noqa: PLC0415
 
     try:
         found = planning._read(path)
         vocabulary.compare(found.header, found.header)
         sizes = facts(found.header)
-        outlook.look(sizes, sizes, n_ctx=64)
+        placement.look(sizes, sizes, n_ctx=64)
     except LocalspecError as error:
         return "refused", error.message
     try:

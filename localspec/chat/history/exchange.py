@@ -11,8 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from localspec.chat.conversation import Message, Role
-from localspec.chat.history.fields import is_moment, pack, sound_figures, unpack
+from localspec.chat.history.fields import Moment, pack, sound, sound_figures, unpack
 from localspec.chat.history.markdown import VERSION, from_markdown, to_markdown
 from localspec.chat.history.tree import (
     Header,
@@ -32,6 +35,30 @@ LARGEST = 64 << 20
 _MOST_VALUES = 1_000_000
 # A JSON string, also one that nobody ends: what is left of a text without them is its structure.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_REMEDY = "Choose a file that /export has written."
+
+
+class _Exported(Struct):
+    """A message in a file: what must be right, and what may be anything."""
+
+    id: Any
+    role: Role
+    content: str
+    finish: FinishReason | None = None
+    parent: Any = None
+    origins: Any = ""
+    figures: Any = None
+
+
+class _Export(Struct):
+    """A conversation in a file."""
+
+    messages: list[_Exported]
+    title: Any = ""
+    created: Any = None
+    pair: Any = None
+    parameters: Any = None
+    leaf: Any = None
 
 
 def to_json(stored: Stored) -> str:
@@ -45,7 +72,18 @@ def to_json(stored: Stored) -> str:
         "pair": asdict(header.pair),
         "parameters": header.parameters,
         "leaf": stored.tree.leaf,
-        "messages": [_message_document(node) for node in stored.tree.nodes.values()],
+        "messages": [
+            {
+                "id": node.id,
+                "parent": node.parent,
+                "role": node.message.role.value,
+                "content": node.message.content,
+                "finish": node.message.finish,
+                "origins": pack(node.message.spans),
+                "figures": dict(node.figures),
+            }
+            for node in stored.tree.nodes.values()
+        ],
     }
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
@@ -66,13 +104,9 @@ def from_text(text: str) -> Stored:
             "Update localspec to read it.",
         )
     try:
-        return _read(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ConversationError(f"this export is damaged: {reason}", _REMEDY) from None
-
-
-_REMEDY = "Choose a file that /export has written."
+        return _stored(msgspec.convert(document, _Export))
+    except ValueError as error:
+        raise ConversationError(f"this export is damaged: {error}", _REMEDY) from None
 
 
 def read_file(path: Path) -> Stored:
@@ -145,61 +179,26 @@ def _free_name(title: str, form: str) -> Path:
     return name
 
 
-def _message_document(node: Node) -> dict[str, Any]:
-    message = node.message
-    return {
-        "id": node.id,
-        "parent": node.parent,
-        "role": message.role.value,
-        "content": message.content,
-        "finish": message.finish,
-        "origins": pack(message.spans),
-        "figures": dict(node.figures),
-    }
-
-
-def _read(document: Mapping[str, Any]) -> Stored:
-    messages = document["messages"]
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise TypeError("its messages are no list of messages")
-    ids = {str(message["id"]): fresh_id() for message in messages}
-    nodes = [_read_node(message, ids) for message in messages]
-    if not nodes:
+def _stored(export: _Export) -> Stored:
+    if not export.messages:
         raise ValueError("it has no messages")
-    tree = Tree(nodes, ids.get(str(document.get("leaf"))))
-    pair = document.get("pair")
-    parameters = document.get("parameters")
+    ids = {str(said.id): fresh_id() for said in export.messages}
+    nodes = [
+        Node(
+            ids[str(said.id)],
+            ids.get(str(said.parent)) if said.parent else None,
+            Message(said.role, said.content, said.finish, unpack(said.content, str(said.origins))),
+            sound_figures(said.figures),
+        )
+        for said in export.messages
+    ]
+    now, wrong = time.time(), set[str]()
     header = Header(
         fresh_id(),
-        " ".join(str(document.get("title") or title_of(nodes[0].message)).split()),
-        PairReference.of(pair if isinstance(pair, dict) else {}),
-        parameters if isinstance(parameters, dict) else {},
-        _moment(document.get("created")),
-        time.time(),
+        " ".join(str(export.title or title_of(nodes[0].message)).split()),
+        sound(export.pair, PairReference, PairReference(), wrong, "pair"),
+        sound(export.parameters, dict, {}, wrong, "settings"),
+        sound(export.created or now, Moment, now, wrong, "time"),
+        now,
     )
-    return Stored(header, tree)
-
-
-def _moment(value: Any) -> float:
-    """A time in seconds since 1970; now where there is none that a clock could show."""
-    return float(value) if value and is_moment(value) else time.time()
-
-
-def _read_node(message: Mapping[str, Any], ids: Mapping[str, str]) -> Node:
-    content = message["content"]
-    if not isinstance(content, str):
-        raise TypeError("a message without text")
-    finish = message.get("finish")
-    said = Message(
-        Role(message["role"]),
-        content,
-        FinishReason(finish) if finish else None,
-        unpack(content, str(message.get("origins") or "")),
-    )
-    parent = message.get("parent")
-    return Node(
-        ids[str(message["id"])],
-        ids.get(str(parent)) if parent else None,
-        said,
-        sound_figures(message.get("figures")),
-    )
+    return Stored(header, Tree(nodes, ids.get(str(export.leaf))))

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import msgspec
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, Span
 from localspec.chat.history.tree import Header, Node, PairReference
+from localspec.chat.settings import ChatSettings
+from localspec.engine.params import SamplingParams
 from localspec.engine.stats import FinishReason
+from localspec.errors import SamplingError
+from localspec.limits import MAX_GAMMA
+
+Value = TypeVar("Value")
+
+Moment = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
+"""Seconds since 1970 that a clock could show, up to thousands of years from now."""
 
 _IMPOSSIBLE = 1e12
-_LAST_MOMENT = 1e11  # thousands of years from now
 _RUN = re.compile(r"([dt])([0-9]{1,15})")
 _LETTERS = {Origin.DRAFT: "d", Origin.TARGET: "t"}
 _ORIGINS = {letter: origin for origin, letter in _LETTERS.items()}
@@ -24,18 +37,16 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def sound_figures(figures: Any) -> dict[str, Any]:
-    """Figures out of a file, without what no answer ever had: nan, infinity, absurd sizes."""
-    return {
-        name: value
-        for name, value in (figures.items() if isinstance(figures, Mapping) else ())
-        if isinstance(value, str) or (isinstance(value, int | float) and 0 <= value < _IMPOSSIBLE)
-    }
+def readable(raw: bytes) -> str:
+    """Text of a file, also where it is not UTF-8."""
+    return raw.decode("utf-8", "replace")
 
 
-def is_moment(value: Any) -> bool:
-    """Whether this is a time, in seconds since 1970, that a clock could show."""
-    return isinstance(value, int | float) and 0 <= value < _LAST_MOMENT
+def text(value: Any) -> str:
+    """A value as text, whatever the file holds in its place."""
+    if isinstance(value, bytes):
+        return readable(value)
+    return "" if value is None else str(value)
 
 
 def pack(spans: Iterable[Span]) -> str:
@@ -60,16 +71,23 @@ def unpack(content: str, origins: str) -> tuple[Span, ...]:
     return tuple(spans) if at == len(content) else ()
 
 
-def readable(raw: bytes) -> str:
-    """Text of a file, also where it is not UTF-8."""
-    return raw.decode("utf-8", "replace")
+def sound(value: Any, kind: Any, otherwise: Value, wrong: set[str], name: str) -> Value:
+    """`value` where it is of a `kind`, else `otherwise`, and `name` is among what is `wrong`."""
+    try:
+        found: Value = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        wrong.add(name)
+        return otherwise
+    return found
 
 
-def text(value: Any) -> str:
-    """A value as text, whatever the file holds in its place."""
-    if isinstance(value, bytes):
-        return readable(value)
-    return "" if value is None else str(value)
+def sound_figures(figures: Any) -> dict[str, Any]:
+    """Figures out of a file, without what no answer ever had: nan, infinity, absurd sizes."""
+    return {
+        name: value
+        for name, value in (figures.items() if isinstance(figures, Mapping) else ())
+        if isinstance(value, str) or (isinstance(value, int | float) and 0 <= value < _IMPOSSIBLE)
+    }
 
 
 def header_of(row: Sequence[Any], wrong: set[str]) -> Header:
@@ -81,10 +99,10 @@ def header_of(row: Sequence[Any], wrong: set[str]) -> Header:
     """
     return Header(
         text(row[0]),
-        _text(row[1], "title", wrong),
-        PairReference.of(_mapping(row[2], "pair", wrong)),
-        _mapping(row[3], "settings", wrong),
-        *(_moment(value, wrong) for value in row[4:6]),
+        sound(row[1], str, text(row[1]), wrong, "title"),
+        sound(_document(row[2]), PairReference, PairReference(), wrong, "pair"),
+        sound(_document(row[3]), dict, {}, wrong, "settings"),
+        *(sound(value, Moment, 0.0, wrong, "time") for value in row[4:6]),
     )
 
 
@@ -96,44 +114,70 @@ def node_of(row: Sequence[Any], wrong: set[str]) -> Node:
         wrong: gets the names of those that cannot be read.
     """
     node_id, parent, role, content, finish, origins, figures = row
-    said = _text(content, "message", wrong)
-    reason = FinishReason(finish) if finish in set(FinishReason) else None
-    message = Message(_role(role, finish, wrong), said, reason, unpack(said, text(origins)))
+    said = sound(content, str, text(content), wrong, "message")
+    # Where it is damaged who spoke: whoever's messages end for a reason.
+    speaker = sound(role, Role, Role.USER if finish is None else Role.ASSISTANT, wrong, "speaker")
+    reason = sound(finish, FinishReason | None, None, set(), "finish")
     return Node(
         text(node_id),
         None if parent is None else text(parent),
-        message,
-        sound_figures(_mapping(figures, "figures", wrong)),
+        Message(speaker, said, reason, unpack(said, text(origins))),
+        sound_figures(sound(_document(figures), dict, {}, wrong, "figures")),
     )
 
 
-def _role(value: Any, finish: Any, wrong: set[str]) -> Role:
-    """Who spoke; where that is damaged, whoever's messages end for a reason."""
-    if value in set(Role):
-        return Role(value)
-    wrong.add("speaker")
-    return Role.USER if finish is None else Role.ASSISTANT
-
-
-def _text(value: Any, name: str, wrong: set[str]) -> str:
-    if not isinstance(value, str):
-        wrong.add(name)
-    return text(value)
-
-
-def _moment(value: Any, wrong: set[str]) -> float:
-    if is_moment(value):
-        return float(value)
-    wrong.add("time")
-    return 0.0
-
-
-def _mapping(value: Any, name: str, wrong: set[str]) -> Mapping[str, Any]:
+def _document(value: Any) -> Any:
+    """What a JSON text holds; None where it is none."""
     try:
-        found = json.loads(value)
+        return json.loads(value)
     except (ValueError, TypeError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        return found
-    wrong.add(name)
-    return {}
+        return None
+
+
+def document_of(settings: ChatSettings) -> dict[str, Any]:
+    """All that makes the same answers possible again, for `json.dumps`."""
+    document = asdict(settings) | {"stop": list(settings.stop)}
+    # JSON knows neither numbers as keys nor infinity.
+    document["sampling"]["logit_bias"] = {
+        str(token): None if math.isinf(bias) else bias
+        for token, bias in settings.sampling.logit_bias.items()
+    }
+    return document
+
+
+def settings_of(document: Mapping[str, Any], base: ChatSettings) -> ChatSettings:
+    """`base` with everything in `document` that is known and makes sense."""
+    found = _of_its_type({**document, "sampling": None}, ChatSettings)
+    sampling = document.get("sampling")
+    if isinstance(sampling, Mapping):
+        found["sampling"] = _sampling(sampling, base.sampling)
+    if "n_predict" in found:
+        found["n_predict"] = max(-1, found["n_predict"])
+    lenience = found.get("lenience")
+    impossible = {
+        "gamma": found.get("gamma", "auto") not in ("auto", *range(MAX_GAMMA + 1)),
+        "stop": not all(found.get("stop", ())),
+        "lenience": lenience is not None and not 0 < lenience <= 1,
+    }
+    return replace(base, **{n: one for n, one in found.items() if not impossible.get(n)})
+
+
+def _sampling(document: Mapping[str, Any], base: SamplingParams) -> SamplingParams:
+    bias = document.get("logit_bias")
+    if isinstance(bias, Mapping):
+        numbers = {token: -math.inf if one is None else one for token, one in bias.items()}
+        document = {**document, "logit_bias": numbers}
+    try:
+        return replace(base, **_of_its_type(document, SamplingParams))
+    except SamplingError:
+        return base
+
+
+def _of_its_type(document: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """The values that fields of `kind` can have, by the fields' names."""
+    found = {}
+    for name, its_type in get_type_hints(kind).items():
+        if name in document:
+            with suppress(msgspec.ValidationError):
+                found[name] = msgspec.convert(document[name], its_type, str_keys=True)
+    return found

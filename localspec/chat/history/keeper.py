@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from localspec.chat.events import Span
-from localspec.chat.history.rescue import is_damage, rescue
+from localspec.chat.history.schema import is_damage, rescue
 from localspec.chat.history.store import Store
 from localspec.errors import ConversationError, LocalspecError
 
@@ -77,7 +77,7 @@ class Keeper:
         self._pieces.append((message, spans))
         if not self._announced:
             self._announced = True
-            self._jobs.put(_wake)
+            self._jobs.put(lambda: None)  # after every job the rounds that have come are written
 
     def ask(self, job: Callable[[Store], Result], *, changes: bool = False) -> Future[Result]:
         """What `job` finds in the store; raises a `LocalspecError` where that is not possible.
@@ -193,7 +193,12 @@ class Keeper:
             self._trouble(store_error(error, self._path))
             return False
         except Exception as error:  # it would never work: nothing else is to wait for it
-            self._trouble(_fault(error))
+            self._trouble(
+                ConversationError(
+                    f"something that was said is not kept ({type(error).__name__}: {error})",
+                    "This is a fault of localspec; the chat goes on.",
+                )
+            )
         return True
 
     def _write_pieces(self) -> None:
@@ -234,22 +239,6 @@ class Keeper:
             self._tell(error)
 
 
-def _wake() -> None:
-    """Nothing: after every job the thread writes the rounds that have come."""
-
-
-def _fault(error: Exception) -> LocalspecError:
-    """That something could not be written for a reason that lies with us."""
-    return ConversationError(
-        f"something that was said is not kept ({type(error).__name__}: {error})",
-        "This is a fault of localspec; the chat goes on.",
-    )
-
-
-def _is_lock(error: Exception) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
-
-
 def _may_pass(error: Exception) -> bool:
     """Whether a store that cannot be opened now may be opened later."""
     if isinstance(error, OSError):
@@ -263,7 +252,7 @@ def store_error(error: Exception, path: Path) -> LocalspecError:
         return error
     reason = error.strerror if isinstance(error, OSError) else str(error)
     reason = reason or type(error).__name__
-    if _is_lock(error):
+    if isinstance(error, sqlite3.OperationalError) and "locked" in reason:
         return ConversationError(
             f"another program holds the conversations in {path}",
             "The chat goes on; what is unsaved is written later.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText
-from localspec.chat.history import parameters
+from localspec.chat.history.fields import document_of
 from localspec.chat.history.tree import (
     Header,
     Node,
@@ -47,7 +47,8 @@ class Record:
     """
 
     def __init__(self, keeper: Keeper | None = None, pair: PairReference | None = None) -> None:
-        self._keeper = keeper
+        self._write = _forget if keeper is None else keeper.write
+        self._stream = None if keeper is None else keeper.stream
         self.pair = pair or PairReference()
         self._settings: Mapping[str, Any] = {}
         self._begun: list[Node] = []
@@ -98,7 +99,7 @@ class Record:
         Returns:
             The ids of the new nodes: question and answer, or the answer alone.
         """
-        self._settings = parameters.to_document(settings)
+        self._settings = document_of(settings)
         self._leaf_before = self.tree.leaf
         self._begun = []
         if question is None:
@@ -128,10 +129,9 @@ class Record:
 
     def hear(self, event: TurnEvent) -> None:
         """Text of the running answer (another thread; costs next to nothing)."""
-        if self._keeper is None or not self._answer or not isinstance(event, RoundText):
-            return
-        if event.spans:  # none where a character is still incomplete
-            self._keeper.stream(self._answer, event.spans)
+        # No spans where a character is still incomplete.
+        if self._stream and self._answer and isinstance(event, RoundText) and event.spans:
+            self._stream(self._answer, event.spans)
 
     def end(self, answer: Message | None, figures: Mapping[str, Any]) -> None:
         """The turn is over.
@@ -145,9 +145,8 @@ class Record:
             for node in reversed(begun):
                 self.tree.remove(node.id)
             self.tree.leaf = self._leaf_before
-            if self._keeper is not None:
-                ids, conversation, leaf = [n.id for n in begun], self._header.id, self.tree.leaf
-                self._keeper.write(lambda store: store.drop(conversation, ids, leaf), ends=ids[-1])
+            ids, conversation, leaf = [n.id for n in begun], self._header.id, self.tree.leaf
+            self._write(lambda store: store.drop(conversation, ids, leaf), ends=ids[-1])
             return
         node = begun[-1]
         node.message, node.figures = answer, dict(figures)
@@ -162,27 +161,23 @@ class Record:
         if not 0 <= index < len(versions):
             return False
         self.tree.choose(versions[index])
-        self._save_leaf()
+        conversation, leaf = self._header.id, self.tree.leaf
+        self._write(lambda store: store.set_leaf(conversation, leaf))
         return True
 
     def graft(self, messages: list[Message], settings: ChatSettings) -> None:
         """Continue from `messages`, a new beginning; the old path stays as another version."""
-        self._settings = parameters.to_document(settings)
-        new = []
-        parent = None
+        self._settings = document_of(settings)
+        self._begun, parent = [], None
         for message in messages:
-            node = Node(fresh_id(), parent, message)
-            self.tree.add(node)
-            new.append(node)
-            parent = node.id
-        self._save(new)
+            parent = self._hang(message, parent)
+        self._save(self._begun)
 
     def rename(self, title: str) -> None:
         """Give the conversation another title."""
         self._header = replace(self._header, title=title)
-        if self._keeper is not None:
-            conversation = self._header.id
-            self._keeper.write(lambda store: store.rename(conversation, title))
+        conversation = self._header.id
+        self._write(lambda store: store.rename(conversation, title))
 
     def _hang(self, message: Message, parent: str | None) -> str:
         node = Node(fresh_id(), parent, message)
@@ -201,15 +196,11 @@ class Record:
             parameters=self._settings,
             updated=time.time(),
         )
-        if self._keeper is not None:
-            header, leaf = self._header, self.tree.leaf
-            # Copies: the answer's node changes while the keeper's thread reads.
-            frozen = [replace(node) for node in nodes]
-            self._keeper.write(
-                lambda store: store.save(header, frozen, leaf), begins=begins, ends=ends
-            )
+        header, leaf = self._header, self.tree.leaf
+        # Copies: the answer's node changes while the keeper's thread reads.
+        frozen = [replace(node) for node in nodes]
+        self._write(lambda store: store.save(header, frozen, leaf), begins=begins, ends=ends)
 
-    def _save_leaf(self) -> None:
-        if self._keeper is not None:
-            conversation, leaf = self._header.id, self.tree.leaf
-            self._keeper.write(lambda store: store.set_leaf(conversation, leaf))
+
+def _forget(_job: object, **_: object) -> None:
+    """Where nothing is kept."""

@@ -33,6 +33,12 @@ KEEP_DELETED_S = 7 * 24 * 3600.0
 _LISTED = 200
 _NUMBER = "SELECT number FROM messages WHERE id = ?"
 _HEADER = "c.id, c.title, c.pair, c.parameters, c.created, c.updated"
+_COUNT = "SELECT count(*) FROM messages m WHERE m.conversation = c.id"
+_FOUND = "SELECT conversation FROM words WHERE words MATCH ?"
+_SNIPPET = (
+    "SELECT snippet(words, 1, '', '', '…', 12) FROM words"
+    " WHERE words MATCH ? AND words.conversation = c.id LIMIT 1"
+)
 
 
 class Store:
@@ -182,18 +188,18 @@ class Store:
         The last word may be unfinished. Titles are searched too.
         """
         terms = re.findall(r"\w+", search)
-        if not terms:
-            rows = self._db.execute(
-                f"SELECT {_HEADER}, (SELECT count(*) FROM messages m WHERE m.conversation = c.id)"  # noqa: S608
-                " FROM conversations c WHERE deleted IS NULL"
-                " ORDER BY updated DESC, rowid DESC LIMIT ?",
-                (_LISTED,),
-            )
-            found = [(row, "") for row in rows]
-        else:
-            found = [(row, text(row[7])) for row in self._hits(terms)]
+        hit, where, values = "''", "deleted IS NULL", list[str]()
+        if terms:
+            words = " ".join(f'"{term}"' for term in terms) + "*"
+            hit, values = f"({_SNIPPET})", [words, f"%{'%'.join(terms)}%", words]
+            where += f" AND (title LIKE ? OR c.id IN ({_FOUND}))"
+        rows = self._db.execute(
+            f"SELECT {_HEADER}, ({_COUNT}), {hit} FROM conversations c WHERE {where}"  # noqa: S608
+            " ORDER BY updated DESC, rowid DESC LIMIT ?",
+            (*values, _LISTED),
+        )
         wrong: set[str] = set()
-        listed = [Listed(header_of(row, wrong), row[6], hit) for row, hit in found]
+        listed = [Listed(header_of(row, wrong), row[6], text(row[7])) for row in rows]
         self._note(wrong, "some stored conversations are")
         return listed
 
@@ -226,31 +232,13 @@ class Store:
         if wrong:
             self.spoilt.append(f"{what} damaged ({', '.join(sorted(wrong))})")
 
-    def _hits(self, terms: Sequence[str]) -> Iterable[Sequence[Any]]:
-        wanted = " ".join(f'"{term}"' for term in terms) + "*"
-        like = "%" + "%".join(terms) + "%"
-        return self._db.execute(
-            f"SELECT {_HEADER}, (SELECT count(*) FROM messages m WHERE m.conversation = c.id),"  # noqa: S608
-            " (SELECT snippet(words, 1, '', '', '…', 12) FROM words"
-            "  WHERE words MATCH ? AND words.conversation = c.id LIMIT 1)"
-            " FROM conversations c WHERE deleted IS NULL AND (title LIKE ? OR c.id IN"
-            " (SELECT conversation FROM words WHERE words MATCH ?))"
-            " ORDER BY updated DESC, rowid DESC LIMIT ?",
-            (wanted, like, wanted, _LISTED),
-        )
-
     # Inside
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._db:  # writes it down, or takes it back
             yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:  # SQLite ends it by itself where the disk is full
-                self._db.execute("ROLLBACK")
-            raise
 
     def _save_node(self, conversation: str, node: Node) -> None:
         message = node.message

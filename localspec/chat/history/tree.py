@@ -128,14 +128,6 @@ class PairReference:
     target: str = ""
     draft: str | None = None
 
-    @staticmethod
-    def of(document: Mapping[str, Any]) -> PairReference:
-        """The same out of what a file holds, whatever that is."""
-        name, target, draft = (document.get(one) for one in ("name", "target", "draft"))
-        return PairReference(
-            str(name or ""), str(target or ""), draft if isinstance(draft, str) else None
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Header:

@@ -2,8 +2,9 @@
 
 from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
 from localspec.engine.llama.cores import default_threads
-from localspec.engine.llama.devices import (
+from localspec.engine.llama.hardware import (
     RPC,
+    add_servers,
     backends,
     build,
     devices,
@@ -12,7 +13,6 @@ from localspec.engine.llama.devices import (
 )
 from localspec.engine.llama.head import Head
 from localspec.engine.llama.model import Model
-from localspec.engine.llama.rpc import add_servers
 
 __all__ = [
     "RPC",

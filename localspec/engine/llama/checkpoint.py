@@ -44,13 +44,11 @@ class Checkpoint:
         self._size = 0
         self.n: int | None = None
 
-    def take(self, n: int) -> bool:
-        """Copy the state, in which `n` tokens are; say whether that worked."""
-        if self.n == n:
-            return True
-        if n == 0:
-            self.n, self._size = 0, 0
-            return True
+    def take(self, n: int) -> None:
+        """Copy the state, in which `n` tokens are; where that fails there is no copy."""
+        if n in (0, self.n):
+            self.n = n
+            return
         flags = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         size = int(lib.llama_state_seq_get_size_ext(self._handle, _SEQUENCE, flags))
         if size > len(self._bytes):
@@ -59,7 +57,6 @@ class Checkpoint:
             lib.llama_state_seq_get_data_ext(self._handle, self._data(), size, _SEQUENCE, flags)
         )
         self.n = n if self._size else None
-        return self.n is not None
 
     def restore(self) -> bool:
         """Put the copy back, and remove the rows that came after it; say whether it worked.
@@ -76,9 +73,10 @@ class Checkpoint:
         )
         return bool(read) and bool(lib.llama_memory_seq_rm(memory, _SEQUENCE, self.n, -1))
 
-    def forget(self) -> None:
-        """The copy is of no use any more."""
-        self.n = None
+    def forget(self, after: int = -1) -> None:
+        """A copy of more than `after` tokens is of no use any more."""
+        if self.n is not None and self.n > after:
+            self.n = None
 
     def _data(self) -> Any:
         return self._bytes.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

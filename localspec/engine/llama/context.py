@@ -22,7 +22,6 @@ from localspec.limits import MAX_BATCH_OUTPUTS
 
 _DECODE_ABORTED = 2
 _NO_SLOT = 1
-
 # enum ggml_type
 _TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3}
 _TYPES |= {"iq4_nl": 20, "q5_0": 6, "q5_1": 7}
@@ -67,7 +66,7 @@ class Context:
 
     Attributes:
         model: whose weights it uses.
-        n_ctx: how many tokens fit.
+        n_ctx, n_batch: how many tokens fit, and how many one decode may take.
         tokens: the ids in the cache, in order. Read it, never write it.
         rollback: how tokens are taken out again, found by trying.
         cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
@@ -85,19 +84,21 @@ class Context:
         """
         self.model = model
         self.n_ctx = options.n_ctx
+        self.n_batch = min(options.n_batch, options.n_ctx)
         self.tokens: list[int] = []
         self.after_decode: AfterDecode | None = None
-        self._n_batch = min(options.n_batch, options.n_ctx)
         self._watched: Cancel | None = None
-        log = start_backend()
-        with log.section() as section:
-            self._handle = lib.llama_init_from_model(model.handle, context_params(options))
+        section = start_backend().section()
+        self._handle = lib.llama_init_from_model(model.handle, self._params(options))
         if not self._handle:
-            raise creation_failure(model, options, section)
+            raise _creation_failure(model, options, section)
         self._memory = lib.llama_get_memory(self._handle)
-        self.cache_bytes, self.buffer_bytes = buffer_sizes(section)
-        self._batch = _Batch(self._n_batch)
-        self._logits_address = _logits_address()
+        self.cache_bytes = section.allocated("KV", "RS")
+        self.buffer_bytes = section.allocated("compute", "output")
+        self._batch = _Batch(self.n_batch)
+        # A ctypes pointer for every row would cost far more.
+        address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+        self._logits_address = address_of(_address(lib.llama_get_logits_ith))
         self._views: dict[tuple[int, int], NDArray[np.float32]] = {}
         self._checkpoint = Checkpoint(self._handle)
         self._snapshots = 0
@@ -115,6 +116,10 @@ class Context:
             self.close()
             raise
 
+    def _params(self, options: ContextOptions) -> Any:
+        """llama.cpp's struct for `options`."""
+        return _params(options)
+
     def watch(self, cancel: Cancel | None) -> None:
         """Let `cancel` interrupt a running decode from now on (on the CPU; elsewhere it waits).
 
@@ -124,11 +129,11 @@ class Context:
         if cancel is self._watched:
             return
         self._watched = cancel  # keeps the flag's memory alive
-        callback: Any
-        if cancel is None:
-            callback, data = lib.ggml_abort_callback(), ctypes.c_void_p(0)
-        else:
-            callback, data = _strlen_callback(), ctypes.c_void_p(cancel.address)
+        callback = lib.ggml_abort_callback()
+        if cancel is not None:
+            runtime = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+            callback = lib.ggml_abort_callback(_address(runtime.strlen))
+        data = ctypes.c_void_p(cancel.address if cancel is not None else 0)
         lib.llama_set_abort_callback(self._handle, callback, data)
 
     def decode(self, tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
@@ -209,13 +214,8 @@ class Context:
 
     @property
     def handle(self) -> Any:
-        """llama.cpp's context, for those in this room that work beside it."""
+        """llama.cpp's own context."""
         return self._handle
-
-    @property
-    def n_batch(self) -> int:
-        """Tokens that one decode may take."""
-        return self._n_batch
 
     @property
     def free(self) -> int:
@@ -269,8 +269,8 @@ class Context:
         watched = self._watched
         self.watch(None)  # these tokens have been read before: no moment to stop
         try:
-            for start in range(len(self.tokens), n, self._n_batch):
-                self.decode(kept[start : min(start + self._n_batch, n)], 0)
+            for start in range(len(self.tokens), n, self.n_batch):
+                self.decode(kept[start : start + self.n_batch], 0)
             self.wait()  # what this takes is no part of the next decode's time
         finally:
             self.watch(watched)
@@ -281,8 +281,7 @@ class Context:
         Where no way leads back to `n` the cache is as at the last `mark` before it, or empty.
         """
         if n < len(self.tokens) and not self._remove(n):
-            if self._checkpoint.n is not None and self._checkpoint.n > n:
-                self._checkpoint.forget()
+            self._checkpoint.forget(after=n)
             self._go_back()
         return len(self.tokens)
 
@@ -302,18 +301,16 @@ class Context:
 
     def _remove(self, n: int) -> bool:
         """Remove all but the first `n` tokens where llama.cpp can do that and is right to."""
-        if self.rollback is not Rollback.REMOVAL:
-            # llama.cpp doesn't check that the batch was long enough to take the snapshot, and a
-            # second removal before the next decode is refused.
-            taken = len(self.tokens) - n <= self._snapshots and n > self._batch_start
-            if not taken:
-                return False
+        # llama.cpp doesn't check that the batch was long enough to take the snapshot, and a second
+        # removal before the next decode is refused.
+        taken = len(self.tokens) - n <= self._snapshots and n > self._batch_start
+        if self.rollback is not Rollback.REMOVAL and not taken:
+            return False
         if not lib.llama_memory_seq_rm(self._memory, 0, n, -1):
             return False
         del self.tokens[n:]
         self._batch_start = n
-        if self._checkpoint.n is not None and self._checkpoint.n > n:
-            self._checkpoint.forget()
+        self._checkpoint.forget(after=n)
         return True
 
     def _go_back(self) -> None:
@@ -353,7 +350,6 @@ class Context:
         if self._handle:
             lib.llama_free(self._handle)
             self._handle = None
-            self._batch.close()
             self._views.clear()
 
     def __enter__(self) -> Self:
@@ -364,30 +360,25 @@ class Context:
 
 
 class _Batch:
-    """llama.cpp's batch struct for one sequence, its arrays filled through numpy."""
+    """llama.cpp's batch struct for one sequence, its arrays numpy's."""
 
     def __init__(self, size: int) -> None:
-        self._batch = lib.llama_batch_init(size, 0, 1)
-        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=(size,))
-        self._positions = np.ctypeslib.as_array(self._batch.pos, shape=(size,))
-        self._wanted = np.ctypeslib.as_array(self._batch.logits, shape=(size,))
-        for i in range(size):
-            self._batch.n_seq_id[i] = 1
-            self._batch.seq_id[i][0] = 0
-        self._range = np.arange(size, dtype=np.int32)
+        self._tokens, self._positions = np.zeros((2, size), np.int32)
+        self._wanted = np.zeros(size, np.int8)
+        ids = ctypes.POINTER(ctypes.c_int32)
+        self._struct = lib.llama_batch(  # without sequences all are of the first one
+            token=self._tokens.ctypes.data_as(ids),
+            pos=self._positions.ctypes.data_as(ids),
+            logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
 
     def fill(self, tokens: Sequence[int], position: int, n_logits: int) -> Any:
         """The batch of `tokens` from `position` on, logits wanted for the last `n_logits`."""
-        n = len(tokens)
-        self._batch.n_tokens = n
+        n = self._struct.n_tokens = len(tokens)
         self._tokens[:n] = tokens
-        np.add(self._range[:n], position, out=self._positions[:n])
-        self._wanted[: n - n_logits] = 0
-        self._wanted[n - n_logits : n] = 1
-        return self._batch
-
-    def close(self) -> None:
-        lib.llama_batch_free(self._batch)
+        self._positions[:n] = np.arange(position, position + n)
+        self._wanted[:n] = np.arange(n) >= n - n_logits
+        return self._struct
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
@@ -398,8 +389,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i in range(n) if a[i] != b[i]), n)
 
 
-def context_params(options: ContextOptions) -> Any:
-    """llama.cpp's struct for `options`."""
+def _params(options: ContextOptions) -> Any:
     params = lib.llama_context_default_params()
     threads = options.threads or default_threads()
     params.n_ctx = options.n_ctx
@@ -408,23 +398,15 @@ def context_params(options: ContextOptions) -> Any:
     params.n_rs_seq = options.snapshots
     params.n_outputs_max = min(MAX_BATCH_OUTPUTS, params.n_batch)
     params.n_threads, params.n_threads_batch = threads, options.threads_batch or threads
-    params.type_k, params.type_v = (_TYPES[kind] for kind in (options.cache_k, options.cache_v))
+    params.type_k, params.type_v = _TYPES[options.cache_k], _TYPES[options.cache_v]
     params.no_perf = True
     if options.flash_attention is not None:
         params.flash_attn_type = int(options.flash_attention)
     return params
 
 
-def buffer_sizes(section: LogSection) -> tuple[int, int]:
-    """Bytes of the cache, and of the buffers for computing, that a context was given."""
-    buffers = section.buffers()
-    cache = sum(b.n_bytes for b in buffers if b.kind in ("KV", "RS"))
-    return cache, sum(b.n_bytes for b in buffers if b.kind in ("compute", "output"))
-
-
-def creation_failure(model: Model, options: ContextOptions, section: LogSection) -> Exception:
-    """What to raise where llama.cpp made no context."""
-    reason = section.reason() or "llama.cpp gives no reason"
+def _creation_failure(model: Model, options: ContextOptions, section: LogSection) -> Exception:
+    reason = section.reason()
     if "alloc" in reason or "memory" in reason:
         return OutOfMemory(
             f"no memory for a context of {options.n_ctx} tokens of {model.name} ({reason})",
@@ -433,13 +415,6 @@ def creation_failure(model: Model, options: ContextOptions, section: LogSection)
     return EngineError(f"llama.cpp made no context for {model.name}: {reason}")
 
 
-def _logits_address() -> Any:
-    """``llama_get_logits_ith`` as (context, index) -> address; a ctypes pointer costs far more."""
-    address = ctypes.cast(lib.llama_get_logits_ith, ctypes.c_void_p).value or 0
-    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(address)
-
-
-def _strlen_callback() -> Any:
-    runtime = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
-    address = ctypes.cast(runtime.strlen, ctypes.c_void_p).value or 0
-    return lib.ggml_abort_callback(address)
+def _address(function: Any) -> int:
+    """Where a C function begins."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from localspec import machine
+from localspec.machine import processors, text_of
 
-_DEVICES = Path("/sys/devices")
 _CORE = 0  # RelationProcessorCore
 _RECORD = struct.Struct("<IIBB")  # SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX
 _LITTLE = 0.75  # of the fastest core's capacity
@@ -28,10 +27,8 @@ def default_threads() -> int:
     """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    fast = _fast(allowed)
-    share = machine.processors()
-    most = physical if share is None else int(share)
-    return max(1, min(fast or physical, physical, most, len(allowed) if allowed else physical))
+    bounds = [physical, _fast(allowed), processors(), len(allowed) if allowed else None]
+    return max(1, int(min(bound for bound in bounds if bound is not None)))
 
 
 def _fast(allowed: set[int] | None) -> int | None:
@@ -40,7 +37,7 @@ def _fast(allowed: set[int] | None) -> int | None:
         return _fast_on_macos()
     if sys.platform == "win32":
         return _fastest(_cores_on_windows())
-    return _fast_on_linux(_DEVICES, allowed)
+    return _fast_on_linux(Path("/sys/devices"), allowed)
 
 
 def _fast_on_linux(devices: Path, allowed: set[int] | None) -> int | None:
@@ -51,7 +48,7 @@ def _fast_on_linux(devices: Path, allowed: set[int] | None) -> int | None:
     if not fast:
         return None
     topology = "system/cpu/cpu{}/topology/thread_siblings_list"
-    cores = {_text(devices / topology.format(cpu)) or str(cpu) for cpu in fast}
+    cores = {text_of(devices / topology.format(cpu)) or str(cpu) for cpu in fast}
     return len(cores)
 
 
@@ -59,7 +56,7 @@ def _capable(folder: Path) -> set[int]:
     capacities = {
         int(path.parent.name.removeprefix("cpu")): int(text)
         for path in folder.glob("cpu[0-9]*/cpu_capacity")
-        if (text := _text(path)).isdecimal()
+        if (text := text_of(path)).isdecimal()
     }
     most = max(capacities.values(), default=0)
     fast = {cpu for cpu, capacity in capacities.items() if capacity >= _LITTLE * most}
@@ -69,7 +66,7 @@ def _capable(folder: Path) -> set[int]:
 def _listed(path: Path) -> set[int]:
     """A list such as ``0-7,16`` as numbers; empty where there is none."""
     found: set[int] = set()
-    for part in _text(path).split(","):
+    for part in text_of(path).split(","):
         first, _, last = part.partition("-")
         if first.isdecimal():
             found |= set(range(int(first), int(last or first) + 1))
@@ -111,10 +108,3 @@ def _fastest(records: bytes) -> int | None:
         records = records[size:]
     fast = classes.count(max(classes, default=0))
     return fast if fast < len(classes) else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("ascii").strip()
-    except OSError:
-        return ""

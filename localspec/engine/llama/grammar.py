@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
-from localspec.engine.llama.log import LogSection, start_backend
+from localspec.engine.llama.log import NO_REASON, start_backend
 from localspec.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -62,11 +62,10 @@ class LlamaGrammar:
             UsageError: it is no grammar. Check with `check_grammar` first: llama.cpp writes what
                 it dislikes to standard error.
         """
-        with start_backend().section() as section:
-            vocab = lib.llama_model_get_vocab(model.handle)
-            handle = lib.llama_sampler_init_grammar(vocab, _encoded(gbnf), ROOT)
+        section, vocab = start_backend().section(), lib.llama_model_get_vocab(model.handle)
+        handle = lib.llama_sampler_init_grammar(vocab, _encoded(gbnf), ROOT)
         if not handle:
-            raise _refusal(_said(section))
+            raise _refusal(section.text())
         return cls(handle, _Vocabulary.of(model, by_id="<[" in gbnf))
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -183,7 +182,8 @@ def check_grammar(gbnf: str) -> None:
     Raises:
         UsageError: it is none; the message carries the parser's reason.
     """
-    with start_backend().section() as section, tempfile.TemporaryFile() as caught:
+    section = start_backend().section()
+    with tempfile.TemporaryFile() as caught:
         kept = os.dup(2)
         try:
             os.dup2(caught.fileno(), 2)
@@ -197,11 +197,7 @@ def check_grammar(gbnf: str) -> None:
         lib.llama_sampler_free(handle)
     elif "no vocab to parse token" not in written:
         reason = written.partition("error parsing grammar: ")[2].partition("\n\n")[0]
-        raise _refusal(" ".join(reason.split())[:200] or _said(section))
-
-
-def _said(section: LogSection) -> str:
-    return " ".join(text.strip() for _, text in section.log.since(section.start))
+        raise _refusal(" ".join(reason.split())[:200] or section.text())
 
 
 def _encoded(gbnf: str) -> bytes:
@@ -221,6 +217,6 @@ def _encoded(gbnf: str) -> bytes:
 
 def _refusal(reason: str) -> UsageError:
     return UsageError(
-        f"the grammar is not valid: {reason or 'llama.cpp gives no reason'}",
+        f"the grammar is not valid: {reason or NO_REASON}",
         "Write GBNF with a rule named root; see llama.cpp's grammars/README.md.",
     )

@@ -3,9 +3,10 @@
 A row of its cache pairs the target's state at token i with token i + 1, and its logits are those of
 token i + 2. llama.cpp counts the row's position from the state (EAGLE-3) or from the token (MTP).
 
-What llama.cpp asserts is checked before the call: a layer that gives no states, more rows than fit
-in a batch. Two traps give wrong rows in silence. EAGLE-3's graph wants logits of every row or of
-none. An MTP context orders its states by output unless they are asked for unmasked.
+That head and target fit together is checked before, by their headers (`pairs/gguf/heads.py`): where
+they don't, llama.cpp ends the process. Two traps give wrong rows in silence: EAGLE-3's graph wants
+logits of every row or of none, and an MTP context orders its states by output unless they are asked
+for unmasked.
 """
 
 from __future__ import annotations
@@ -14,43 +15,25 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
-from localspec.engine.llama.context import (
-    Context,
-    ContextOptions,
-    buffer_sizes,
-    context_params,
-    creation_failure,
-)
-from localspec.engine.llama.log import start_backend
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama.checkpoint import Rollback
+from localspec.engine.llama.context import Context, ContextOptions
 from localspec.engine.llama.model import Model
-from localspec.errors import EngineError, UnsupportedModel
-
-EAGLE3: Final = "eagle3"
-MTP: Final = "mtp"
-
-BATCH: Final = 64
-"""Rows that one decode of a head may take. EAGLE-3 keeps logits for all of them: 40 MB at a
-vocabulary of 152,000."""
+from localspec.engine.stats import EAGLE3, MTP
+from localspec.errors import Cancelled, EngineError, UnsupportedModel
+from localspec.limits import HEAD_BATCH
 
 _OUTPUTS: Final = 8  # up to so many rows it is quicker to take logits of all than to decode twice
 _ENCODE, _DECODE = 0, 1  # enum llama_process_type
+_ABORTED = 2
 
-TAPPED: Final = frozenset(
-    {
-        *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4"),
-        *("openai-moe", "gpt-oss", "lfm2", "mimo2", "minimax-01", "minimax-m2", "nemotron-h"),
-        *("nemotron_h", "deepseek4", "bailingmoe3", "hunyuan-vl", "muse-glimmer", "nanbeige"),
-    }
-)
-"""Architectures whose layers' inputs llama.cpp gives out (`t_layer_inp` in src/models)."""
-
-_Rows = NDArray[np.float32]
+Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,74 +79,64 @@ def _symbol(name: str, result: Any, *arguments: Any) -> Any:
     return found
 
 
-class Head:
-    """A head's context beside its target's: rows in, logits and states out.
+class Head(Context):
+    """A head's cache beside its target's: rows in, logits and states out.
+
+    As a `Context` it decodes rows of nothing, which take as long as others: that is for measuring.
 
     Attributes:
         kind: `EAGLE3` or `MTP`.
-        model: whose weights it uses: the head's own file's, or the target's.
         target: the context whose decodes it reads.
         width: floats of a state.
-        n_ctx: rows that fit.
-        first, end: the rows in its cache: from this one on, up to that one.
-        cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
+        first: the first row in the cache; `tokens` are the later halves of the rows from there on.
     """
 
-    def __init__(self, model: Model, target: Context, options: ContextOptions) -> None:
+    def __init__(
+        self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
+    ) -> None:
         """Make the context, and let the target keep what it reads from now on.
 
         Args:
             model: an EAGLE-3 head, or the target's own model, loaded with its heads.
-            target: a context of the target.
-            options: how the context is made; of its batch at most `BATCH` tokens count.
+            target: a context of the target; it has to be closed after this.
+            options: how the context is made; its batch is `HEAD_BATCH` at most.
+            cancel: stops the warming up.
 
         Raises:
-            UnsupportedModel: head and target do not fit together, or this build has no heads.
+            UnsupportedModel: this build of llama.cpp has no heads.
             OutOfMemory: it does not fit.
+            Cancelled: `cancel` was set meanwhile.
         """
         self.kind = MTP if model is target.model else EAGLE3
-        self.model, self.target = model, target
-        self.n_ctx = options.n_ctx
-        self.first = self.end = 0
+        self.target = target
+        self.width = int(lib.llama_model_n_embd(model.handle))
+        self.first = 0
         self._call = _symbols()
-        self._taps = self._checked_taps() if self.kind == EAGLE3 else ()
-        self.width = lib.llama_model_n_embd(model.handle)
-        params = context_params(replace(options, n_batch=min(BATCH, options.n_batch), snapshots=0))
-        self.n_batch = params.n_batch
+        self._rows: Any = None
+        taps = () if self.kind == MTP else self._call.layers(model.handle)
+        self._taps = tuple(taps[: self._call.n_layers(model.handle)] if taps else ())
+        n_batch = min(HEAD_BATCH, options.n_batch)
+        super().__init__(model, replace(options, n_batch=n_batch, snapshots=0), cancel)
+        self._listen(wanted=True)
+
+    def _params(self, options: ContextOptions) -> Any:
+        params = super()._params(options)
         if self.kind == MTP:
             params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
             params.n_outputs_max = 1
         else:
-            params.ctx_other = target.handle
-        with start_backend().section() as section:
-            self._handle = lib.llama_init_from_model(model.handle, params)
-        if not self._handle:
-            raise creation_failure(model, options, section)
-        self.cache_bytes, self.buffer_bytes = buffer_sizes(section)
-        self._memory = lib.llama_get_memory(self._handle)
-        self._batch = lib.llama_batch_ext_init(self._handle)
-        self._call.set_states(self._handle, True, self.kind == EAGLE3)
-        self._listen(wanted=True)
+            params.ctx_other = self.target.handle
+        return params
 
-    def _checked_taps(self) -> tuple[int, ...]:
-        """Give the target's layers whose inputs the head reads."""
-        model, target = self.model, self.target.model
-        taps = self._call.layers(model.handle)[: self._call.n_layers(model.handle)]
-        architecture = target.metadata.get("general.architecture", "?")
-        layers = lib.llama_model_n_layer(target.handle)
-        if architecture not in TAPPED:
-            raise _mismatch(model, f"llama.cpp shows no layer of {architecture} models")
-        if not taps or not all(0 <= tap < layers for tap in taps):
-            raise _mismatch(model, f"it reads layers {list(taps)}, {target.name} has {layers}")
-        inner = lib.llama_model_n_embd_inp(target.handle)
-        asked = model.metadata.get("eagle3.target_hidden_size", "0")
-        if int(asked) != inner:
-            raise _mismatch(model, f"it reads states of {asked} numbers, {target.name} has {inner}")
-        if model.n_vocab != target.n_vocab:
-            raise _mismatch(
-                model, f"it knows {model.n_vocab:,} tokens, {target.name} {target.n_vocab:,}"
-            )
-        return tuple(taps)
+    def _probe(self) -> Rollback:
+        """Warm up."""
+        self._rows = lib.llama_batch_ext_init(self._handle)
+        self._call.set_states(self._handle, True, self.kind == EAGLE3)
+        self.rollback = Rollback.REMOVAL
+        self.decode([0, 0], 1)
+        removable = self._remove(1)
+        self.clear()
+        return Rollback.REMOVAL if removable else Rollback.NONE
 
     def _listen(self, *, wanted: bool) -> None:
         """Let the target keep the states that this head reads, or not any more."""
@@ -172,35 +145,44 @@ class Head:
         for tap in self._taps:
             self._call.set_layer(self.target.handle, tap, wanted)
 
-    def states(self, n: int) -> _Rows:
+    @property
+    def end(self) -> int:
+        """The first row that is not in the cache."""
+        return self.first + len(self.tokens)
+
+    def states(self, n: int) -> Rows:
         """Copy the target's states of its last decode, which was of `n` tokens: `(n, width)`.
 
         Raises:
             EngineError: llama.cpp could not compute them.
         """
+        self.target.wait()
         if self.kind == MTP:
-            lib.llama_synchronize(self.target.handle)
             return _copy(self._call.get_states(self.target.handle), n, self.width)
-        lib.llama_synchronize(self.target.handle)
-        inner = lib.llama_model_n_embd(self.target.model.handle)
-        taps = [
+        inner = int(lib.llama_model_n_embd(self.target.model.handle))
+        seen = [
             _copy(self._call.get_layer(self.target.handle, tap), n, inner) for tap in self._taps
         ]
-        rows = np.concatenate(taps, axis=1)
-        return np.concatenate(
-            [self._fused(rows[at : at + self.n_batch]) for at in range(0, n, self.n_batch)]
-        )
+        rows = np.concatenate(seen, axis=1)
+        batches = range(0, n, self.n_batch)
+        return np.concatenate([self._fused(rows[at : at + self.n_batch]) for at in batches])
 
-    def _fused(self, rows: _Rows) -> _Rows:
-        """Let EAGLE-3's encoder make one state of three."""
-        lib.llama_batch_ext_clear(self._batch)
+    def _fused(self, rows: Rows) -> Rows:
+        """Let EAGLE-3's encoder make one state of several."""
+        lib.llama_batch_ext_clear(self._rows)
         for at, row in enumerate(rows):
             # It has no use for positions, but llama.cpp wants them to go on where the cache ends.
-            self._add(lib.llama_batch_ext_add(self._batch, 0), row, self.end + at, output=True)
+            self._add(lib.llama_batch_ext_add(self._rows, 0), row, self.end + at, output=True)
         self._process(_ENCODE)
         return _copy(self._call.get_states(self._handle), len(rows), self.width)
 
-    def decode(self, tokens: Sequence[int], states: _Rows, *, output: bool) -> tuple[_Rows, _Rows]:
+    def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
+        """Append rows whose states are nothing; return the last one's logits, if any are wanted."""
+        nothing = np.zeros((len(tokens), self.width), np.float32)
+        logits, _ = self.read(tokens, nothing, output=n_logits > 0)
+        return logits[None] if n_logits else np.empty((0, self.model.n_vocab), np.float32)
+
+    def read(self, tokens: Sequence[int], states: Rows, *, output: bool) -> tuple[Rows, Rows]:
         """Append rows; return the logits of the last one and its state.
 
         Args:
@@ -212,97 +194,83 @@ class Head:
             Copies: float32 of shape (n_vocab,) and of shape (1, width).
 
         Raises:
-            EngineError: llama.cpp could not decode; the cache is then empty.
+            Cancelled: the watched flag was set; the cache is as before.
+            EngineError: llama.cpp could not decode; the same holds.
         """
         n, every = len(tokens), self.kind == EAGLE3
         if output and every and n > _OUTPUTS:
-            self.decode(tokens[:-1], states[:-1], output=False)
-            return self.decode(tokens[-1:], states[-1:], output=True)
-        lib.llama_batch_ext_clear(self._batch)
+            self.read(tokens[:-1], states[:-1], output=False)
+            return self.read(tokens[-1:], states[-1:], output=True)
+        if not 0 < n <= min(self.free, self.n_batch):
+            raise EngineError(f"cannot decode {n} rows of {self.model.name}: {self.free} fit")
+        lib.llama_batch_ext_clear(self._rows)
         for at, (token, state) in enumerate(zip(tokens, states, strict=True)):
-            index = lib.llama_batch_ext_add_token(self._batch, 0, token)
+            index = lib.llama_batch_ext_add_token(self._rows, 0, token)
             wanted = output and (every or at == n - 1)
-            self._add(index, state, self.end + at + (self.kind == MTP), output=wanted)
+            self._add(index, state, self._position(self.end + at), output=wanted)
         self._process(_DECODE)
-        self.end += n
+        self.tokens.extend(tokens)
         if not output:
             return np.empty(0, np.float32), np.empty((0, self.width), np.float32)
-        logits = lib.llama_get_logits_ith(self._handle, n - 1)
-        found = _copy(ctypes.cast(logits, ctypes.c_void_p).value, 1, self.model.n_vocab)[0]
-        rows = _copy(self._call.get_states(self._handle), n, self.width)
-        return found, rows[-1:]
+        logits = _copy(self._logits_address(self._handle, n - 1), 1, self.model.n_vocab)
+        return logits[0], _copy(self._call.get_states(self._handle), n, self.width)[-1:]
 
-    def _add(self, index: int, state: _Rows, position: int, *, output: bool) -> None:
+    def _position(self, row: int) -> int:
+        return row + (self.kind == MTP)
+
+    def _add(self, index: int, state: Rows, position: int, *, output: bool) -> None:
         """Give row `index` of the batch its state, its position and whether its output counts."""
-        data = np.ascontiguousarray(state, np.float32)
+        data = np.ascontiguousarray(state, np.float32)  # llama.cpp copies it
         address = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         where = (lib.llama_pos * 4)(position, position, position, 0)
+        row = lib.llama_embd(address, 1, data.size)
         done = (
             index >= 0
-            and lib.llama_batch_ext_set_embd_token(
-                self._batch, index, lib.llama_embd(address, 1, data.size)
-            )
-            and lib.llama_batch_ext_set_pos(self._batch, index, where)
-            and lib.llama_batch_ext_set_output_logits(self._batch, index, output)
+            and lib.llama_batch_ext_set_embd_token(self._rows, index, row)
+            and lib.llama_batch_ext_set_pos(self._rows, index, where)
+            and lib.llama_batch_ext_set_output_logits(self._rows, index, output)
         )
         if not done:
             raise EngineError(f"llama.cpp takes no such row for the head {self.model.name}")
 
     def _process(self, kind: int) -> None:
-        code = lib.llama_process(self._handle, kind, self._batch)
-        if code != 0:
-            self.clear(0)
-            raise EngineError(
-                f"llama.cpp failed to decode with the head {self.model.name} (code {code})",
-                "Go without it (`--draft none`).",
-            )
-
-    def truncate(self, end: int) -> None:
-        """Keep the rows before `end`; what has no row there is empty."""
-        if end >= self.end:
+        code = lib.llama_process(self._handle, kind, self._rows)
+        if code == 0:
             return
-        at = max(end, self.first)
-        if at > self.first and lib.llama_memory_seq_rm(
-            self._memory, 0, at + (self.kind == MTP), -1
-        ):
-            self.end = at
-        else:
-            self.clear(max(end, 0) if at == self.first else at)
+        lib.llama_memory_seq_rm(self._memory, 0, self._position(self.end), -1)
+        if code == _ABORTED:
+            raise Cancelled
+        raise EngineError(
+            f"llama.cpp failed to decode with the head {self.model.name} (code {code})",
+            "Go without it (`--draft none`).",
+        )
 
-    def clear(self, first: int) -> None:
+    def _remove(self, n: int) -> bool:
+        at = self._position(self.first + n)
+        if n and not lib.llama_memory_seq_rm(self._memory, 0, at, -1):
+            return False
+        if not n:
+            lib.llama_memory_clear(self._memory, True)
+        del self.tokens[n:]
+        return True
+
+    def start(self, first: int) -> None:
         """Empty the cache; the next row is `first`, for rows may begin anywhere."""
-        lib.llama_memory_clear(self._memory, True)
-        self.first = self.end = first
-
-    def use_threads(self, threads: int) -> None:
-        """Decode with so many CPU threads from now on."""
-        lib.llama_set_n_threads(self._handle, threads, threads)
+        self.clear()
+        self.first = first
 
     def close(self) -> None:
-        """Free the context. It must be closed before its target's."""
-        if self._handle:
+        """Free the context."""
+        if self._rows is not None:
             self._listen(wanted=False)
-            lib.llama_batch_ext_free(self._batch)
-            lib.llama_free(self._handle)
-            self._handle = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+            lib.llama_batch_ext_free(self._rows)
+            self._rows = None
+        super().close()
 
 
-def _copy(address: int | None, rows: int, width: int) -> _Rows:
+def _copy(address: int | None, rows: int, width: int) -> Rows:
     """Copy floats of llama.cpp's buffers, which its next decode overwrites."""
     if not address:
         raise EngineError("llama.cpp gave out no states")
     first = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
     return np.ctypeslib.as_array(first, shape=(rows, width)).copy()
-
-
-def _mismatch(head: Model, reason: str) -> UnsupportedModel:
-    return UnsupportedModel(
-        f"the head {head.name} does not fit this target: {reason}",
-        "Choose a head that was made for this model, or go without one (`--draft none`).",
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -12,17 +12,9 @@ from typing import Any, Self
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama.devices import device_list, repacking_works
-from localspec.engine.llama.log import LogSection, start_backend
-from localspec.errors import (
-    Cancelled,
-    ModelFileError,
-    ModelLoadError,
-    OutOfMemory,
-    UnsupportedModel,
-)
-
-ALL_LAYERS = -1
+from localspec.engine.llama.hardware import device_list, repacking_works
+from localspec.engine.llama.log import start_backend
+from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
 
 
 class Model:
@@ -45,7 +37,7 @@ class Model:
         self.n_ctx_train = lib.llama_model_n_ctx_train(handle)
         self.n_params = lib.llama_model_n_params(handle)
         self.weights_bytes = weights_bytes or lib.llama_model_size(handle)
-        self.metadata: Mapping[str, str] = _metadata(handle)
+        self.metadata = _metadata(handle)
         # Asked for token by token: to ask for a whole large vocabulary takes a tenth of a second.
         self._ends: dict[int, bool] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
@@ -55,7 +47,7 @@ class Model:
         cls,
         path: Path,
         *,
-        n_gpu_layers: int = ALL_LAYERS,
+        n_gpu_layers: int = -1,
         devices: Sequence[str] | None = None,
         mmap: bool = True,
         mlock: bool = False,
@@ -65,7 +57,7 @@ class Model:
         progress: Callable[[float], None] | None = None,
         cancel: Cancel | None = None,
     ) -> Self:
-        """Load the GGUF at `path`; `progress` gets the share loaded, 0 to 1.
+        """Load a GGUF.
 
         Args:
             path: the file, or the first of several.
@@ -73,11 +65,10 @@ class Model:
             devices: llama.cpp's names of those to use; None for all, empty for the CPU alone.
             mmap: map the weights into memory; copy them otherwise.
             mlock: keep them from being swapped out.
-            repack: let llama.cpp copy weights into an order that suits the processor. A copy takes
-                memory, where a mapped file may stay on disk.
+            repack: copy weights into an order that suits the processor; mapped ones stay on disk.
             mtp: load the layers that predict more tokens as well, if it has any.
             head: it is a draft head of its own, which writes no text without a target.
-            progress: told now and then.
+            progress: told the share loaded, 0 to 1.
             cancel: stops the loading.
 
         Raises:
@@ -88,45 +79,32 @@ class Model:
         """
         if not path.is_file():
             raise ModelFileError(f"there is no file {path}", "Check the path for typing errors.")
-        log = start_backend()
+        start_backend()
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
-        if mlock or not mmap:
-            params.load_mode = int(mmap) + 2 * int(mlock)  # enum llama_load_mode
-        chosen = None if devices is None else device_list(devices)
-        if chosen is not None:
-            params.devices = ctypes.addressof(chosen)
         params.load_mtp = mtp
         params.use_extra_bufts = repack and repacking_works()
-        callback = _progress_callback(progress, cancel)
-        params.progress_callback = callback
-        with log.section() as section:
-            handle = lib.llama_model_load_from_file(os.fsencode(path), params)
-        if not handle:
-            raise _load_failure(path, section, cancel)
-        weights = sum(b.n_bytes for b in section.buffers() if b.kind == "model")
-        model = cls(path, handle, weights)
-        try:
-            if not head:
-                model._require_text_generation()
-        except BaseException:
+        if mlock or not mmap:
+            params.load_mode = mmap + 2 * mlock  # enum llama_load_mode
+        if devices is not None:
+            chosen = device_list(devices)  # has to live while the model is read
+            params.devices = ctypes.addressof(chosen)
+        params.progress_callback = _progress_callback(progress, cancel)
+        model = cls(path, *_loaded(path, params, cancel))
+        if not head and (wrong := model._writes_no_text()):
             model.close()
-            raise
+            raise UnsupportedModel(f"{path.name} {wrong}", "Choose a chat model.")
         return model
 
-    def _require_text_generation(self) -> None:
+    def _writes_no_text(self) -> str:
+        """What kind of model it is that generates no text; empty for one that does."""
         architecture = self.metadata.get("general.architecture", "?")
         pooling = self.metadata.get(f"{architecture}.pooling_type", "0")
         if not lib.llama_model_has_decoder(self.handle) or pooling not in ("0", "-1"):
-            raise UnsupportedModel(
-                f"{self.path.name} is an embedding model ({architecture}): it writes no text",
-                "Choose a chat model.",
-            )
+            return f"is an embedding model ({architecture}): it writes no text"
         if lib.llama_model_has_encoder(self.handle) or lib.llama_model_is_diffusion(self.handle):
-            raise UnsupportedModel(
-                f"{self.path.name} does not write token by token ({architecture})",
-                "Choose a chat model.",
-            )
+            return f"does not write token by token ({architecture})"
+        return ""
 
     @property
     def name(self) -> str:
@@ -191,17 +169,10 @@ class Model:
         key = (token, special)
         known = self._pieces.get(key)
         if known is None:
-            known = self._pieces[key] = self._read_piece(token, special=special)
+            known = self._pieces[key] = _written(
+                lambda to, size: lib.llama_token_to_piece(self._vocab, token, to, size, 0, special)
+            )
         return known
-
-    def _read_piece(self, token: int, *, special: bool) -> bytes:
-        size = 64
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            n = lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
-            if n >= 0:
-                return buffer.raw[:n]
-            size = -n
 
     def close(self) -> None:
         """Free the weights. Contexts of this model must be closed before."""
@@ -220,15 +191,20 @@ def _token_or_none(token: int) -> int | None:
     return token if token >= 0 else None
 
 
+def _written(write: Callable[[Any, int], int], size: int = 256) -> bytes:
+    """What `write` puts into a buffer, of which it returns the length.
+
+    Where the buffer is too short that is the length it should have, for a piece less than zero.
+    """
+    buffer = ctypes.create_string_buffer(size)
+    n = write(buffer, size)
+    return buffer.raw[:n] if 0 <= n < size else _written(write, abs(n) + 1)
+
+
 def _metadata(handle: lib.llama_model_p) -> dict[str, str]:
     def read(reader: Callable[..., int], index: int) -> str:
-        size = 256
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            n = reader(handle, index, buffer, size)
-            if n < size:
-                return buffer.value.decode("utf-8", "replace")
-            size = n + 1
+        text = _written(lambda buffer, size: reader(handle, index, buffer, size))
+        return text.decode("utf-8", "replace")
 
     return {
         read(lib.llama_model_meta_key_by_index, i): read(lib.llama_model_meta_val_str_by_index, i)
@@ -245,16 +221,23 @@ def _progress_callback(progress: Callable[[float], None] | None, cancel: Cancel 
     return lib.llama_progress_callback(report)
 
 
-def _load_failure(path: Path, section: LogSection, cancel: Cancel | None) -> Exception:
-    if cancel is not None and cancel.is_set():
-        return Cancelled()
-    reason = section.reason() or "llama.cpp gives no reason"
+def _loaded(
+    path: Path, params: lib.llama_model_params, cancel: Cancel | None
+) -> tuple[lib.llama_model_p, int]:
+    """llama.cpp's model, and the bytes that it allocated for the weights."""
+    section = start_backend().section()
+    handle = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if handle:
+        return handle, section.allocated("model")
+    if cancel is not None:
+        cancel.check()
+    reason = section.reason()
     if "alloc" in reason:
-        return OutOfMemory(
+        raise OutOfMemory(
             f"no memory for {path.name} ({reason})",
             "Close other programs, lower --n-gpu-layers, or choose a smaller pair.",
         )
-    return ModelLoadError(
+    raise ModelLoadError(
         f"llama.cpp cannot load {path.name}: {reason}",
         "Check that the download is complete and that llama-cpp-python knows this architecture.",
     )

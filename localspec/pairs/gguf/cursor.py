@@ -37,16 +37,12 @@ class Cursor:
         """Make the error for a header that makes no sense."""
         return ModelFileError(f"{self.label} is damaged: {reason}", FETCH_AGAIN)
 
-    def not_gguf(self, head: bytes) -> ModelFileError:
-        """Make the error for a file of another kind."""
+    def not_gguf(self) -> ModelFileError:
+        """Make the error for a file of another kind, by its bytes in the buffer."""
+        kind = _what_is(bytes(self.buffer[:512]))
         return ModelFileError(
-            f"{self.label} is not a GGUF file: it seems to be {_what_is(head)}",
-            "Name a .gguf file.",
+            f"{self.label} is not a GGUF file: it seems to be {kind}", "Name a .gguf file."
         )
-
-    def peek(self, size: int) -> bytes:
-        """Read up to `size` bytes from the start of the file, whatever the bounds say."""
-        return self._read(0, size)
 
     def fill(self, end: int) -> None:
         """Have the bytes up to `end` in the buffer."""
@@ -157,29 +153,19 @@ _MAGIC: Final = (
     (b"fmgg", "a GGML file from before GGUF"),
     (b"\x89HDF", "an HDF5 file"),
 )
+_PAGES: Final = (b"<!doctype html", b"<html", b"<?xml", b"<head")
 
 
 def _what_is(head: bytes) -> str:
-    """Name the kind of file that starts with `head` (up to 512 bytes are looked at)."""
-    if not head:
-        return "an empty file"
-    if not head.strip(b"\0"):
-        return "a file of zero bytes: a download that was never filled"
-    for magic, name in _MAGIC:
-        if head.startswith(magic):
-            return name
-    return _by_content(head)
-
-
-def _by_content(head: bytes) -> str:
-    text = head[:512].lstrip().lower()
-    kind = "an unknown kind of file"
-    if text.startswith((b"<!doctype html", b"<html", b"<?xml", b"<head")):
-        kind = "a web page, perhaps a saved error message"
-    elif len(head) >= 9 and head[8:9] == b"{" and struct.unpack_from("<Q", head)[0] < 1 << 32:
-        kind = "a safetensors file"
-    elif text.startswith((b"{", b"[")):
-        kind = "JSON text, perhaps a saved error message"
-    elif all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head[:512]):
-        kind = "plain text"
-    return kind
+    """Name the kind of file that starts with `head`."""
+    text = head.lstrip().lower()
+    kinds = (
+        (not head, "an empty file"),
+        (not head.strip(b"\0"), "a file of zero bytes: a download that was never filled"),
+        *((head.startswith(magic), name) for magic, name in _MAGIC),
+        (text.startswith(_PAGES), "a web page, perhaps a saved error message"),
+        (head[8:9] == b"{" and head[4:8] == bytes(4), "a safetensors file"),
+        (text.startswith((b"{", b"[")), "JSON text, perhaps a saved error message"),
+        (all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head), "plain text"),
+    )
+    return next((kind for found, kind in kinds if found), "an unknown kind of file")

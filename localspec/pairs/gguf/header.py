@@ -8,6 +8,7 @@ has 150,000) stay in the bytes that were read until somebody looks.
 
 from __future__ import annotations
 
+import math
 import re
 import stat
 import struct
@@ -45,19 +46,7 @@ SPLIT_NAME: Final = re.compile(r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})
 _INT64_MAX: Final = 2**63 - 1
 
 # GGUF value types: id -> struct format.
-_SCALARS: Final = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_SCALARS: Final = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 _UINT32: Final = 4
 _STRING: Final = 8
 _ARRAY: Final = 9
@@ -166,6 +155,14 @@ class GgufHeader:
             return [int(n) for n in value if isinstance(n, int)]
         return []
 
+    def setting(self, name: str, default: int = 0) -> int:
+        """Give the architecture's own whole number `name`, or `default`."""
+        return self.integer(self.arch_key(name), default)
+
+    def settings(self, name: str) -> list[int]:
+        """Give the architecture's own whole numbers `name`: one, or one per layer."""
+        return self.integers(self.arch_key(name))
+
     def arch_key(self, name: str) -> str:
         """Give the full key of the architecture's own setting `name`."""
         return f"{self.architecture}.{name}"
@@ -263,13 +260,11 @@ def read_model(path: Path) -> ModelFiles:
     header = read_header(path)
     if header.split_count == 1:
         return ModelFiles(header, (path,), path.stat().st_size)
-    paths = require_parts(path, header.split_count)
+    paths = _require_parts(path, header.split_count)
     headers = [header, *(read_header(part) for part in paths[1:])]
-    return ModelFiles(
-        replace(header, tensors=tuple(chain.from_iterable(part.tensors for part in headers))),
-        paths,
-        sum(part.stat().st_size for part in paths),
-    )
+    tensors = tuple(chain.from_iterable(part.tensors for part in headers))
+    size = sum(part.stat().st_size for part in paths)
+    return ModelFiles(replace(header, tensors=tensors), paths, size)
 
 
 def check_size(header: GgufHeader, actual: int, label: str) -> None:
@@ -329,7 +324,7 @@ def parse_header(
         if key == "general.alignment":
             alignment = _checked_alignment(cursor, kind, metadata[key])
     tensors, data_size = _read_tensors(cursor, n_tensors, alignment)
-    data_offset = _padded(cursor.position, alignment) if tensors else cursor.position
+    data_offset = padded(cursor.position, alignment) if tensors else cursor.position
     return GgufHeader(
         version=version,
         metadata=MappingProxyType(metadata),
@@ -358,13 +353,10 @@ def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
 
 
 def _read_version(cursor: Cursor) -> int:
-    if cursor.total is not None and cursor.total < 24:
-        head = cursor.peek(24)
-        if not head.startswith(MAGIC):
-            raise cursor.not_gguf(head)
-    cursor.fill(24)
+    cursor.fill(24 if cursor.total is None else min(24, cursor.total))
     if cursor.buffer[:4] != MAGIC:
-        raise cursor.not_gguf(bytes(cursor.buffer[:512]))
+        raise cursor.not_gguf()
+    cursor.fill(24)
     cursor.skip(4)
     version = cursor.number("I")
     if version and version & 0xFFFF == 0:
@@ -436,10 +428,6 @@ def _checked_alignment(cursor: Cursor, kind: int, value: Value) -> int:
     return value
 
 
-def _padded(position: int, alignment: int) -> int:
-    return -(-position // alignment) * alignment
-
-
 def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[tuple[TensorInfo, ...], int]:
     """Read the tensor table, and how many bytes of weights must follow it."""
     tensors: list[TensorInfo] = []
@@ -456,7 +444,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[tuple[Ten
         names.add(tensor.name)
         tensors.append(tensor)
         end = tensor.offset + tensor.n_bytes
-        expected = _padded(end, alignment)
+        expected = padded(end, alignment)
     return tuple(tensors), end
 
 
@@ -471,14 +459,17 @@ def _read_tensor(cursor: Cursor) -> TensorInfo:
     if kind not in GGML_TYPES:
         raise cursor.damaged(f"tensor {name!r} has the unknown type {kind}")
     type_name, block, block_bytes = GGML_TYPES[kind]
-    elements = 1
-    for length in shape:
-        elements *= length
+    elements = math.prod(shape)
     if elements > _INT64_MAX or max(shape, default=0) > _INT64_MAX:
         raise cursor.damaged(f"tensor {name!r} has an impossible shape")
-    if (shape[0] if shape else 1) % block:
+    if next(iter(shape), 1) % block:
         raise cursor.damaged(f"tensor {name!r} has rows that {type_name} cannot hold")
     return TensorInfo(name, shape, type_name, offset, elements // block * block_bytes)
+
+
+def padded(n: int, step: int) -> int:
+    """Round `n` up to a multiple of `step`."""
+    return -(-n // step) * step
 
 
 def split_names(name: str) -> list[str]:
@@ -490,28 +481,21 @@ def split_names(name: str) -> list[str]:
     return [f"{match['stem']}-{no:05}-of-{count:05}{ending}" for no in range(1, count + 1)]
 
 
-def require_parts(path: Path, count: int) -> tuple[Path, ...]:
-    """Find all `count` parts of the model whose first part is `path`.
-
-    Raises:
-        ModelFileError: a part is missing, or `path` is not named as the first of `count`.
-    """
-    if SPLIT_NAME.match(path.name) is None or len(split_names(path.name)) != count:
+def _require_parts(path: Path, count: int) -> tuple[Path, ...]:
+    """Find all `count` parts of the model whose first part is `path`."""
+    paths = tuple(path.with_name(name) for name in split_names(path.name))
+    if SPLIT_NAME.match(path.name) is None or len(paths) != count:
         raise ModelFileError(
             f"{path} is one of {count} parts, and its name does not say which",
             f"Give the parts their names back: NAME-00001-of-{count:05}.gguf and so on.",
         )
-    paths = tuple(path.with_name(name) for name in split_names(path.name))
     if path != paths[0]:
         raise ModelFileError(f"{path} is not the first part of its model", f"Name {paths[0]}.")
     missing = [part.name for part in paths if not part.exists()]
     if missing:
+        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise ModelFileError(
-            f"{path} has {count} parts and {len(missing)} are missing: {_some(missing)}",
+            f"{path} has {count} parts and {len(missing)} are missing: {some}",
             "Put all parts into the same folder.",
         )
     return paths
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

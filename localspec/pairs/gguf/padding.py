@@ -32,6 +32,7 @@ from localspec.pairs.gguf.header import (
     MAGIC,
     GgufHeader,
     TensorInfo,
+    padded,
     raw_metadata,
     read_header,
 )
@@ -139,7 +140,7 @@ def sized(small: Shape, parameters: float, step: int) -> Shape:
         UnsupportedModel: the model is larger than that already.
     """
     best: tuple[float, Shape] | None = None
-    least = -(-small.feed_forward // step) * step
+    least = padded(small.feed_forward, step)
     for width in (small.width * 4**power for power in range(4)):
         if width % step:
             continue
@@ -173,7 +174,7 @@ def _write(
     for _, new in todo:
         dims = struct.pack(f"<I{len(new.shape)}Q", len(new.shape), *new.shape)
         out.write(_text(new.name) + dims + struct.pack("<iQ", _TYPE_IDS[new.type], offset))
-        offset += new.n_bytes + -new.n_bytes % header.alignment
+        offset += padded(new.n_bytes, header.alignment)
     gain = math.sqrt(small.width / large.width)
     for old, new in todo:
         out.write(bytes(-out.tell() % header.alignment))

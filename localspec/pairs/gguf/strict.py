@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -61,10 +60,8 @@ def require_usable(header: GgufHeader, label: str) -> None:
         ModelFileError: llama.cpp would end the process over it.
     """
     _require_writer(header, label)
-    check = _Check(header)
-    for problems in (check.layers, check.experts, check.numbers, check.tensors, check.vocabulary):
-        problem = next(problems(), None)
-        if problem is not None:
+    for problems in (_layers, _experts, _numbers, _tensors, _vocabulary):
+        for problem in problems(header):
             raise ModelFileError(f"{label} is damaged: {problem}", FETCH_AGAIN)
 
 
@@ -80,7 +77,7 @@ def _require_writer(header: GgufHeader, label: str) -> None:
             f"{label} is a {architecture} head, which reads the target's hidden states",
             "Choose a small model of the same family as the draft.",
         )
-    pooled = header.integer(header.arch_key("pooling_type")) > 0
+    pooled = header.setting("pooling_type") > 0
     causal = header.metadata.get(header.arch_key("attention.causal"), True)
     if pooled or causal is False or architecture.endswith(_ENCODERS):
         raise UnsupportedModel(
@@ -89,111 +86,100 @@ def _require_writer(header: GgufHeader, label: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """Every method tells what is wrong with its part of the header."""
+def _layers(header: GgufHeader) -> Iterator[str]:
+    """The number of layers."""
+    layers, more = header.setting("block_count", 1), header.setting("nextn_predict_layers")
+    if not 1 <= layers <= _MAX_LAYERS:
+        yield f"it has {layers:,} layers, not 1 to {_MAX_LAYERS}"
+    if not 0 <= more <= layers:
+        yield f"of its {layers} layers {more:,} predict more tokens"
 
-    header: GgufHeader
 
-    def layers(self) -> Iterator[str]:
-        """The number of layers."""
-        layers, more = self.number("block_count", 1), self.number("nextn_predict_layers")
-        if not 1 <= layers <= _MAX_LAYERS:
-            yield f"it has {layers:,} layers, not 1 to {_MAX_LAYERS}"
-        if not 0 <= more <= layers:
-            yield f"of its {layers} layers {more:,} predict more tokens"
+def _experts(header: GgufHeader) -> Iterator[str]:
+    """How many experts there are, and how many of them are used."""
+    count, groups = header.setting("expert_count"), header.setting("expert_group_count")
+    if header.architecture in _FREE_EXPERTS and count <= 1:
+        return
+    used = max(header.settings("expert_used_count"), default=0)
+    if not 0 <= count <= _MAX_EXPERTS or not 0 <= used <= count or (count and not used):
+        yield f"it uses {used:,} of {count:,} experts"
+    if not 0 <= groups <= max(0, count - 1):
+        yield f"its {count:,} experts are in {groups:,} groups"
+    chosen = header.setting("expert_group_used_count")
+    if groups > 1 and (count % groups or not 0 < chosen < groups):
+        yield f"it uses {chosen:,} of {groups} groups of {count} experts"
 
-    def experts(self) -> Iterator[str]:
-        """How many experts there are, and how many of them are used."""
-        count, groups = self.number("expert_count"), self.number("expert_group_count")
-        if self.header.architecture in _FREE_EXPERTS and count <= 1:
-            return
-        used = max(self.numbers_of("expert_used_count"), default=0)
-        if not 0 <= count <= _MAX_EXPERTS or not 0 <= used <= count or (count and not used):
-            yield f"it uses {used:,} of {count:,} experts"
-        if not 0 <= groups <= max(0, count - 1):
-            yield f"its {count:,} experts are in {groups:,} groups"
-        chosen = self.number("expert_group_used_count")
-        if groups > 1 and (count % groups or not 0 < chosen < groups):
-            yield f"it uses {chosen:,} of {groups} groups of {count} experts"
 
-    def numbers(self) -> Iterator[str]:
-        """What is computed with in every layer."""
-        for name in ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"):
-            value = self.header.metadata.get(self.header.arch_key(name), 0.0)
-            if isinstance(value, float) and not 0 <= value < math.inf:
-                yield f"its {name} is {value}"
-        own = self.header.arch_key("")
-        for name, value in self.header.metadata.items():
-            if name.startswith(own) and isinstance(value, int) and value > _LARGEST:
-                yield f"its {name} is {value:,}"
-        if self.number("full_attention_interval", 1) < 1:
-            yield "it never has full attention, and does not say so"
-        width = self.head_width()
-        turned = self.number("rope.dimension_count", width)
-        always = self.header.architecture.startswith(_TURNING)
-        if width and (turned % 2 or not 2 * always <= turned <= width):
-            yield f"of its heads' {width} elements {turned:,} are turned by their position"
-        if self.header.architecture in _TURNED_WHOLE and turned != width:
-            yield f"of its heads' {width} elements only {turned} are turned by their position"
-        sections = self.numbers_of("rope.dimension_sections")
-        if (
-            sections
-            and width
-            and not (sum(sections) <= width and (any(sections[:3]) or not always))
+def _numbers(header: GgufHeader) -> Iterator[str]:
+    """What is computed with in every layer."""
+    for name in ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"):
+        value = header.metadata.get(header.arch_key(name), 0.0)
+        if isinstance(value, float) and not 0 <= value < math.inf:
+            yield f"its {name} is {value}"
+    own = header.arch_key("")
+    for name, value in header.metadata.items():
+        if name.startswith(own) and isinstance(value, int) and value > _LARGEST:
+            yield f"its {name} is {value:,}"
+    if header.setting("full_attention_interval", 1) < 1:
+        yield "it never has full attention, and does not say so"
+    width = _head_width(header)
+    turned = header.setting("rope.dimension_count", width)
+    always = header.architecture.startswith(_TURNING)
+    if width and (turned % 2 or not 2 * always <= turned <= width):
+        yield f"of its heads' {width} elements {turned:,} are turned by their position"
+    if header.architecture in _TURNED_WHOLE and turned != width:
+        yield f"of its heads' {width} elements only {turned} are turned by their position"
+    sections = header.settings("rope.dimension_sections")
+    if sections and width and not (sum(sections) <= width and (any(sections[:3]) or not always)):
+        yield f"its heads' {width} elements are turned in sections of {sections}"
+
+
+def _head_width(header: GgufHeader) -> int:
+    """Elements of a key head, 0 where there is none."""
+    heads = next(iter(header.settings("attention.head_count")), 0)
+    usual = header.setting("embedding_length") // heads if heads > 0 else 0
+    return header.setting("attention.key_length", usual) if heads > 0 else 0
+
+
+def _tensors(header: GgufHeader) -> Iterator[str]:
+    """The types of weights, and the sizes that nothing else is held against."""
+    inner = header.metadata.get(header.arch_key("ssm.inner_size"))
+    names = {tensor.name for tensor in header.tensors}
+    for tensor in header.tensors:
+        layer, _, part = tensor.name.rpartition(".ssm_out.")
+        if _wrong_type(tensor):
+            yield f"tensor {tensor.name!r} has the type {tensor.type}, which it cannot have"
+        if not all(tensor.shape):
+            yield f"tensor {tensor.name!r} is empty"
+        if part == "weight" and inner is not None and tensor.shape[0] != inner:
+            yield f"tensor {tensor.name!r} is not made for states of {inner}"
+        if part == "weight" and f"{layer}.ssm_alpha.weight" in names:
+            whole = {f"{layer}.attn_qkv.weight", f"{layer}.attn_gate.weight"} <= names
+            if not whole and f"{layer}.ssm_in.weight" not in names:
+                yield f"layer {layer!r} lacks what its state is made of"
+
+
+def _vocabulary(header: GgufHeader) -> Iterator[str]:
+    """Tokens that there are twice, and those that are put around every text."""
+    found = vocabulary(header)
+    if found.tokens is None:
+        return
+    known = texts(found.tokens)
+    if len(set(known)) < len(known):
+        ordered = sorted(known)
+        twice = next(text for text, after in pairwise(ordered) if text == after)
+        yield f"the token {printable(twice)} is in its vocabulary twice"
+    if found.kind in ("SPM", "BPE", "UGM"):
+        for word, added, token in (
+            ("begins", found.add_bos, found.bos),
+            ("ends", found.add_eos, found.eos),
         ):
-            yield f"its heads' {width} elements are turned in sections of {sections}"
-
-    def head_width(self) -> int:
-        """Elements of a key head, 0 where there is none."""
-        heads = next(iter(self.numbers_of("attention.head_count")), 0)
-        usual = self.number("embedding_length") // heads if heads > 0 else 0
-        return self.number("attention.key_length", usual) if heads > 0 else 0
-
-    def tensors(self) -> Iterator[str]:
-        """The types of weights, and the sizes that nothing else is held against."""
-        inner = self.header.metadata.get(self.header.arch_key("ssm.inner_size"))
-        names = {tensor.name for tensor in self.header.tensors}
-        for tensor in self.header.tensors:
-            layer, _, part = tensor.name.rpartition(".ssm_out.")
-            if _wrong_type(tensor):
-                yield f"tensor {tensor.name!r} has the type {tensor.type}, which it cannot have"
-            if not all(tensor.shape):
-                yield f"tensor {tensor.name!r} is empty"
-            if part == "weight" and inner is not None and tensor.shape[0] != inner:
-                yield f"tensor {tensor.name!r} is not made for states of {inner}"
-            if part == "weight" and f"{layer}.ssm_alpha.weight" in names:
-                whole = {f"{layer}.attn_qkv.weight", f"{layer}.attn_gate.weight"} <= names
-                if not whole and f"{layer}.ssm_in.weight" not in names:
-                    yield f"layer {layer!r} lacks what its state is made of"
-
-    def vocabulary(self) -> Iterator[str]:
-        """Tokens that there are twice, and those that are put around every text."""
-        found = vocabulary(self.header)
-        if found.tokens is None:
-            return
-        known = texts(found.tokens)
-        if len(set(known)) < len(known):
-            ordered = sorted(known)
-            twice = next(text for text, after in pairwise(ordered) if text == after)
-            yield f"the token {printable(twice)} is in its vocabulary twice"
-        if found.kind in ("SPM", "BPE", "UGM"):
-            for word, added, token in (
-                ("begins", found.add_bos, found.bos),
-                ("ends", found.add_eos, found.eos),
-            ):
-                if added and token is None:
-                    yield f"every text {word} with a token that it does not have"
-        if found.kind == "SPM":
-            there = set(known)
-            lacking = (n for n in range(256) if not {b"<0x%02X>" % n, bytes([n])} & there)
-            yield from (f"its vocabulary has no token for byte {n}" for n in lacking)
-
-    def number(self, name: str, default: int = 0) -> int:
-        return self.header.integer(self.header.arch_key(name), default)
-
-    def numbers_of(self, name: str) -> list[int]:
-        return self.header.integers(self.header.arch_key(name))
+            if added and token is None:
+                yield f"every text {word} with a token that it does not have"
+    if found.kind == "SPM":
+        there = set(known)
+        lacking = (n for n in range(256) if not {b"<0x%02X>" % n, bytes([n])} & there)
+        yield from (f"its vocabulary has no token for byte {n}" for n in lacking)
 
 
 def _wrong_type(tensor: TensorInfo) -> bool:

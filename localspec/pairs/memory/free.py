@@ -35,11 +35,6 @@ class Device:
         """Whether the draft, or else the target, may use it."""
         return self.draft if draft else self.target
 
-    @property
-    def room(self) -> int:
-        """Bytes for models, the driver's own left out."""
-        return max(0, self.free - DEVICE_RESERVE)
-
 
 @dataclass(frozen=True, slots=True)
 class Free:
@@ -62,7 +57,9 @@ class Free:
 
     def room(self, *, draft: bool) -> int:
         """The same for its layers, what the drivers take left out."""
-        return sum(each.room for each in self.devices if each.serves(draft=draft))
+        return sum(
+            max(0, each.free - DEVICE_RESERVE) for each in self.devices if each.serves(draft=draft)
+        )
 
     def less(self, n_bytes: int, *, draft: bool) -> Free:
         """What is left when one model has taken `n_bytes`.
@@ -104,29 +101,20 @@ def read_speed(
     """
     if sys.platform != "linux":
         return None
+    n_bytes, seconds, buffer = 0, 0.0, bytearray(CHUNK)
     try:
-        with path.open("rb", buffering=0) as file:
-            return _read(file.fileno(), budget, clock)
+        with path.open("rb", buffering=0) as opened:
+            file = opened.fileno()
+            parts = _parts(os.fstat(file).st_size)
+            for start in parts:
+                os.posix_fadvise(file, start, CHUNK, os.POSIX_FADV_DONTNEED)
+            for start in parts:
+                if seconds <= budget and not _in_memory(file, start):
+                    begun = clock()
+                    n_bytes += os.preadv(file, [buffer], start)
+                    seconds += clock() - begun
     except OSError:
         return None
-
-
-def _read(file: int, budget: float, clock: Callable[[], float]) -> float | None:
-    if sys.platform != "linux":  # for mypy
-        return None
-    parts = _parts(os.fstat(file).st_size)
-    for start in parts:
-        os.posix_fadvise(file, start, CHUNK, os.POSIX_FADV_DONTNEED)
-    buffer = bytearray(CHUNK)
-    n_bytes, seconds = 0, 0.0
-    for start in parts:
-        if _in_memory(file, start):
-            continue
-        begun = clock()
-        n_bytes += os.preadv(file, [buffer], start)
-        seconds += clock() - begun
-        if seconds > budget:
-            break
     return n_bytes / seconds if n_bytes and seconds > 0 else None
 
 

@@ -1,17 +1,20 @@
 """What one model takes, in bytes, from its header alone: weights, cache, state, buffers.
 
-Weights, caches and states are exact. The compute buffer is what llama.cpp holds at its fullest
-while it reads a batch: in the feed-forward part, in attention, or at the logits.
+First what a header says of sizes, by llama.cpp's rules (src/llama-hparams.cpp, src/llama-model.cpp,
+src/models), from metadata alone where they are: of a split model the first part does not list the
+tensors of the others. Then what that comes to. Weights, caches and states are exact. The compute
+buffer is what llama.cpp holds at its fullest while it reads a batch: in the feed-forward part, in
+attention, or at the logits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, prod
 from typing import Final
 
 from localspec.limits import MAX_BATCH_OUTPUTS
-from localspec.pairs.gguf.header import GGML_TYPES
-from localspec.pairs.memory.facts import ModelFacts
+from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, padded
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
@@ -19,15 +22,62 @@ USUAL_OUTPUTS: Final = 9  # rows that the output buffer grows to with drafts of 
 _LEAST_COMPUTE: Final = 1_100_000
 _F32: Final = 4
 _F16: Final = 2
-
-CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-"""What llama.cpp accepts for `--cache-type-k` and `--cache-type-v`."""
+_BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}
 
 # Architectures of which llama.cpp keeps snapshots of recurrent states (src/llama-arch.cpp).
 _WITH_SNAPSHOTS: Final = (
     *("qwen35", "qwen35moe", "qwen4exp", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"),
     *("kimi-k3", "deepseek4", "glm5-next", "bailingmoe3"),
 )
+_RECURRENT: Final = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "falcon-h1")
+# Every so many layers one has attention, where the header does not say which.
+_FULL_ATTENTION_INTERVAL: Final = {"minimax-01": 8}
+_USUAL_INTERVAL: Final = 4
+_GEMMA3N_OWN_CACHES: Final = 20  # the layers after these read the cache of an earlier one
+_KDA_KERNEL: Final = 4
+_MAX_LAYERS: Final = 512  # llama.cpp loads no more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a header says of sizes.
+
+    Attributes:
+        trained: tokens of context that the model was trained for, 0 where it does not say.
+        layer_weights: bytes of each layer; 0 for one that is not loaded.
+        other_weights: bytes of embeddings and output.
+        output_weights: what an accelerator holds of them.
+        tied: whether that is a copy: the output is the embedding.
+        kv_widths: (key, value) elements per token, for each layer; zeros without attention.
+        head_widths: the greatest number that divides every head's width, of keys and of values.
+        state: elements of a recurrent layer's state, and in how many layers.
+        widest: floats per token of a batch at the fullest moment between the layers' ends.
+    """
+
+    architecture: str
+    trained: int
+    vocab: int
+    width: int
+    heads: int
+    layer_weights: tuple[int, ...]
+    other_weights: int
+    output_weights: int
+    kv_widths: tuple[tuple[int, int], ...]
+    state: tuple[int, int]
+    widest: int
+    masks: int
+    tied: bool = False
+    head_widths: tuple[int, int] = (0, 0)
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all weights."""
+        return sum(self.layer_weights) + self.other_weights
+
+    @property
+    def layers(self) -> int:
+        """How many there are, the output layer left out."""
+        return len(self.layer_weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +98,6 @@ class Setup:
     gpu_layers: int = 0
     flash: bool = True
     snapshots: int = 0
-    n_batch: int = N_BATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +127,183 @@ class Need:
         return self.host + self.device
 
     @property
-    def weights(self) -> int:
-        """All weights."""
-        return self.host_weights + self.device_weights
+    def parts(self) -> dict[str, int]:
+        """Weights, caches with states, and buffers, wherever they are."""
+        return {
+            "weights": self.host_weights + self.device_weights,
+            "cache": self.host_cache + self.device_cache,
+            "buffers": self.host_buffers + self.device_buffers,
+        }
 
-    @property
-    def cache(self) -> int:
-        """All caches and states."""
-        return self.host_cache + self.device_cache
 
-    @property
-    def buffers(self) -> int:
-        """All compute and output buffers."""
-        return self.host_buffers + self.device_buffers
+def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
+    """Read the sizes from a header; `more_bytes` are weights in later parts of a split model."""
+    layers = min(_number(header, "block_count"), _MAX_LAYERS)
+    heads = _most(header, "attention.head_count")
+    width = _number(header, "embedding_length")
+    trunk = max(0, layers - _number(header, "nextn_predict_layers"))
+    stateful = _stateful(header, layers, trunk)
+    elements = _state_elements(header, heads) if stateful else 0
+    per_layer, other, output, tied = _weights(header, layers, trunk, more_bytes)
+    head_widths = _head_widths(header, layers, width)
+    return ModelFacts(
+        architecture=header.architecture,
+        trained=_number(header, "context_length"),
+        vocab=len(header.tokens or ()) or _number(header, "vocab_size"),
+        width=width,
+        heads=heads,
+        layer_weights=per_layer,
+        other_weights=other,
+        output_weights=output,
+        tied=tied,
+        kv_widths=_kv_widths(header, head_widths, trunk, stateful),
+        head_widths=(gcd(*(k for k, _ in head_widths)), gcd(*(v for _, v in head_widths))),
+        state=(elements, len(stateful)) if elements else (0, 0),
+        widest=_widest(header, width, heads),
+        masks=2 if _number(header, "attention.sliding_window") else 1,
+    )
 
-    @property
-    def unmapped(self) -> int:
-        """What must be in main memory: weights are mapped, and may be read from disk again."""
-        return self.host_cache + self.host_buffers
+
+def _number(header: GgufHeader, name: str, default: int = 0) -> int:
+    """The architecture's own setting `name`; what a size cannot be counts as 0."""
+    return max(0, header.setting(name, default))
+
+
+def _most(header: GgufHeader, name: str, default: int = 0) -> int:
+    """The largest of a setting that may differ from layer to layer."""
+    return max(header.settings(name), default=default)
+
+
+def _by_layer(header: GgufHeader, name: str, layers: int) -> list[int]:
+    """One number for each layer, given as one for all or as an array; empty if missing."""
+    found = header.settings(name)
+    return found * layers if len(found) == 1 else (found + [0] * layers)[: layers * bool(found)]
+
+
+def _weights(
+    header: GgufHeader, layers: int, trunk: int, more_bytes: int
+) -> tuple[tuple[int, ...], int, int, bool]:
+    """Bytes per layer, of everything else, of the output, and whether that is the embedding.
+
+    The layers after the trunk, which predict more tokens at once, are not loaded.
+    """
+    found = [0] * layers
+    other = output = 0
+    for tensor in header.tensors:
+        kind, _, rest = tensor.name.partition(".")
+        number, _, _ = rest.partition(".")
+        if kind == "blk" and number.isdecimal() and int(number) < layers:
+            found[int(number)] += tensor.n_bytes
+        else:
+            other += tensor.n_bytes
+            output += tensor.n_bytes if kind == "output" else 0
+    tied = not output
+    if tied:  # an accelerator gets a copy of the embedding
+        output = sum(t.n_bytes for t in header.tensors if t.name == "token_embd.weight")
+    if layers:  # the parts that the header does not list hold layers, evenly
+        found = [n_bytes + more_bytes // layers for n_bytes in found]
+    found[trunk:] = [0] * (layers - trunk)
+    return tuple(found), other, output, tied
+
+
+def _stateful(header: GgufHeader, layers: int, trunk: int) -> frozenset[int]:
+    """The layers with a recurrent state."""
+    named = ("shortconv.l_cache", "wkv.head_size", "ssm.inner_size", "kda.head_dim")
+    if not any(_number(header, name) for name in named):
+        return frozenset()
+    every = range(trunk)
+    kv_heads = header.settings("attention.head_count_kv")
+    if header.architecture in _RECURRENT:
+        return frozenset(every)
+    if chosen := _by_layer(header, "attention.recurrent_layers", layers):
+        return frozenset(i for i in every if chosen[i])
+    if len(kv_heads) > 1:
+        # Nemotron-H has layers that are neither: a feed-forward part alone.
+        alone = header.architecture.startswith("nemotron_h")
+        ff = _by_layer(header, "feed_forward_length", layers) if alone else []
+        without = _by_layer(header, "attention.head_count_kv", layers)
+        return frozenset(i for i in every if not without[i] and not (ff and ff[i]))
+    if not any(kv_heads):
+        return frozenset(every)
+    usual = _FULL_ATTENTION_INTERVAL.get(header.architecture, _USUAL_INTERVAL)
+    interval = _number(header, "full_attention_interval", usual) or 1
+    return frozenset(i for i in every if (i + 1) % interval)
+
+
+def _state_elements(header: GgufHeader, heads: int) -> int:
+    """Elements of one recurrent layer's state."""
+
+    def number(name: str) -> int:
+        return _number(header, name)
+
+    width, kernel = number("embedding_length"), number("ssm.conv_kernel")
+    if cache := number("shortconv.l_cache"):
+        return width * (cache - 1)
+    if head := number("wkv.head_size"):
+        return width * (head + (number("token_shift_count") or 2))
+    if head := number("kda.head_dim"):
+        return heads * head * (3 * ((kernel or _KDA_KERNEL) - 1) + head)
+    inner, states = number("ssm.inner_size"), number("ssm.state_size")
+    conv = max(0, kernel - 1) * (inner + 2 * number("ssm.group_count") * states)
+    return conv + states * inner
+
+
+def _head_widths(header: GgufHeader, layers: int, width: int) -> list[tuple[int, int]]:
+    """Elements of a key and of a value head in each layer."""
+
+    def both(ending: str, defaults: tuple[int, int]) -> tuple[int, int]:
+        key, value = defaults
+        return (
+            _number(header, f"attention.key_length{ending}", key),
+            _number(header, f"attention.value_length{ending}", value),
+        )
+
+    heads = next(iter(header.settings("attention.head_count")), 0)
+    usual = width // heads if heads > 0 else 0
+    full = both("", (usual, usual))
+    if _number(header, "attention.key_length_mla"):
+        full = full[0], 0  # latent attention keeps one compressed row, from which both are made
+    short = both("_swa", full)
+    sliding = header.settings("attention.sliding_window_pattern")
+    if len(sliding) < layers:
+        sliding = [0] * layers  # a rule: then the widths are the same
+    return [short if each else full for each in sliding[:layers]]
+
+
+def _kv_widths(
+    header: GgufHeader, heads: list[tuple[int, int]], trunk: int, stateful: frozenset[int]
+) -> tuple[tuple[int, int], ...]:
+    layers = len(heads)
+    counts = _by_layer(header, "attention.head_count_kv", layers) or _by_layer(
+        header, "attention.head_count", layers
+    )
+    own = trunk - _number(header, "attention.shared_kv_layers")
+    if header.architecture == "gemma3n":
+        own = _GEMMA3N_OWN_CACHES
+    without = frozenset() if header.architecture == "falcon-h1" else stateful
+    return tuple(
+        (max(0, n) * key, max(0, n) * value) if i < min(own, trunk) and i not in without else (0, 0)
+        for i, (n, (key, value)) in enumerate(zip(counts, heads, strict=False))
+    )
+
+
+def _widest(header: GgufHeader, width: int, heads: int) -> int:
+    """Floats per token at the fullest moment: feed-forward or attention, beside the stream."""
+    ff = _most(header, "feed_forward_length")
+    key = _number(header, "attention.key_length", width // heads if heads else 0)
+    parts = 3 * ff if _gated(header, ff) else 2 * ff
+    if used := _most(header, "expert_used_count"):
+        expert = _most(header, "expert_feed_forward_length", ff)
+        parts = 3 * max(used * expert, used * width // 2)
+    inner = _number(header, "ssm.inner_size")
+    return 4 * width + max(parts, 3 * heads * key, 3 * inner)
+
+
+def _gated(header: GgufHeader, ff: int) -> bool:
+    """Whether the feed-forward part multiplies two products, also where both are one matrix."""
+    ups = [tensor for tensor in header.tensors if tensor.name.endswith("ffn_up.weight")]
+    gates = any(".ffn_gate" in tensor.name for tensor in header.tensors)
+    return gates or not ups or any(tensor.shape[-1] >= 2 * ff for tensor in ups)
 
 
 def need(model: ModelFacts, setup: Setup) -> Need:
@@ -109,25 +317,26 @@ def need(model: ModelFacts, setup: Setup) -> Need:
     if on_device and not model.tied:
         weights_host -= model.output_weights
     caches = _caches(model, setup)
-    states = _state_bytes(model, setup)
-    part = share / model.layers if model.layers else 0
-    device_state = round(states * part)
-    compute, output = _compute(model, setup), model.vocab * USUAL_OUTPUTS * _F32
-    inputs = _padded(setup.n_ctx) * min(setup.n_batch, setup.n_ctx) * _F16 * model.masks
+    copy = prod(model.state) * _F32  # our own of a state, to go back to
+    states = copy * (1 + setup.snapshots * (model.architecture in _WITH_SNAPSHOTS))
+    device_state = round(states * (share / model.layers if model.layers else 0))
+    n_ctx, batch = padded(setup.n_ctx, CTX_STEP), min(N_BATCH, setup.n_ctx)
+    compute, output = _compute(model, setup, n_ctx, batch), model.vocab * USUAL_OUTPUTS * _F32
+    inputs = n_ctx * batch * _F16 * model.masks
     host_compute = min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute
     return Need(
         weights_host,
         weights_device,
         sum(caches[:first]) + states - device_state,
         sum(caches[first:]) + device_state,
-        output + _copy(model) + host_compute,
+        output + copy + host_compute,
         compute if on_device else 0,
     )
 
 
 def _caches(model: ModelFacts, setup: Setup) -> list[int]:
     """Bytes of each layer's cache."""
-    n = _padded(setup.n_ctx)
+    n = padded(setup.n_ctx, CTX_STEP)
     most = max((value for _, value in model.kv_widths), default=0)
     return [
         # Without flash attention values lie transposed, in every layer as many as in the widest.
@@ -147,42 +356,18 @@ def _row_bytes(elements: int, kind: str) -> int:
     return -(-elements // block) * n_bytes
 
 
-def _state_bytes(model: ModelFacts, setup: Setup) -> int:
-    """The states, and llama.cpp's snapshots of them."""
-    elements, layers = model.state
-    copies = 1 + (setup.snapshots if model.architecture in _WITH_SNAPSHOTS else 0)
-    return elements * layers * _F32 * copies
-
-
-def _copy(model: ModelFacts) -> int:
-    """Our own copy of a state, to go back to."""
-    return model.state[0] * model.state[1] * _F32
-
-
-def _compute(model: ModelFacts, setup: Setup) -> int:
-    n_ctx = _padded(setup.n_ctx)
-    batch = min(setup.n_batch, setup.n_ctx)
+def _compute(model: ModelFacts, setup: Setup, n_ctx: int, batch: int) -> int:
+    """The compute buffer for a batch of tokens beside a whole cache."""
     attends = any(key for key, _ in model.kv_widths)
     stream = batch * model.width * _F32
     layer = batch * model.widest * _F32
     if attends and setup.flash:
-        layer += batch * n_ctx * _F16 * model.masks + _converted(model, setup)
+        # A layer's cache once more in f16: flash attention takes no f32.
+        key, value = max(model.kv_widths)
+        converted = key * (setup.cache_k == "f32") + value * (setup.cache_v == "f32")
+        layer += batch * n_ctx * _F16 * model.masks + converted * n_ctx * _F16
     elif attends:
         scores = batch * n_ctx * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
     logits = model.vocab * min(MAX_BATCH_OUTPUTS, batch) * _F32 + stream
     return max(layer, logits, _LEAST_COMPUTE)
-
-
-def _converted(model: ModelFacts, setup: Setup) -> int:
-    """A layer's cache once more in f16: flash attention takes no f32."""
-    key, value = max(model.kv_widths, default=(0, 0))
-    n = (key if setup.cache_k == "f32" else 0) + (value if setup.cache_v == "f32" else 0)
-    return n * _padded(setup.n_ctx) * _F16
-
-
-def _padded(n_ctx: int) -> int:
-    return -(-n_ctx // CTX_STEP) * CTX_STEP
-
-
-_BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}

@@ -1,4 +1,4 @@
-"""Making a pair fit: context size, cache types and layers on accelerators, and what was given up.
+"""What fits, and how: context size, cache types, layers on accelerators, and what was given up.
 
 What is given up, in this order: layers of the target on the accelerator, a large context, the
 cache's precision, a small context. Where only the weights are too large for main memory, they are
@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from localspec import formats
+from localspec import formats, machine
 from localspec.errors import OutOfMemory, UsageError
-from localspec.pairs.memory.facts import ModelFacts
 from localspec.pairs.memory.free import Free
-from localspec.pairs.memory.need import Need, Setup, block_of, need
+from localspec.pairs.memory.need import ModelFacts, Need, Setup, block_of, need
 
 DEFAULT_CTX: Final = 8192  # a cache of all that was trained for can take more than the weights
 USUAL_CTX: Final = 4096  # down to here a full cache is preferred to a long context
@@ -24,14 +23,11 @@ SMALLER_CACHE: Final = "q8_0"
 FULL_CACHE: Final = "f16"
 PROGRAM: Final = 64_000_000  # what Python and llama.cpp take while loading and answering
 COSTLY_DRAFT: Final = 0.4
+COUNTED_CTX: Final = 4096  # tokens of context that lists count with
 USUAL_DISK: Final = 2e9  # bytes per second of an SSD, where the disk's own speed is not known
 
 DiskSpeed = Callable[[], float | None]
 """Measures how fast the target is read from its disk, in bytes per second; None if it can't."""
-
-
-def unmeasured() -> None:
-    """Know nothing of the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +60,7 @@ class MemoryPlan:
     Attributes:
         target, draft: their setups; the draft's is None without one.
         target_need, draft_need: what they take.
+        free, left: what there was for them, and what they leave of it.
         gave_up: what was chosen smaller than usual, for people.
         advice: what one could do about it.
         from_disk: bytes of weights that find no room and are read again and again.
@@ -74,6 +71,7 @@ class MemoryPlan:
     target_need: Need
     draft_need: Need | None
     free: Free
+    left: Free
     gave_up: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     from_disk: int = 0
@@ -99,35 +97,35 @@ class MemoryPlan:
         return self.host + self.device
 
     @property
-    def draft_device(self) -> int:
-        """Bytes of the draft on accelerators."""
-        return self.draft_need.device if self.draft_need is not None else 0
-
-    @property
-    def beside_draft(self) -> Free:
-        """What the draft leaves free."""
-        return self.free.less(self.draft_device, draft=True)
-
-    @property
-    def draft_on_devices(self) -> bool:
-        """Whether the draft's accelerators hold its layers."""
-        return self.draft_device <= self.free.on_devices(draft=True)
-
-    @property
-    def target_on_devices(self) -> bool:
-        """Whether the target's accelerators hold its layers, with the draft's on them."""
-        return self.target_need.device <= self.beside_draft.on_devices(draft=False)
-
-    @property
-    def on_devices(self) -> bool:
-        """Whether the accelerators hold the layers of both."""
-        return self.draft_on_devices and self.target_on_devices
-
-    @property
     def shared(self) -> int:
         """Bytes on accelerators that use the main memory."""
-        left = self.beside_draft.less(self.target_need.device, draft=False)
-        return self.free.shared - left.shared
+        return self.free.shared - self.left.shared
+
+    @property
+    def too_large(self) -> tuple[str, int, int] | None:
+        """A model whose accelerators do not hold its layers: the bytes it needs and has there."""
+        free = self.free
+        for name, taken in (("draft", self.draft_need), ("target", self.target_need)):
+            if taken is not None:
+                there = free.on_devices(draft=name == "draft")
+                if taken.device > there:
+                    return name, taken.device, there
+                free = free.less(taken.device, draft=name == "draft")
+        return None
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for all of it."""
+        limit = self.free.address_space
+        if limit is not None and self.host + PROGRAM > limit:
+            return False
+        return self.host + self.shared + PROGRAM <= self.free.ram and self.too_large is None
+
+    @property
+    def caches_fit(self) -> bool:
+        """Whether all but the weights has room, and a little for the weights to pass through."""
+        must = sum(each.host_cache + each.host_buffers for each in self.needs)
+        return must + must // 10 + PROGRAM <= self.free.ram and self.too_large is None
 
 
 def plan(
@@ -135,7 +133,7 @@ def plan(
     draft: ModelFacts | None,
     free: Free,
     wishes: Wishes,
-    disk: DiskSpeed = unmeasured,
+    disk: DiskSpeed = lambda: None,
 ) -> MemoryPlan:
     """Choose what fits; what the user has decided stays as it is.
 
@@ -162,15 +160,6 @@ def usual_context(target: ModelFacts) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _ContextChoice:
-    """A context size and cache types to try."""
-
-    n_ctx: int
-    k: str
-    v: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Planner:
     """Two models, what is free, and what the user has decided."""
 
@@ -178,15 +167,15 @@ class _Planner:
     draft: ModelFacts | None
     free: Free
     wishes: Wishes
-    disk: DiskSpeed = unmeasured
+    disk: DiskSpeed
 
     def plan(self) -> MemoryPlan:
         tried = [self.placed(candidate) for candidate in self.candidates()]
-        if self.wishes.snapshots and not _fits(tried[0]):
+        if self.wishes.snapshots and not tried[0].fits:
             # Without snapshots a rejection costs reading again, and nothing else.
             bare = replace(self, wishes=replace(self.wishes, snapshots=0))
             tried = [tried[0], *(bare.placed(candidate) for candidate in self.candidates())]
-        chosen = next((each for each in tried if _fits(each)), None)
+        chosen = next((each for each in tried if each.fits), None)
         if chosen is None and self.wishes.mapped:
             chosen = self.from_disk(tried)
         if chosen is None:
@@ -201,68 +190,67 @@ class _Planner:
         """The best that needs no more than room for its caches, where weights may stay on disk."""
         if self.free.address_space is not None:
             return None
-        found = next((each for each in tried if _caches_fit(each)), None)
+        found = next((each for each in tried if each.caches_fit), None)
         if found is None:
             return None
         return replace(found, from_disk=found.host + PROGRAM - self.free.ram)
 
-    def candidates(self) -> Iterator[_ContextChoice]:
-        """From the best to the least."""
+    def candidates(self) -> Iterator[Setup]:
+        """Sizes of the context and types of the cache, from the best to the least."""
         wishes = self.wishes
-        sizes, n = [], wishes.n_ctx or usual_context(self.target)
-        while True:
-            sizes.append(n)
-            if wishes.n_ctx is not None or n // 2 < LEAST_CTX:
-                break
-            n //= 2
-        kinds = [(wishes.cache_k or FULL_CACHE, wishes.cache_v or FULL_CACHE)]
-        models = [self.target, *([self.draft] if self.draft else [])]
-        smaller = wishes.flash is not False and all(holds(SMALLER_CACHE, each) for each in models)
-        if wishes.cache_k is None and wishes.cache_v is None and smaller:
-            kinds.append((SMALLER_CACHE, SMALLER_CACHE))
+        best = Setup(
+            n_ctx=wishes.n_ctx or usual_context(self.target),
+            cache_k=wishes.cache_k or FULL_CACHE,
+            cache_v=wishes.cache_v or FULL_CACHE,
+            flash=wishes.flash is not False,
+        )
+        sizes = (_halvings(best.n_ctx) if wishes.n_ctx is None else []) or [best.n_ctx]
+        kinds = [best]
+        widths = self.target.head_widths + (self.draft.head_widths if self.draft else ())
+        whole = best.flash and not any(width % block_of(SMALLER_CACHE) for width in widths)
+        if wishes.cache_k is None and wishes.cache_v is None and whole:
+            kinds.append(replace(best, cache_k=SMALLER_CACHE, cache_v=SMALLER_CACHE))
         large = [n for n in sizes if n >= USUAL_CTX] or sizes[:1]
-        small = sizes[len(large) :]
-        yield from (_ContextChoice(n, *kinds[0]) for n in large)
-        yield from (_ContextChoice(large[-1], *kind) for kind in kinds[1:])
-        yield from (_ContextChoice(n, *kind) for n in small for kind in kinds)
+        yield from (replace(best, n_ctx=n) for n in large)
+        yield from (replace(kind, n_ctx=large[-1]) for kind in kinds[1:])
+        yield from (replace(kind, n_ctx=n) for n in sizes[len(large) :] for kind in kinds)
 
-    def placed(self, what: _ContextChoice) -> MemoryPlan:
-        """Both models with this context, as many layers on accelerators as these hold.
+    def placed(self, setup: Setup) -> MemoryPlan:
+        """Both models set up so, as many layers on accelerators as these hold.
 
         The draft comes first: it reads all its weights for every token that it guesses, and is
         small.
         """
-        wishes, free = self.wishes, self.free
-        setup = Setup(
-            n_ctx=what.n_ctx, cache_k=what.k, cache_v=what.v, flash=wishes.flash is not False
-        )
+        wishes, left = self.wishes, self.free
         draft_setup = draft_need = None
         if self.draft is not None:
-            room, asked = free.room(draft=True), wishes.draft_gpu_layers
-            draft_setup = _on_device(self.draft, setup, room, asked, whole=True)
+            draft_setup = _on_device(self.draft, setup, left, wishes.draft_gpu_layers, draft=True)
             draft_need = need(self.draft, draft_setup)
-            free = free.less(draft_need.device, draft=True)
+            left = left.less(draft_need.device, draft=True)
             setup = replace(setup, snapshots=wishes.snapshots)
-        room = free.room(draft=False)
-        target_setup = _on_device(self.target, setup, room, wishes.gpu_layers, whole=False)
-        target_need = need(self.target, target_setup)
-        return MemoryPlan(target_setup, draft_setup, target_need, draft_need, self.free)
+        setup = _on_device(self.target, setup, left, wishes.gpu_layers, draft=False)
+        taken = need(self.target, setup)
+        left = left.less(taken.device, draft=False)
+        return MemoryPlan(setup, draft_setup, taken, draft_need, self.free, left)
 
     def refusal(self, least: MemoryPlan) -> OutOfMemory:
         """Why even the least does not fit, and what would."""
+        if least.too_large is not None:
+            name, needed, there = least.too_large
+            option = "--draft-n-gpu-layers" if name == "draft" else "--n-gpu-layers"
+            return OutOfMemory(
+                f"the {name}'s layers asked for need {formats.size(needed)} on the accelerator,"
+                f" {formats.size(max(0, there))} are free there",
+                f"Leave {option} out, or lower it.",
+            )
         free = self.free
-        if not least.draft_on_devices:
-            return _too_many_layers("draft", least.draft_device, free.on_devices(draft=True))
-        if not least.target_on_devices:
-            left = least.beside_draft.on_devices(draft=False)
-            return _too_many_layers("target", least.target_need.device, left)
         limit = free.address_space
         limited = limit is not None and limit <= free.ram
-        there = "this process may take" if limited else "free are"
+        whose = "this process may take" if limited else "free are"
         room = free.ram if limit is None else min(free.ram, limit)
         return OutOfMemory(
             f"the models need about {formats.size(least.host + PROGRAM)} of memory with"
-            f" {least.target.n_ctx:,} tokens of context, {there} {formats.size(room)}",
+            f" {least.target.n_ctx:,} tokens of context, {whose} {formats.size(room)}",
             self.what_would_fit(least, limited=limited),
         )
 
@@ -282,12 +270,10 @@ class _Planner:
 
     def largest(self) -> int:
         """The largest of the halvings of the context wished for that fits, else 0."""
-        n = self.wishes.n_ctx or usual_context(self.target)
-        while n >= LEAST_CTX:
+        for n in _halvings(self.wishes.n_ctx or usual_context(self.target)):
             tried = replace(self, wishes=replace(self.wishes, n_ctx=n))
-            if any(_fits(self.placed(candidate)) for candidate in tried.candidates()):
+            if any(each.fits for each in map(tried.placed, tried.candidates())):
                 return n
-            n //= 2
         return 0
 
     def given_up(self, chosen: MemoryPlan, best: MemoryPlan) -> Iterator[str]:
@@ -348,9 +334,9 @@ class _Planner:
         )
 
 
-def holds(kind: str, model: ModelFacts) -> bool:
-    """Whether `model` can cache both keys and values in `kind`: its heads are whole blocks."""
-    return not any(width % block_of(kind) for width in model.head_widths)
+def _halvings(n_ctx: int) -> list[int]:
+    """`n_ctx`, a half of it and so on, down to the least that is of use; empty below that."""
+    return [n for n in (n_ctx >> half for half in range(n_ctx.bit_length())) if n >= LEAST_CTX]
 
 
 def _require_cache_types(name: str, model: ModelFacts, wishes: Wishes) -> None:
@@ -371,38 +357,105 @@ def _require_cache_types(name: str, model: ModelFacts, wishes: Wishes) -> None:
         )
 
 
-def _too_many_layers(model: str, needed: int, there: int) -> OutOfMemory:
-    option = "--draft-n-gpu-layers" if model == "draft" else "--n-gpu-layers"
-    return OutOfMemory(
-        f"the {model}'s layers asked for need {formats.size(needed)} on the accelerator,"
-        f" {formats.size(max(0, there))} are free there",
-        f"Leave {option} out, or lower it.",
-    )
-
-
 def _on_device(
-    model: ModelFacts, setup: Setup, room: int, asked: int | None, *, whole: bool
+    model: ModelFacts, setup: Setup, free: Free, asked: int | None, *, draft: bool
 ) -> Setup:
-    """`setup` with the layers that `room` holds; all or none where it must stay `whole`."""
+    """`setup` with the layers that accelerators have room for; of a draft all or none."""
+    room = free.room(draft=draft)
     if asked is not None:
         return replace(setup, gpu_layers=asked if room else 0)
-    if not room:
-        return setup
-    for layers in (-1,) if whole else (-1, *range(model.layers, 0, -1)):
+    for layers in (-1,) if draft else (-1, *range(model.layers, 0, -1)):
         tried = replace(setup, gpu_layers=layers)
-        if need(model, tried).device <= room:
+        if room and need(model, tried).device <= room:
             return tried
     return setup
 
 
-def _fits(tried: MemoryPlan) -> bool:
-    free = tried.free
-    if free.address_space is not None and tried.host + PROGRAM > free.address_space:
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Memory that is needed against memory that there is, in bytes.
+
+    Attributes:
+        needed: by both models, their caches and buffers, and the program.
+        available: what could be used now, accelerators with memory of their own included.
+        total: what could be used if nothing else ran.
+        verdict: ``fits``, ``tight`` (only when other programs make room) or ``too large``.
+    """
+
+    needed: int
+    available: int
+    total: int
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The plan, or why there is none, and what follows for the memory.
+
+    Attributes:
+        plan: None where nothing fits.
+        refusal: why nothing fits and what would, empty where something does.
+        n_ctx: tokens of context that `fit` counts with.
+    """
+
+    plan: MemoryPlan | None
+    refusal: str
+    n_ctx: int
+    fit: Fit
+
+
+def look(
+    target: ModelFacts,
+    draft: ModelFacts | None,
+    free: Free | None = None,
+    n_ctx: int | None = None,
+    disk: DiskSpeed = lambda: None,
+) -> Outlook:
+    """Plan with what is free.
+
+    Args:
+        target: the target's sizes.
+        draft: the draft's, None without one.
+        free: what may be taken, None for this machine's main memory alone.
+        n_ctx: tokens of context, None to choose.
+        disk: called where the weights find no room.
+    """
+    free = free or Free(ram=machine.available(), address_space=machine.address_space_left())
+    wishes, refusal = Wishes(n_ctx=n_ctx), ""
+    try:
+        found = plan(target, draft, free, wishes, disk)
+    except OutOfMemory as error:
+        found, refusal = None, f"{error.message}. {error.remedy}"
+    n_ctx = found.target.n_ctx if found else n_ctx or COUNTED_CTX
+    emptied = replace(free, ram=max(free.ram, machine.total()), address_space=None)
+    verdict = "fits" if found and not found.from_disk else "tight"
+    if verdict == "tight" and not _fits(target, draft, emptied, wishes):
+        verdict = "too large"
+    models = (target,) if draft is None else (target, draft)
+    needed = found.total if found else sum(need(each, Setup(n_ctx=n_ctx)).total for each in models)
+    own = sum(each.free for each in free.devices if not each.shared)
+    fit = Fit(needed + PROGRAM, free.ram + own, emptied.ram + own, verdict)
+    return Outlook(found, refusal, n_ctx, fit)
+
+
+def _fits(target: ModelFacts, draft: ModelFacts | None, free: Free, wishes: Wishes) -> bool:
+    try:
+        return not plan(target, draft, free, wishes).from_disk
+    except OutOfMemory:
         return False
-    return tried.host + tried.shared + PROGRAM <= free.ram and tried.on_devices
 
 
-def _caches_fit(tried: MemoryPlan) -> bool:
-    """Whether all but the weights has room, and a little for the weights to pass through."""
-    must = sum(each.unmapped for each in tried.needs)
-    return must + must // 10 + PROGRAM <= tried.free.ram and tried.on_devices
+def counted(target: ModelFacts, draft: ModelFacts | None) -> Fit:
+    """The fit for lists: with 4,096 tokens, or fewer where the target knows no more.
+
+    A list loads no driver to ask about accelerators: it counts the main memory alone.
+    """
+    return look(target, draft, n_ctx=min(target.trained or COUNTED_CTX, COUNTED_CTX)).fit
+
+
+def unread(n_bytes: int) -> Fit:
+    """An estimate of the fit of models of which only the files' size is known, in main memory."""
+    needed, available, total = round(n_bytes * 1.225), machine.available(), machine.total()
+    if needed <= available:
+        return Fit(needed, available, total, "fits")
+    return Fit(needed, available, total, "tight" if needed <= total else "too large")

@@ -7,6 +7,7 @@ again.
 """
 
 # ruff: noqa: ARG002 - one signature for all handlers of tokens
+# ruff: noqa: PLC0415 - what no first frame needs is imported after it (see `launch`)
 
 from __future__ import annotations
 
@@ -15,9 +16,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from markdown_it import MarkdownIt
 from textual.content import Content
-from textual.highlight import highlight
 
 from localspec.safe_text import safe
 from localspec.ui.bases import MUTED
@@ -26,6 +25,7 @@ from localspec.ui.conversation.blocks import Block, Code, Frame, Gap, Grid, Para
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
     from localspec.ui.conversation.blocks import Body
@@ -50,6 +50,8 @@ def _parser(*, tables: bool = True) -> MarkdownIt:
 
     HTML is off: what a model wrote must not vanish. Bare addresses are not searched for.
     """
+    from markdown_it import MarkdownIt
+
     parser = MarkdownIt("gfm-like", {"html": False, "linkify": False})
     return parser if tables else parser.disable("table")
 
@@ -212,6 +214,8 @@ class _Builder:
 
 def code_lines(code: str, language: str) -> tuple[Content, ...]:
     """Source code, coloured where the language is known, one content a line."""
+    from textual.highlight import highlight
+
     code = code.removesuffix("\n")
     lines = code.split("\n")
     long = len(code) > _LONGEST_COLOURED or max(map(len, lines)) > _LONGEST_COLOURED_LINE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from localspec.chat.history import exchange, parameters
+from localspec.chat.history import exchange
+from localspec.chat.history.fields import settings_of
 from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError, in_words
 
@@ -223,7 +224,7 @@ class Shelf:
         session = self._engine.info
         if not self._gate.free() or session is None:
             return
-        settings = parameters.from_document(stored.header.parameters, session.settings)
+        settings = settings_of(stored.header.parameters, session.settings)
         self.record.open(stored)
         other, notice = stored.header.pair.name, ""
         if other and other != session.pair_name:

@@ -6,8 +6,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from textual.message import Message
-
 from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnsLeftOut
 
 if TYPE_CHECKING:
@@ -26,14 +24,10 @@ SHARE = 0.01
 SHORTEST, LONGEST = 0.1, 1.0
 
 
-class TurnNews(Message):
-    """The inbox holds turn events (posted once until they are collected)."""
-
-
 class Inbox:
     """Turn events on their way to the screen.
 
-    They are announced with one message until they are collected: a fast pair makes hundreds of
+    They are announced once until they are collected: a fast pair makes hundreds of
     rounds a second, and the screen draws far fewer frames.
     """
 

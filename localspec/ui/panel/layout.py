@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual.content import Content
 
 from localspec import formats
-from localspec.chat.figures import Figures
-from localspec.chat.wording import gamma_words
+from localspec.chat.figures import Figures, gamma_words
 from localspec.engine.stats import Speedup
 from localspec.safe_text import one_line
 from localspec.ui.bases import HEAD, MUTED

@@ -8,9 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.bench.output.tables import csv
-from localspec.bench.output.text import markdown
 from localspec.bench.result import FORMAT, Report, Run
+from localspec.bench.tables import csv, markdown
 from localspec.errors import LocalspecError, UsageError
 
 ENDINGS = ("json", "csv", "md", "png", "svg")
@@ -59,10 +58,27 @@ def _aside(path: Path) -> Path:
     return whole.with_name(f".{whole.name}.part")
 
 
+def _unwritable(path: Path, error: OSError) -> LocalspecError:
+    return LocalspecError(f"cannot write {path}: {error.strerror}", "Choose another file.")
+
+
+def _content(report: Report, ending: str) -> bytes:
+    """The file's bytes."""
+    if ending in ("png", "svg"):
+        from localspec.bench.picture import draw  # noqa: PLC0415 - a text report draws nothing
+
+        return draw(report).png() if ending == "png" else draw(report).svg()
+    return {"json": to_json, "csv": csv, "md": markdown}[ending](report).encode()
+
+
+def to_json(report: Report) -> str:
+    """The whole report as one JSON document."""
+    return json.dumps(document(report), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
 def document(report: Report) -> dict[str, Any]:
     """Everything, every run included; what was said stays out, as do the prompts' texts."""
     found = asdict(replace(report, runs=()))
-    del found["runs"]
     return {"format": FORMAT, **found, "runs": [_run(run) for run in report.runs]}
 
 
@@ -88,24 +104,3 @@ def _run(run: Run) -> dict[str, Any]:
         "python_s": run.python_s,
         "wall_s": run.wall_s,
     }
-
-
-def to_json(report: Report) -> str:
-    """The whole report as one JSON document."""
-    return json.dumps(document(report), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-
-
-def _content(report: Report, ending: str) -> bytes:
-    """The file's bytes."""
-    if ending in ("png", "svg"):
-        # Late: a text report draws nothing.
-        from localspec.bench.output.picture import draw  # noqa: PLC0415
-
-        picture = draw(report)
-        return picture.png() if ending == "png" else picture.svg().encode()
-    writer = {"json": to_json, "csv": csv, "md": markdown}[ending]
-    return writer(report).encode()
-
-
-def _unwritable(path: Path, error: OSError) -> LocalspecError:
-    return LocalspecError(f"cannot write {path}: {error.strerror}", "Choose another file.")

@@ -55,15 +55,6 @@ class Generation(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def environment() -> ImmutableSandboxedEnvironment:
-    """Jinja as transformers and llama-cpp-python set it up for chat templates."""
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-    )
-    made.filters["tojson"] = to_json
-    return made
-
-
 def to_json(
     value: Any,
     ensure_ascii: bool = False,
@@ -79,25 +70,30 @@ def to_json(
 
 @lru_cache(maxsize=8)
 def compiled(template: str) -> jinja2.Template:
-    """The template, ready to render; a session asks for the same one over and over."""
-    return environment().from_string(template)
+    """The template, ready to render; a session asks for the same one over and over.
+
+    Jinja is set up as transformers and llama-cpp-python do for chat templates.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    return environment.from_string(template)
 
 
 def reply(request: dict[str, Any]) -> dict[str, str]:
     """What a request comes to."""
+    template = None
     try:
         template = compiled(request["template"])
-    except MemoryError:
-        return TOO_MUCH_MEMORY
-    except Exception as error:
-        return {"unusable": f"cannot be read ({reason(error)})"}
-    try:
         return {"text": rendered(template, request)}
     except MemoryError:
         return TOO_MUCH_MEMORY
     except Output:
         return {"unusable": "writes too much"}
     except Exception as error:
+        if template is None:
+            return {"unusable": f"cannot be read ({reason(error)})"}
         return {"refused": reason(error)}
 
 
@@ -105,7 +101,15 @@ def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
     """The text of a conversation."""
     room = LEAST_OUTPUT + 4 * sum(len(message["content"]) for message in request["messages"])
     parts = []
-    for part in template.generate(**variables(request)):
+    for part in template.generate(
+        messages=request["messages"],
+        bos_token=request["bos"],
+        eos_token=request["eos"],
+        add_generation_prompt=True,
+        raise_exception=refuse,
+        strftime_now=lambda form: datetime.now().strftime(form),
+        **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
+    ):
         room -= len(part)
         if room < 0:
             raise Output
@@ -113,21 +117,9 @@ def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def variables(request: dict[str, Any]) -> dict[str, Any]:
-    """What a chat template may count on."""
-
-    def refuse(message: str) -> None:
-        raise ValueError(message)
-
-    return {
-        "messages": request["messages"],
-        "bos_token": request["bos"],
-        "eos_token": request["eos"],
-        "add_generation_prompt": True,
-        "raise_exception": refuse,
-        "strftime_now": lambda form: datetime.now().strftime(form),
-        **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
-    }
+def refuse(message: str) -> None:
+    """What a template calls for a conversation that it does not take."""
+    raise ValueError(message)
 
 
 def reason(error: Exception) -> str:
@@ -144,21 +136,8 @@ def address_space() -> int | None:
     return int(_STATM.read_text().split()[0]) * int(os.sysconf("SC_PAGE_SIZE"))
 
 
-def limit(base: int | None, size: int) -> None:
-    """Allow so much memory and processor time for the next request.
-
-    Args:
-        base: the address space before the first one.
-        size: of the request, in bytes; what it is read into takes a multiple of that.
-    """
-    if resource is not None:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        _limit("RLIMIT_CPU", int(used.ru_utime + used.ru_stime) + CPU_S)
-    if base is not None:
-        _limit("RLIMIT_AS", base + MEMORY + 16 * size)
-
-
-def _limit(name: str, soft: int) -> None:
+def limit(name: str, soft: int) -> None:
+    """Set one of the system's limits, as far as it lets us."""
     _, hard = resource.getrlimit(getattr(resource, name))
     bounded = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
     resource.setrlimit(getattr(resource, name), (bounded, hard))
@@ -168,7 +147,11 @@ def serve(requests: Iterable[bytes], replies: BinaryIO) -> None:
     """Answer request after request, until nobody can ask any more."""
     base = address_space()
     for line in requests:
-        limit(base, len(line))
+        if resource is not None:
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            limit("RLIMIT_CPU", int(used.ru_utime + used.ru_stime) + CPU_S)
+        if base is not None:  # what a request is read into takes a multiple of its size
+            limit("RLIMIT_AS", base + MEMORY + 16 * len(line))
         try:
             answer = json.dumps(reply(json.loads(line)))
         except MemoryError:
@@ -181,7 +164,7 @@ def main() -> None:
     """Say that this is ready, and serve."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is the parent's
     if resource is not None:
-        _limit("RLIMIT_CORE", 0)
+        limit("RLIMIT_CORE", 0)
     sys.stdout.buffer.write(b"{}\n")
     sys.stdout.buffer.flush()
     serve(sys.stdin.buffer, sys.stdout.buffer)

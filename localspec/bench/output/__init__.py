@@ -1,1 +1,0 @@
-"""A bench's result as text, tables, documents and pictures."""

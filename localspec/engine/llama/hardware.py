@@ -1,0 +1,211 @@
+"""The machine as llama.cpp sees it: the build, accelerators, other machines' devices over RPC."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import llama_cpp
+import psutil
+from llama_cpp import llama_cpp as lib
+from llama_cpp._ctypes_extensions import load_shared_library
+
+from localspec.engine.llama.log import start_backend
+from localspec.engine.stats import DeviceMemory
+from localspec.errors import EngineError, UsageError
+from localspec.machine import processor_name
+
+_GPU, _INTEGRATED_GPU = 1, 2  # enum ggml_backend_dev_type
+RPC = "RPC"
+"""The backend of other machines' devices, and what llama.cpp's names of these begin with."""
+
+_HANDLE, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+_NUMBER_P = ctypes.POINTER(_NUMBER)
+_FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, and what they return
+    "ggml": {
+        "ggml_backend_dev_count": ((), _NUMBER),
+        "ggml_backend_dev_get": ((_NUMBER,), _HANDLE),
+        "ggml_backend_reg_count": ((), _NUMBER),
+        "ggml_backend_reg_get": ((_NUMBER,), _HANDLE),
+        "ggml_backend_reg_by_name": ((_TEXT,), _HANDLE),
+        "ggml_backend_register": ((_HANDLE,), None),
+    },
+    "ggml-base": {
+        "ggml_backend_reg_get_proc_address": ((_HANDLE, _TEXT), _HANDLE),
+        "ggml_backend_reg_name": ((_HANDLE,), _TEXT),
+        "ggml_backend_dev_type": ((_HANDLE,), ctypes.c_int),
+        "ggml_backend_dev_name": ((_HANDLE,), _TEXT),
+        "ggml_backend_dev_description": ((_HANDLE,), _TEXT),
+        "ggml_backend_dev_memory": ((_HANDLE, _NUMBER_P, _NUMBER_P), None),
+    },
+}
+_ANSWER_S: Final = 5.0
+# ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's major version, which must be the same on
+# both sides; and the first command, its input and its output.
+_PROTOCOL: Final = 7
+_HELLO: Final = struct.pack("<BQ24x", 14, 24)
+_REPLY: Final = struct.Struct("<QBBBx24x")
+
+
+@cache
+def ggml() -> SimpleNamespace:
+    """The ggml registry, from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured).
+
+    Its functions go by their C names without ``ggml_backend_``.
+    """
+    start_backend()
+    folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib")
+    found = SimpleNamespace()
+    for name, functions in _FUNCTIONS.items():
+        library = load_shared_library(name, folder)
+        for function, (takes, returns) in functions.items():
+            entry = library[function]
+            entry.argtypes, entry.restype = takes, returns
+            setattr(found, function.removeprefix("ggml_backend_"), entry)
+    return found
+
+
+def _said(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _accelerators() -> dict[str, int]:
+    """Every GPU's name and handle; a CPU-only build has none."""
+    library = ggml()
+    handles = [library.dev_get(i) for i in range(library.dev_count())]
+    gpus = [each for each in handles if library.dev_type(each) in (_GPU, _INTEGRATED_GPU)]
+    return {_said(library.dev_name(handle)): handle for handle in gpus}
+
+
+def backends() -> tuple[str, ...]:
+    """The backends compiled into this build of llama.cpp, such as ``CPU`` and ``CUDA``."""
+    library = ggml()
+    handles = (library.reg_get(i) for i in range(library.reg_count()))
+    return tuple(_said(library.reg_name(handle)) for handle in handles)
+
+
+def repacking_works() -> bool:
+    """Whether llama.cpp may rearrange weights for the CPU's own matrix units.
+
+    Not where it would use AMX (Xeon processors). Its kernels crash there on some builds: the
+    compiler may drop the tile configuration before it is loaded (GCC 12 does; ggml-org/llama.cpp,
+    pull request 26954).
+    """
+    return b"AMX_INT8 = 1" not in lib.llama_print_system_info()
+
+
+def devices() -> tuple[DeviceMemory, ...]:
+    """Every accelerator with its free and total memory now, in bytes."""
+    library, found = ggml(), []
+    for name, handle in _accelerators().items():
+        free, total = _NUMBER(), _NUMBER()
+        library.dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
+        integrated = library.dev_type(handle) == _INTEGRATED_GPU or sys.platform == "darwin"
+        shares = integrated and not name.startswith(RPC)
+        description = _said(library.dev_description(handle))
+        found.append(DeviceMemory(description, free.value, total.value, shares, name))
+    return tuple(found)
+
+
+def device_list(names: Sequence[str]) -> Any:
+    """llama.cpp's list of the devices with these names, ended by a null.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    known = _accelerators()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        there = ", ".join(known) or "none"
+        raise UsageError(
+            f"this build of llama.cpp sees no device {unknown[0]}; it sees: {there}",
+            "Run `localspec doctor`, or leave --device out.",
+        )
+    return (_HANDLE * (len(names) + 1))(*(known[name] for name in names), None)
+
+
+def build() -> str:
+    """The library's version, its backends and what they were compiled for."""
+    start_backend()
+    return f"{llama_cpp.__version__} {_said(lib.llama_print_system_info())}"
+
+
+def machine() -> str:
+    """Processor, cores, memory in whole GB, accelerators: what does not change between starts."""
+    memory = round(psutil.virtual_memory().total / 1e9)
+    accelerators = ", ".join(device.name for device in devices()) or "no accelerator"
+    return f"{processor_name()}, {os.cpu_count()} threads, {memory} GB, {accelerators}"
+
+
+def add_servers(endpoints: Sequence[str]) -> None:
+    """Make the devices of these RPC servers known, as ``RPC0`` and so on.
+
+    Raises:
+        UsageError: not of the form ``HOST:PORT``.
+        EngineError: this build has no RPC backend, or no such server answers.
+    """
+    if not endpoints:
+        return
+    places = [_place(endpoint) for endpoint in endpoints]
+    add = _adding()
+    for endpoint, place in zip(endpoints, places, strict=True):
+        _require_server(endpoint, place)  # llama.cpp ends the process where it cannot connect
+        added = add(endpoint.encode())
+        if not added:
+            raise EngineError(f"the RPC server {endpoint} has no devices", "Look at its output.")
+        ggml().register(added)
+
+
+def _place(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.rpartition(":")
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 9 else 0
+    if not host or not 0 < number < 1 << 16:
+        raise UsageError(f"{endpoint!r} is no RPC server", "Write --rpc HOST:PORT,HOST:PORT.")
+    return host, number
+
+
+def _adding() -> Any:
+    """llama.cpp's function from an endpoint to a backend of that server's devices."""
+    backend = ggml().reg_by_name(RPC.encode())
+    address = backend and ggml().reg_get_proc_address(backend, b"ggml_backend_rpc_add_server")
+    if not address:
+        raise EngineError(
+            "this build of llama.cpp has no RPC backend",
+            'Build it with CMAKE_ARGS="-DGGML_RPC=on" uv sync --no-cache'
+            " --reinstall-package llama-cpp-python, or leave --rpc out.",
+        )
+    return ctypes.CFUNCTYPE(_HANDLE, _TEXT)(address)
+
+
+def _require_server(endpoint: str, place: tuple[str, int]) -> None:
+    """Say hello as llama.cpp does.
+
+    Raises:
+        EngineError: nobody answers there, or somebody else.
+    """
+    try:
+        with (
+            socket.create_connection(place, timeout=_ANSWER_S) as connection,
+            connection.makefile("rb") as answer,
+        ):
+            connection.sendall(_HELLO)
+            reply = answer.read(_REPLY.size)
+    except OSError as error:
+        raise EngineError(
+            f"no RPC server answers at {endpoint} ({error.strerror or error})",
+            "Start llama.cpp's rpc-server there, and see that it listens on that address.",
+        ) from None
+    size, major = _REPLY.unpack(reply)[:2] if len(reply) == _REPLY.size else (0, 0)
+    if size != _REPLY.size - 8 or major != _PROTOCOL:
+        raise EngineError(
+            f"what answers at {endpoint} is no RPC server of this llama.cpp's version",
+            "Build rpc-server from the llama.cpp that llama-cpp-python brings.",
+        )

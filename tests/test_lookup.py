@@ -1,0 +1,370 @@
+"""Lookup: what it finds, how sure it is, what it takes; and what it brings an engine."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter
+
+import pytest
+
+from localspec.engine.acceptance import Accept
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafter import ModelDrafter
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.length.cost import ByContext, Costs
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.length.stopping import Situation
+from localspec.engine.lookup import NO_GUESS, Guess, Lookup
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
+from localspec.limits import MAX_GAMMA
+
+from .support.stub_context import StubContext, StubModel, near, random_script
+
+END = 99
+FLAT = {0: {1: 1.0, 2: 1.02, 16: 1.2, 64: 2.0}}
+STEEP = {0: {n: 1.0 + 0.2 * (n - 1) for n in (1, 2, 4, 8, 16, 32, 64)}}
+
+
+def lookup(n_ctx: int = 1024) -> Lookup:
+    return Lookup(n_ctx, lambda token: token == END)
+
+
+def guess(tokens: Sequence[int], drafted: Sequence[int] = (), limit: int = 8) -> Guess:
+    found = lookup()
+    found.begin(tokens)
+    return found.guess(tokens, drafted, limit)
+
+
+# ---------------------------------------------------------------- what it finds
+
+
+def test_what_followed_the_same_tokens_is_copied() -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 2, 3, 4]
+    assert guess(text, limit=3).tokens == (5, 6, 7)
+    assert guess([*range(40), 1, 2, 3], limit=30).tokens == tuple(range(4, 34))
+
+
+def test_a_draft_is_continued() -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 2]
+    assert guess(text, [3, 4], limit=3).tokens == (5, 6, 7)
+    assert guess(text, [3, 5], limit=3) is NO_GUESS
+
+
+@pytest.mark.parametrize("text", [[], [1], [1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 9, 2, 3]])
+def test_without_three_tokens_that_stood_there_before_there_is_no_guess(text: list[int]) -> None:
+    assert guess(text) is NO_GUESS
+
+
+def test_the_longest_match_counts_and_of_equals_the_latest() -> None:
+    longer, shorter = [7, 1, 2, 3, 40, 0, 0], [8, 1, 2, 3, 41, 0, 5]
+    assert guess([*longer, *shorter, 7, 1, 2, 3], limit=1).tokens == (40,)
+    assert guess([*longer, *shorter, 6, 1, 2, 3], limit=1).tokens == (41,)
+
+
+def test_a_loop_goes_on_as_it_did() -> None:
+    assert guess([5, 1, 2, 3, 1, 2, 3], limit=7).tokens == (1, 2, 3, 1, 2, 3, 1)
+    assert guess([4, 4, 4, 4], limit=5).tokens == (4, 4, 4, 4, 4)
+    assert guess([5, 1, 2, 3, 1, 2], [3], limit=4).tokens == (1, 2, 3, 1)
+
+
+def test_a_copy_ends_with_the_end_of_a_turn() -> None:
+    assert guess([1, 2, 3, 4, END, 6, 1, 2, 3]).tokens == (4, END)
+
+
+def test_a_guess_has_room_for_no_more_than_a_round() -> None:
+    text = [*range(100, 200), *range(100, 110)]
+    found = lookup()
+    found.begin(text)
+    assert len(found.guess(text).tokens) == MAX_GAMMA
+    assert found.guess(text, limit=0) is NO_GUESS
+
+
+def test_whatever_was_before_an_index_is_that_of_its_text() -> None:
+    """After texts that go on, go back and change it says what a new one would."""
+    chance = random.Random(3)
+    used = lookup(64)  # few slots: many keys share one
+    text: list[int] = []
+    found = 0
+    for _ in range(400):
+        text = text[: chance.randrange(len(text) + 1)] if chance.random() < 0.3 else text
+        text = [*text, *(chance.randrange(4) for _ in range(chance.randrange(12)))]
+        used.begin(text)
+        for _ in range(chance.randrange(4)):
+            fresh = lookup(64)
+            fresh.begin(text)
+            now = used.guess(text, limit=9)
+            assert now == fresh.guess(text, limit=9)
+            found += bool(now.tokens)
+            text.append(chance.randrange(4))
+    assert found > 200
+
+
+# ---------------------------------------------------------------- how sure it is
+
+
+def test_a_longer_match_and_more_places_that_agree_are_surer() -> None:
+    once = guess([1, 2, 3, 4, 5, 60, 1, 2, 3], limit=2).confidences
+    assert once[0] == pytest.approx((1 + 3 / 6.5) / 2)
+    assert once[1] == pytest.approx((1 + 4 / 7.5) / 2)
+    longer = guess([0, 1, 2, 3, 4, 5, 60, 0, 1, 2, 3], limit=2).confidences
+    twice = guess([1, 2, 3, 4, 5, 60, 1, 2, 3, 4, 5, 61, 1, 2, 3], limit=2).confidences
+    assert longer[0] > once[0] < twice[0] == pytest.approx((2 + 3 / 6.5) / 3)
+
+
+def test_places_that_disagree_make_it_less_sure_until_they_have() -> None:
+    text = [1, 2, 3, 4, 5, 6, 60, 1, 2, 3, 4, 7, 8, 61, 1, 2, 3]
+    found = guess(text, limit=3)
+    assert found.tokens == (4, 7, 8)
+    assert found.confidences == pytest.approx(
+        [(2 + 3 / 6.5) / 3, (1 + 4 / 7.5) / 3, (1 + 5 / 8.5) / 2]
+    )
+
+
+def test_every_copied_token_has_a_confidence() -> None:
+    chance = random.Random(5)
+    for _ in range(300):
+        text = [chance.randrange(3) for _ in range(chance.randrange(80))]
+        found = guess(text, limit=chance.randrange(70))
+        assert len(found.tokens) == len(found.confidences)
+        assert all(0 < each < 1 for each in found.confidences)
+
+
+# ---------------------------------------------------------------- what it takes
+
+
+def test_it_takes_little_memory() -> None:
+    """128 bytes a token over a conversation of 100,000 tokens; the ids themselves are shared."""
+    chance = random.Random(1)
+    text = [chance.randrange(30_000) for _ in range(100_000)]
+    found = lookup(1 << 17)
+    found.begin(text)
+    found.guess(text)
+    held = (found._tokens, found._latest, found._before)
+    assert sum(sys.getsizeof(each) for each in held) < 40 * len(text)
+
+
+def _microseconds(step: Callable[[], object], times: int = 200) -> float:
+    """The least median of five runs: other programs only make it longer."""
+
+    def once() -> float:
+        started = perf_counter()
+        step()
+        return 1e6 * (perf_counter() - started)
+
+    return min(median(once() for _ in range(times)) for _ in range(5))
+
+
+def test_it_takes_little_time() -> None:
+    """20 us a round without a match, 50 with one, over a conversation of 100,000 tokens."""
+    chance = random.Random(1)
+    text = [chance.randrange(30_000) for _ in range(100_000)]
+    found = lookup(1 << 17)
+    found.begin(text)
+    found.guess(text)
+
+    def says(token: int) -> Guess:
+        text.append(token)
+        return found.guess(text)
+
+    assert _microseconds(lambda: says(chance.randrange(30_000))) < 20
+    page = text[5000:5200]
+    for _ in range(8):  # as many places as are ever compared
+        for token in page:
+            says(token)
+    copied = []
+
+    def goes_on() -> None:
+        copied.append(says(page[len(copied) % len(page)]).tokens)
+
+    assert _microseconds(goes_on) < 50
+    assert {len(each) for each in copied[30:]} == {MAX_GAMMA}
+
+
+# ---------------------------------------------------------------- in an engine
+
+VOCAB = 50
+SCRIPT = random_script(VOCAB, 7, window=1, sharpness=4.0)  # greedy, it soon runs in a circle
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def engine(*, model: float | None = None, copies: bool = True) -> Engine:
+    """A target, perhaps with a draft that is off by `model`, perhaps with lookup."""
+    target = StubContext(SCRIPT, StubModel(VOCAB))
+    draft = StubContext(near(SCRIPT, model or 0.0, 5), StubModel(VOCAB))
+    drafters = [] if model is None else [ModelDrafter(draft, VOCAB)]  # type: ignore[arg-type]
+    copier = Lookup(256, target.model.is_end) if copies else None
+    return Engine(target, *drafters, lookup=copier)  # type: ignore[arg-type]
+
+
+def run(
+    of: Engine,
+    policy: GammaPolicy,
+    *,
+    temperature: float = 0.0,
+    accept: Accept = Accept.MATCH,
+    n_predict: int = 80,
+) -> list[Round]:
+    list(of.prefill(PROMPT, Cancel()))
+    settings = GenerateSettings(
+        sampling=SamplingParams(temperature=temperature, seed=4),
+        accept=accept,
+        n_predict=n_predict,
+        repeatable=True,
+    )
+    return list(of.generate(PROMPT, settings, policy, Cancel()))
+
+
+def text(rounds: Sequence[Round]) -> list[int]:
+    return [token for done in rounds for token in done.tokens]
+
+
+def auto(*, step: float | None = None) -> AutoGamma:
+    return AutoGamma(Costs(FLAT, {} if step is None else {DRAFT: {0: {1: step}}}))
+
+
+def test_a_target_alone_copies_what_repeats() -> None:
+    plain = run(engine(copies=False), FixedGamma(0))
+    rounds = run(engine(), auto())
+    assert text(rounds) == text(plain)
+    assert len(rounds) < len(plain) / 2
+    assert {done.drafter for done in rounds} == {"", LOOKUP}
+    assert max(done.drafted for done in rounds) > 24
+    stats = GenerationStats()
+    for done in rounds:
+        stats.add(done)
+    copied = stats.drafters[LOOKUP]
+    assert (copied.drafted, copied.accepted) == (stats.drafted_tokens, stats.accepted_tokens)
+    assert 0 < copied.seconds <= stats.draft_s
+
+
+def test_the_first_token_does_not_wait_for_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, asked = engine(), []
+    monkeypatch.setattr(Lookup, "_read", lambda _self, tokens: asked.append(len(tokens)))
+    run(of, auto(), n_predict=3)
+    assert asked == [len(PROMPT) + 1, len(PROMPT) + 2]
+
+
+def test_a_fixed_length_copies_without_a_model_and_leaves_it_to_one() -> None:
+    alone = run(engine(), FixedGamma(4))
+    assert {done.drafter for done in alone} == {"", LOOKUP}
+    assert max(done.drafted for done in alone) == 4
+    beside = run(engine(model=0.5), FixedGamma(4))
+    assert {done.drafter for done in beside} == {"", DRAFT}
+
+
+def test_lookup_is_judged_in_plain_rounds_too() -> None:
+    rounds = run(engine(), FixedGamma(0))
+    judged = [done for done in rounds if done.copy_chances]
+    assert len(judged) > 20
+    for done in judged:
+        assert len(done.copy_chances) == len(done.copy_confidences) == 1
+        assert done.copy_chances[0] in (0.0, 1.0)  # greedy
+
+
+def test_of_a_copy_what_comes_after_the_first_wrong_token_is_not_judged() -> None:
+    for done in run(engine(), FixedGamma(8), temperature=1.0):
+        assert len(done.copy_chances) <= done.accepted + 1
+        if done.drafter == LOOKUP:
+            assert len(done.copy_chances) >= min(done.accepted + 1, done.drafted)
+
+
+def test_lookup_goes_on_where_a_model_stops() -> None:
+    """A dear draft that is asked all the same; the text soon repeats."""
+    of = engine(model=0.0)
+    plain = text(run(engine(copies=False), FixedGamma(0)))
+
+    class Both(AutoGamma):
+        def _copy(self, *args: object) -> object:  # type: ignore[override]
+            return super()._copy(*args)._replace(length=0)  # type: ignore[arg-type]
+
+    rounds = run(of, Both(Costs(FLAT, {DRAFT: {0: {1: 0.05}}})))
+    assert text(rounds) == plain
+    both = [done for done in rounds if 0 < done.copied < done.drafted]
+    assert both
+    for done in both:
+        (first, drafted, kept), (second, copied, more) = done.shares
+        assert (first, second) == (DRAFT, LOOKUP)
+        assert (drafted + copied, kept + more) == (done.drafted, done.accepted)
+        assert done.drafter == DRAFT
+
+
+@pytest.mark.parametrize("model", [None, 0.0, 1.0])
+@pytest.mark.parametrize("accept", [Accept.MATCH, Accept.COUPLED])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_the_text_does_not_depend_on_who_drafts(
+    temperature: float, accept: Accept, model: float | None
+) -> None:
+    if temperature and accept is not Accept.COUPLED:
+        pytest.skip("depends on the draws")
+    how = {"temperature": temperature, "accept": accept}
+    plain = text(run(engine(copies=False), FixedGamma(0), **how))  # type: ignore[arg-type]
+    for policy in (auto(step=None if model is None else 0.05), FixedGamma(3)):
+        rounds = run(engine(model=model), policy, **how)  # type: ignore[arg-type]
+        assert text(rounds) == plain
+        assert any(done.drafted for done in rounds) or temperature
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+def test_with_a_seed_a_run_repeats(accept: Accept) -> None:
+    for model in (None, 0.5):
+        once, again = (
+            run(engine(model=model), auto(step=0.05), temperature=0.9, accept=accept)
+            for _ in range(2)
+        )
+        assert text(once) == text(again)
+        if accept in (Accept.TOKEN, Accept.BLOCK):  # elsewhere the lengths may follow the clock
+            assert [done.drafted for done in once] == [done.drafted for done in again]
+
+
+# ---------------------------------------------------------------- how it is chosen
+
+
+def judged(policy: AutoGamma, confidence: float, chance: float, times: int) -> None:
+    """Rounds in which lookup would have been right by `chance`."""
+    for _ in range(times):
+        policy.observe(
+            Round(
+                *((1,), 0, 0, 0, 0.0, 1.0, 1.0),
+                copy_confidences=(confidence,),
+                copy_chances=(chance,),
+            )
+        )
+
+
+def test_a_copy_is_as_long_as_pays() -> None:
+    policy = AutoGamma(Costs(STEEP, {}))
+    judged(policy, 0.99, 0.99, 50)
+    lengths = [_plan_of(policy, [sure] * 63) for sure in (0.99, 0.75, 0.05)]
+    assert lengths[0] > 24
+    assert lengths[0] > lengths[1] > lengths[2] == 0
+
+
+def _plan_of(policy: AutoGamma, confidences: Sequence[float]) -> int:
+    plan = policy.plan(Situation(room=63, lags={}, copies=confidences))
+    assert plan.drafter in ("", LOOKUP)
+    return plan.limit
+
+
+@pytest.mark.parametrize("times", [FLAT, STEEP])
+def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> None:
+    """At most 2 % of 256 tokens are lost to it."""
+    policy, target, lost = AutoGamma(Costs(times, {})), Costs(times, {}).target.at(0), 0.0
+    for _ in range(256):
+        length = _plan_of(policy, [0.9] * 63)
+        took = target.seconds(length + 1)
+        lost += took - 1.0
+        policy.observe(
+            Round(
+                *((1,), length, length, 0, 0.0, took, took),
+                drafter=LOOKUP if length else "",
+                copied=length,
+                copy_confidences=(0.9,),
+                copy_chances=(0.0,),
+            )
+        )
+    assert lost < 0.02 * 256
+    assert policy.note().reason is GammaReason.NOTHING_REPEATS
