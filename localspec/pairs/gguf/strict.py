@@ -60,6 +60,15 @@ def require_usable(header: GgufHeader, label: str) -> None:
         ModelFileError: llama.cpp would end the process over it.
     """
     _require_writer(header, label)
+    require_whole(header, label)
+
+
+def require_whole(header: GgufHeader, label: str) -> None:
+    """Insist that nothing in the header of a model, or of a head, makes llama.cpp end the process.
+
+    Raises:
+        ModelFileError: something does.
+    """
     for problems in (_layers, _experts, _numbers, _tensors, _vocabulary):
         for problem in problems(header):
             raise ModelFileError(f"{label} is damaged: {problem}", FETCH_AGAIN)
