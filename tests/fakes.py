@@ -212,7 +212,7 @@ def fake_session(
     pair: Any = LoadedPair(
         name="fake",
         target=target,  # type: ignore[arg-type]
-        draft=FakeContext(FakeModel()) if drafts else None,  # type: ignore[arg-type]
+        drafts={DRAFT: FakeContext(FakeModel())} if drafts else {},  # type: ignore[dict-item]
         loaded=LoadRecord(ctx_size=n_ctx, threads=1),
         draft_note="" if drafts else "there is no draft",
     )

@@ -66,7 +66,7 @@ def bench_pair(
         for name in request.drafts[1:]:
             another = replace(options, draft=name)
             beside = load_beside(first, another, progress=progress, cancel=cancel)
-            stack.callback(beside.pair.close_draft)  # the target belongs to the first session
+            stack.callback(beside.pair.close_drafts)  # the target belongs to the first session
             sessions.append(beside)
         for notice in dict.fromkeys(each for session in sessions for each in session.notices):
             warn(notice)

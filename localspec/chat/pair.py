@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from localspec import machine
@@ -51,13 +52,14 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedPair:
-    """A target, perhaps a draft, and what is worth knowing about them.
+    """A target, what drafts for it, and what is worth knowing about them.
 
     Attributes:
         name: how the pair is called.
         reference: what names it on a command line: PAIR, and a draft that was named besides.
         target: the target's context.
-        draft: the draft's context, None for plain decoding.
+        drafts: the contexts of draft models, by the names of the drafters.
+        lookup: whether what repeats is copied.
         draft_note: why nothing can be drafted; empty where something can.
         notices: what the user should know.
         loaded: how the models were loaded.
@@ -68,20 +70,26 @@ class LoadedPair:
     reference: tuple[str, str | None] = ("", None)
     target: Context
     loaded: LoadRecord
-    draft: Context | None = None
+    drafts: Mapping[str, Context] = field(default_factory=dict)
+    lookup: bool = False
     draft_note: str = ""
     notices: tuple[str, ...] = ()
     devices_before: tuple[DeviceMemory, ...] = ()
 
+    @property
+    def draft(self) -> Context | None:
+        """The first draft model's context; None without any."""
+        return next(iter(self.drafts.values()), None)
+
     def memory(self) -> MemoryUse:
         """Where the memory goes now."""
-        target, draft = self.target, self.draft
+        target, drafts = self.target, self.drafts.values()
         return MemoryUse(
             target_weights=target.model.weights_bytes,
-            draft_weights=draft.model.weights_bytes if draft else 0,
+            draft_weights=sum(draft.model.weights_bytes for draft in drafts),
             target_cache=target.cache_bytes,
-            draft_cache=draft.cache_bytes if draft else 0,
-            buffers=target.buffer_bytes + (draft.buffer_bytes if draft else 0),
+            draft_cache=sum(draft.cache_bytes for draft in drafts),
+            buffers=target.buffer_bytes + sum(draft.buffer_bytes for draft in drafts),
             process=machine.resident(),
             peak_process=machine.peak_resident(),
             machine_total=machine.total(),
@@ -97,12 +105,12 @@ class LoadedPair:
 
     def close(self) -> None:
         """Free caches and weights."""
-        self.close_draft()
+        self.close_drafts()
         self.target.close()
         self.target.model.close()
 
-    def close_draft(self) -> None:
-        """Free those of the draft alone."""
-        if self.draft is not None:
-            self.draft.close()
-            self.draft.model.close()
+    def close_drafts(self) -> None:
+        """Free those of the drafts alone."""
+        for draft in self.drafts.values():
+            draft.close()
+            draft.model.close()

@@ -108,8 +108,8 @@ class Session:
 
     @property
     def draft_name(self) -> str | None:
-        """The draft's own name, if there is a draft."""
-        return self.pair.draft.model.name if self.pair.draft else None
+        """The draft models' own names, if there are any."""
+        return " + ".join(each.model.name for each in self.pair.drafts.values()) or None
 
     @property
     def notices(self) -> list[str]:

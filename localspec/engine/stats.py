@@ -150,6 +150,20 @@ class Round:
         return (first, (LOOKUP, self.copied, self.accepted - first[2])) if self.copied else (first,)
 
     @property
+    def proposed_by(self) -> str:
+        """The names of all that took part in the draft: ``draft+lookup``; empty for none."""
+        return "+".join(name for name, *_ in self.shares)
+
+    @property
+    def drafting_s(self) -> dict[str, float]:
+        """Seconds of the drafting by drafter; to have looked in vain counts as the model's."""
+        copying_s = self.copying_s if self.copied else 0.0
+        if not self.drafter or self.drafter == LOOKUP:
+            return {LOOKUP: self.draft_s} if self.drafted else {}
+        own = {self.drafter: self.draft_s - copying_s}
+        return own | {LOOKUP: copying_s} if self.copied else own
+
+    @property
     def recovered(self) -> int:
         """1 if the last emitted token replaces a rejected one."""
         return int(len(self.tokens) > self.accepted and self.accepted < self.drafted)
@@ -248,10 +262,8 @@ class GenerationStats:
             its = self.drafters.setdefault(name, DrafterStats())
             its.drafted += drafted
             its.accepted += accepted
-        if done.drafter in self.drafters and done.drafter != LOOKUP:
-            self.drafters[done.drafter].seconds += done.draft_s - done.copying_s
-        if LOOKUP in self.drafters:  # looking for nothing in vain is too little to be a drafter's
-            self.drafters[LOOKUP].seconds += done.copying_s
+        for name, seconds in done.drafting_s.items():
+            self.drafters[name].seconds += seconds
         self.finish_reason = done.finish
         if self.time_to_first_token_s is not None:
             self.after_first_s += done.between_s + done.total_s

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,17 +17,24 @@ from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.llama import Context, ContextOptions, Model, devices
 from localspec.engine.llama.grammar import check_grammar
+from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
+from localspec.engine.stats import DRAFT
 from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading.measuring import chosen_threads, measured, profile_store
-from localspec.loading.planning import check_files, devices_of_draft, draft_plan, load_plan
+from localspec.loading.planning import (
+    DraftsPlan,
+    check_files,
+    devices_of_draft,
+    drafts_plan,
+    load_plan,
+)
 from localspec.loading.request import LoadRequest
 from localspec.pairs import demo
-from localspec.pairs.installed import DEMO, lasting, recall_last, remember_last
+from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import MemoryPlan
-from localspec.pairs.resolver import ResolvedPair
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""
@@ -114,26 +121,26 @@ def load_session(
         progress("Padding the demo's models", None)
         notices = (*notices, demo.pad())
     plan = load_plan(options)
-    setups = plan.memory
     before = devices()
     with ExitStack() as undo:
         renderer = Renderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo, repack=not setups.from_disk)
-        target = loader.load(plan.resolved.target, setups.target, draft=False)
+        loader = _Loader(options, progress, cancel, undo, repack=not plan.memory.from_disk)
+        target = loader.load(plan.path, plan.memory.target, draft=False)
         _require_known_tokens(settings, target.model.n_vocab)
-        draft, note = _load_draft(plan.resolved, setups.draft, target, loader)
+        drafting = _load_drafts(plan.drafts, target, loader)
         pair = LoadedPair(
-            name=plan.resolved.name,
+            name=plan.name,
             reference=(
                 lasting(options.pair or DEMO),
-                None if options.draft is None else lasting(options.draft),
+                None if options.draft is None else lasting_drafts(options.draft),
             ),
             target=target,
-            draft=draft,
-            draft_note=note,
-            notices=(*notices, *plan.notices),
-            loaded=_record(loader, setups, target, draft),
+            drafts=drafting.contexts,
+            lookup=drafting.lookup,
+            draft_note=drafting.note,
+            notices=(*notices, *plan.notices, *drafting.notices),
+            loaded=_record(loader, plan.memory, target, drafting),
             devices_before=before,
         )
         session = _session(pair, settings, progress, renderer)
@@ -178,21 +185,20 @@ def load_beside(
         LocalspecError, Cancelled: as `load_session`.
     """
     target, settings = session.pair.target, chat_settings(options)
-    resolved, setup = draft_plan(options, target.n_ctx)
+    plan = drafts_plan(options, target.n_ctx)
     with ExitStack() as undo:
         renderer = Renderer(cancel)
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo)
-        draft, note = _load_draft(resolved, setup, target, loader)
-        threads = loader.threads(draft, setup, draft=True) if draft and setup else 0
+        drafting = _load_drafts(plan, target, _Loader(options, progress, cancel, undo))
         pair = replace(
             session.pair,
-            draft=draft,
-            draft_note=note,
+            drafts=drafting.contexts,
+            lookup=drafting.lookup,
+            draft_note=drafting.note,
             loaded=replace(
                 session.pair.loaded,
-                draft_threads=threads,
-                draft_n_gpu_layers=setup.gpu_layers if setup else 0,
+                draft_threads=drafting.threads,
+                draft_n_gpu_layers=drafting.gpu_layers,
             ),
         )
         beside = _session(pair, settings, progress, renderer)
@@ -204,16 +210,19 @@ def _session(
     pair: LoadedPair, settings: ChatSettings, progress: Progress, renderer: Renderer
 ) -> Session:
     """A session over loaded models, with the automatic gamma that their costs give."""
-    target, draft = pair.target, pair.draft
+    target = pair.target
     costs = measured(
         pair,
         repeatable=settings.repeatable,
         measure=settings.gamma == "auto",
         announce=lambda: progress("Measuring this machine", None),
     )
+    n_vocab = target.model.n_vocab
+    drafters = (ModelDrafter(context, n_vocab, name) for name, context in pair.drafts.items())
+    lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
     return Session(
         pair,
-        Engine(target, *([ModelDrafter(draft, target.model.n_vocab)] if draft else [])),
+        Engine(target, *drafters, lookup=lookup),
         settings,
         auto=costs.auto if costs else None,
         closing=costs.keep if costs else None,
@@ -298,19 +307,38 @@ class _Loader:
         return threads
 
 
+@dataclass(frozen=True, slots=True)
+class _Drafting:
+    """What drafts, loaded.
+
+    Attributes:
+        contexts: of draft models, by the drafters' names.
+        lookup: whether what repeats is copied.
+        note: why nothing can be drafted; empty where something can.
+        notices: what else the user should know.
+        threads, gpu_layers: of the first model; 0 without any.
+    """
+
+    contexts: Mapping[str, Context] = field(default_factory=dict)
+    lookup: bool = False
+    note: str = ""
+    notices: tuple[str, ...] = ()
+    threads: int = 0
+    gpu_layers: int = 0
+
+
 def _record(
-    loader: _Loader, setups: MemoryPlan, target: Context, draft: Context | None
+    loader: _Loader, setups: MemoryPlan, target: Context, drafting: _Drafting
 ) -> LoadRecord:
     """How the models run, with their threads."""
     options, setup = loader.options, setups.target
-    drafting = setups.draft if draft is not None else None
     return LoadRecord(
         ctx_size=setup.n_ctx,
         threads=loader.threads(target, setup, draft=False),
-        draft_threads=loader.threads(draft, drafting, draft=True) if draft and drafting else 0,
+        draft_threads=drafting.threads,
         threads_batch=options.threads_batch,
         n_gpu_layers=setup.gpu_layers,
-        draft_n_gpu_layers=drafting.gpu_layers if drafting else 0,
+        draft_n_gpu_layers=drafting.gpu_layers,
         device=options.device,
         draft_device=devices_of_draft(options),
         rpc=options.rpc,
@@ -323,20 +351,31 @@ def _record(
     )
 
 
-def _load_draft(
-    resolved: ResolvedPair, setup: Setup | None, target: Context, loader: _Loader
-) -> tuple[Context | None, str]:
-    """The draft's context, or why there is none."""
-    if resolved.draft is None or setup is None:
-        return None, f"there is no draft: {resolved.draft_reason}"
+def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Drafting:
+    """Load what drafts; a draft model that cannot take back its tokens is left out."""
     if not target.can_truncate:
-        return None, _cannot_go_back(target.model)
-    draft = loader.load(resolved.draft, setup, draft=True)
-    if draft.can_truncate:
-        return draft, ""
-    draft.close()
-    draft.model.close()
-    return None, _cannot_go_back(draft.model)
+        return _Drafting(note=_cannot_go_back(target.model))
+    found: dict[str, Context] = {}
+    refused, used, threads = [], [], []
+    for path, setup in plan.models:
+        draft = loader.load(path, setup, draft=True)
+        if not draft.can_truncate:
+            draft.close()
+            draft.model.close()
+            refused.append(_cannot_go_back(draft.model))
+            continue
+        found[DRAFT if not found else f"{DRAFT} {len(found) + 1}"] = draft
+        used.append(setup)
+        threads.append(loader.threads(draft, setup, draft=True))
+    if not found and not plan.lookup:
+        return _Drafting(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
+    return _Drafting(
+        found,
+        plan.lookup,
+        notices=tuple(refused),
+        threads=next(iter(threads), 0),
+        gpu_layers=next((setup.gpu_layers for setup in used), 0),
+    )
 
 
 def _cannot_go_back(model: Model) -> str:

@@ -19,7 +19,6 @@ from localspec.engine.length.profile import (
     step,
 )
 from localspec.engine.llama import Context, default_threads, devices
-from localspec.engine.stats import DRAFT
 from localspec.pairs import folders
 
 ANY_THREADS = 0
@@ -45,13 +44,13 @@ class Measured:
 
     Attributes:
         store: where the profiles are kept.
-        target, draft: what was measured.
+        target, drafts: what was measured; of the draft models by their names.
         auto: the policy.
     """
 
     store: ProfileStore
     target: Profile
-    draft: Profile
+    drafts: Mapping[str, Profile]
     auto: AutoGamma
 
     def keep(self) -> None:
@@ -59,7 +58,8 @@ class Measured:
         costs = self.auto.costs
         if not self.auto.learnt:
             return
-        for known, model in ((self.target, costs.target), (self.draft, costs.drafts[DRAFT])):
+        drafts = ((known, costs.drafts[name]) for name, known in self.drafts.items())
+        for known, model in ((self.target, costs.target), *drafts):
             now = self.store.load(known.identity)
             # It may have been too noisy to keep, or measured anew by another process.
             if now is not None and now.measured == known.measured:
@@ -98,33 +98,42 @@ def measured(
         announce: called before measuring.
 
     Returns:
-        None where there is no draft, or nothing is stored and nothing may be measured.
+        None where nothing drafts, or nothing is stored and nothing may be measured.
 
     Raises:
         Cancelled: while measuring.
     """
-    if pair.draft is None:
+    if not (pair.drafts or pair.lookup):
         return None
     store = profile_store()
-    target_known = identity_of(pair.target, pair.loaded, draft=False)
-    draft_known = identity_of(pair.draft, pair.loaded, draft=True)
-    target, draft = store.load(target_known), store.load(draft_known)
-    if target is None or draft is None:
-        if not measure:
-            return None
+    known = {
+        context: identity_of(context, pair.loaded, draft=context is not pair.target)
+        for context in (pair.target, *pair.drafts.values())
+    }
+    found = {context: store.load(its) for context, its in known.items()}
+    missing = [context for context, its in found.items() if its is None]
+    if missing and not measure:
+        return None
+    if missing:
         announce()
-        before = None if draft else step(pair.draft)  # some seconds before the rest of it
-        target = target or _measured(pair.target, target_known, store, anyhow=repeatable)
-        draft = draft or _measured(pair.draft, draft_known, store, anyhow=repeatable)
-        if before is not None and disturbed(draft, before):
-            draft = _measured(pair.draft, draft_known, store, anyhow=repeatable)
-    both = (target, draft)
-    if not all(each.measured and all(each.measured.values()) for each in both):
+    # Of drafts one step is timed some seconds before the rest of it.
+    before = {context: step(context) for context in missing if context is not pair.target}
+    for context in missing:
+        found[context] = _measured(context, known[context], store, anyhow=repeatable)
+    profiles = {context: its for context, its in found.items() if its is not None}
+    for context, once in before.items():
+        if once is not None and disturbed(profiles[context], once):
+            profiles[context] = _measured(context, known[context], store, anyhow=repeatable)
+    if not all(each.measured and all(each.measured.values()) for each in profiles.values()):
         return None  # a context too small to measure in
-    target_costs = _costs(pair.target, target, pair.loaded.n_gpu_layers)
-    draft_costs = _costs(pair.draft, draft, pair.loaded.draft_n_gpu_layers)
-    auto = AutoGamma(Costs(target_costs, {DRAFT: draft_costs}, pair.target.takes_back))
-    return Measured(store, target, draft, auto)
+    target = _costs(pair.target, profiles[pair.target], pair.loaded.n_gpu_layers)
+    drafts = {
+        name: _costs(context, profiles[context], pair.loaded.draft_n_gpu_layers)
+        for name, context in pair.drafts.items()
+    }
+    auto = AutoGamma(Costs(target, drafts, pair.target.takes_back))
+    of_drafts = {name: profiles[context] for name, context in pair.drafts.items()}
+    return Measured(store, profiles[pair.target], of_drafts, auto)
 
 
 def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:

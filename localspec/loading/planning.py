@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec import formats, machine
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
 from localspec.engine.stats import DeviceMemory
-from localspec.errors import UsageError
+from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
@@ -16,7 +17,7 @@ from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.free import Device, Free, read_speed
 from localspec.pairs.memory.need import ModelFacts, Setup, facts
-from localspec.pairs.memory.placement import DEFAULT_CTX, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.placement import DEFAULT_CTX, MemoryPlan, Wishes, plan, usual_context
 from localspec.pairs.resolver import ResolvedPair
 
 LEAST_CTX = 16
@@ -26,11 +27,36 @@ SNAPSHOTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """What is going to be loaded, from the headers alone."""
+class DraftsPlan:
+    """What is going to draft.
 
-    resolved: ResolvedPair
+    Attributes:
+        models: the files of draft models, and how each is run.
+        lookup: whether what repeats is copied.
+        why_no_model: where `models` are none.
+    """
+
+    models: tuple[tuple[Path, Setup], ...]
+    lookup: bool
+    why_no_model: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What is going to be loaded, from the headers alone.
+
+    Attributes:
+        name: how to show the pair.
+        path: the target's first file.
+        memory: how the target and the first draft are run.
+        drafts: what drafts.
+        notices: what the user should know.
+    """
+
+    name: str
+    path: Path
     memory: MemoryPlan
+    drafts: DraftsPlan
     notices: tuple[str, ...]
 
 
@@ -40,41 +66,74 @@ def load_plan(options: LoadRequest) -> LoadPlan:
     Raises:
         LocalspecError: as `load_session`.
     """
-    resolved, target, draft = _find(options)
+    found = _find(options)
     add_servers(options.rpc)
-    models = [facts_of(target), *([facts_of(draft)] if draft else [])]
-    wishes = _wishes(options, models[0])
+    target = facts_of(found.target)
+    wishes = _wishes(options, target)
+    if not (found.drafts or options.drafters.lookup):
+        wishes = replace(wishes, snapshots=0)
+    free = free_memory(options.device, devices_of_draft(options), _threads(options))
+    more, free = _placed_alone(
+        found.drafts[1:], free, wishes, wishes.n_ctx or usual_context(target)
+    )
     memory = plan(
-        models[0],
-        models[1] if draft else None,
-        free_memory(options.device, devices_of_draft(options), _threads(options)),
+        target,
+        facts_of(found.drafts[0]) if found.drafts else None,
+        free,
         wishes,
-        lambda: read_speed(target.paths[0]),
+        lambda: read_speed(found.target.paths[0]),
     )
     n_ctx = memory.target.n_ctx
+    setups = [*([memory.draft] if memory.draft else []), *(replace(it, n_ctx=n_ctx) for it in more)]
     notices = [
-        *_beyond_training(n_ctx, target),
-        *(_beyond_training(n_ctx, draft) if draft else []),
+        *(line for model in found.models for line in _beyond_training(n_ctx, model)),
         *(f"to fit the memory: {line}" for line in memory.gave_up),
         *memory.advice,
         *(_unlocked(memory) if options.mlock else []),
     ]
-    return LoadPlan(resolved, memory, tuple(notices))
+    name, path = found.resolved.name, found.resolved.target
+    return LoadPlan(name, path, memory, _drafts_plan(options, found, setups), tuple(notices))
 
 
-def draft_plan(options: LoadRequest, n_ctx: int) -> tuple[ResolvedPair, Setup | None]:
-    """The draft's setup beside a target that is loaded with a context of `n_ctx`.
+def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftsPlan:
+    """What drafts beside a target that is loaded with a context of `n_ctx`.
 
     Raises:
         LocalspecError: as `load_session`.
     """
-    resolved, target, draft = _find(options)
-    if draft is None:
-        return resolved, None
-    wishes = replace(_wishes(options, facts_of(target)), n_ctx=n_ctx)
-    alone = replace(wishes, gpu_layers=wishes.draft_gpu_layers, snapshots=0)
+    found = _find(options)
     free = free_memory(devices_of_draft(options), threads=_threads(options))
-    return resolved, plan(facts_of(draft), None, free, alone).target
+    wishes = _wishes(options, facts_of(found.target))
+    setups, _ = _placed_alone(found.drafts, free, wishes, n_ctx)
+    return _drafts_plan(options, found, setups)
+
+
+def _drafts_plan(options: LoadRequest, found: _Found, setups: Sequence[Setup]) -> DraftsPlan:
+    paths = (draft.paths[0] for draft in found.drafts)
+    models = tuple(zip(paths, setups, strict=True))
+    return DraftsPlan(models, options.drafters.lookup, found.resolved.draft_reason)
+
+
+def _placed_alone(
+    drafts: Sequence[ModelFiles], free: Free, wishes: Wishes, n_ctx: int
+) -> tuple[list[Setup], Free]:
+    """How draft models run for which a plan of two has no place, and what they leave free.
+
+    Raises:
+        OutOfMemory: one finds no room.
+    """
+    alone = replace(wishes, n_ctx=n_ctx, gpu_layers=wishes.draft_gpu_layers, snapshots=0)
+    setups = []
+    for draft in drafts:
+        theirs = tuple(replace(each, target=each.draft) for each in free.devices)
+        try:
+            placed = plan(facts_of(draft), None, replace(free, devices=theirs), alone)
+        except OutOfMemory as error:
+            name = draft.paths[0].name
+            raise OutOfMemory(f"the draft {name}: {error.message}", "Name fewer drafts.") from None
+        free = replace(free.less(placed.device, draft=True), ram=free.ram - placed.host)
+        setups.append(placed.target)
+    return setups, free
 
 
 def check_files(options: LoadRequest) -> None:
@@ -83,17 +142,39 @@ def check_files(options: LoadRequest) -> None:
     Raises:
         LocalspecError: as `load_session`.
     """
-    _wishes(options, facts_of(_find(options)[1]))
+    _wishes(options, facts_of(_find(options).target))
 
 
-def _find(options: LoadRequest) -> tuple[ResolvedPair, ModelFiles, ModelFiles | None]:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The files of a request, their headers read and checked."""
+
+    resolved: ResolvedPair
+    target: ModelFiles
+    drafts: tuple[ModelFiles, ...]
+
+    @property
+    def models(self) -> tuple[ModelFiles, ...]:
+        """All of them."""
+        return (self.target, *self.drafts)
+
+
+def _find(options: LoadRequest) -> _Found:
     """Find the files, and check by their headers that they can chat and belong together."""
-    resolved = resolver.resolve(options.pair, options.draft)
+    asked = options.drafters
+    first = None if asked.own else next(iter(asked.named), resolver.NO_DRAFT)
+    resolved = resolver.resolve(options.pair, first)
+    found = [resolved.draft] if resolved.draft else []
+    for name in asked.named if asked.own else asked.named[1:]:
+        found += filter(None, [resolver.resolve(options.pair, name).draft])
+    twice = next((path for i, path in enumerate(found) if path in found[:i]), None)
+    if twice is not None:
+        raise UsageError(f"--draft names {twice.name} twice", "Name each drafter once.")
     target = _read(resolved.target)
-    draft = _read(resolved.draft) if resolved.draft else None
-    if draft is not None:
+    drafts = tuple(_read(path) for path in found)
+    for draft in drafts:
         vocabulary.check(target.header, draft.header)
-    return resolved, target, draft
+    return _Found(resolved, target, drafts)
 
 
 def _read(path: Path) -> ModelFiles:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Final, Literal, TypedDict
+
+from localspec.engine.stats import LOOKUP
+from localspec.errors import UsageError
+
+AUTO: Final = "auto"
+NONE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +19,9 @@ class LoadRequest:
 
     Attributes:
         pair: a pair's name, a file or a reference; None for the demo pair.
-        draft: a file, a reference or ``none``; None leaves the choice to the pair.
+        draft: what drafts, with commas: files, references, pairs' names, and the words ``auto``
+            (all that is there: the pair's own draft and lookup), ``lookup`` and ``none``; None is
+            ``auto``.
         ctx_size: tokens; 0 for all that the target was trained for, None to choose.
         threads: CPU threads, None to choose.
         threads_batch: the same for batches, None for as many as `threads`.
@@ -75,6 +83,46 @@ class LoadRequest:
     json_schema: str | None = None
     accept: str | None = None
     lossy: float | None = None
+
+    @property
+    def drafters(self) -> Drafters:
+        """What `draft` means. Raises UsageError: nothing that can be meant."""
+        return _drafters(AUTO if self.draft is None else self.draft)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafters:
+    """What may draft.
+
+    Attributes:
+        own: whether the pair's own draft, or one known for its target.
+        lookup: whether what repeats is copied.
+        named: files, references and pairs' names of draft models.
+    """
+
+    own: bool = False
+    lookup: bool = False
+    named: tuple[str, ...] = ()
+
+
+def _drafters(text: str) -> Drafters:
+    words = [word.strip() for word in text.split(",")]
+    known = [word.lower() for word in words]
+    for word, lower in zip(words, known, strict=True):
+        if not word or known.count(lower) > 1 or (lower == NONE and len(words) > 1):
+            why = "an empty name in it" if not word else f"{word} beside others"
+            raise UsageError(
+                f"--draft {text or repr(text)} has {why}", "Name each drafter once, or none at all."
+            )
+    return Drafters(
+        own=AUTO in known,
+        lookup=not {AUTO, LOOKUP}.isdisjoint(known),
+        named=tuple(
+            word
+            for word, lower in zip(words, known, strict=True)
+            if lower not in (AUTO, LOOKUP, NONE)
+        ),
+    )
 
 
 class LoadOptions(TypedDict, total=False):

@@ -239,8 +239,8 @@ def recall_last() -> LastUsed | None:
 
 
 def remember_last(pair: str, draft: str | None = None) -> None:
-    """Keep what was used now; a folder that cannot be written costs nothing but the memory."""
-    used = LastUsed(lasting(pair), None if draft is None else lasting(draft))
+    """Keep what was used now, a folder that cannot be written costs nothing but the memory."""
+    used = LastUsed(lasting(pair), None if draft is None else lasting_drafts(draft))
     with contextlib.suppress(OSError):
         private.make_folder(_last_path().parent)
         private.write_whole(_last_path(), json.dumps(asdict(used), indent=2) + "\n")
@@ -256,6 +256,11 @@ def forget_last(pair: str) -> None:
 
 def _last_path() -> Path:
     return folders.data_folder() / "last-pair.json"
+
+
+def lasting_drafts(text: str) -> str:
+    """The same of several names with commas between them."""
+    return ",".join(lasting(word) for word in text.split(","))
 
 
 def lasting(text: str) -> str:

@@ -39,7 +39,7 @@ class Wishes:
         cache_k, cache_v: cache types.
         gpu_layers, draft_gpu_layers: layers on an accelerator, -1 for all.
         flash: whether flash attention is on. A quantised cache needs it.
-        snapshots: of a recurrent target's state.
+        snapshots: of a recurrent target's state; none where nothing drafts.
         mapped: whether weights may be left on disk: mapped, and not locked in memory.
     """
 
@@ -227,7 +227,7 @@ class _Planner:
             draft_setup = _on_device(self.draft, setup, left, wishes.draft_gpu_layers, draft=True)
             draft_need = need(self.draft, draft_setup)
             left = left.less(draft_need.device, draft=True)
-            setup = replace(setup, snapshots=wishes.snapshots)
+        setup = replace(setup, snapshots=wishes.snapshots)
         setup = _on_device(self.target, setup, left, wishes.gpu_layers, draft=False)
         taken = need(self.target, setup)
         left = left.less(taken.device, draft=False)
