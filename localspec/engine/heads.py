@@ -24,12 +24,13 @@ class HeadDrafter:
 
     Attributes:
         head: its context.
-        name: what it is called in rounds, costs and figures: the head's kind.
+        name: what it is called in rounds, costs and figures.
     """
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: Head, name: str = "") -> None:
+        """Draft with `head`, called by its kind where no name is given."""
         self.head = head
-        self.name = head.kind
+        self.name = name or head.kind
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
         self._waiting: NDArray[np.float32] = np.empty((0, head.width), np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
@@ -72,6 +73,7 @@ class Context:
         cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
         after_decode: called after every decode, while llama.cpp's buffers hold its results: prompts
             batch by batch, rounds, what is read again after going back; None for nobody.
+        readers: how many draft heads read which layer's states.
     """
 
     def __init__(self, model: Model, options: ContextOptions, cancel: Cancel | None = None) -> None:
@@ -87,6 +89,7 @@ class Context:
         self.n_batch = min(options.n_batch, options.n_ctx)
         self.tokens: list[int] = []
         self.after_decode: AfterDecode | None = None
+        self.readers: Counter[int] = Counter()
         self._watched: Cancel | None = None
         section = start_backend().section()
         self._handle = lib.llama_init_from_model(model.handle, self._params(options))

@@ -31,7 +31,8 @@ from localspec.limits import HEAD_BATCH
 
 _OUTPUTS: Final = 8  # up to so many rows it is quicker to take logits of all than to decode twice
 _ENCODE, _DECODE = 0, 1  # enum llama_process_type
-_ABORTED = 2
+_ABORTED: Final = 2
+_LAST: Final = -1  # stands for the state after the last layer
 
 Rows = NDArray[np.float32]
 
@@ -140,10 +141,15 @@ class Head(Context):
 
     def _listen(self, *, wanted: bool) -> None:
         """Let the target keep the states that this head reads, or not any more."""
-        if self.kind == MTP:
-            self._call.set_states(self.target.handle, wanted, False)
-        for tap in self._taps:
-            self._call.set_layer(self.target.handle, tap, wanted)
+        readers = self.target.readers
+        for tap in self._taps or (_LAST,):
+            readers[tap] += 1 if wanted else -1
+            if readers[tap] != int(wanted):
+                continue  # another head reads it, too
+            if tap == _LAST:
+                self._call.set_states(self.target.handle, wanted, False)
+            else:
+                self._call.set_layer(self.target.handle, tap, wanted)
 
     @property
     def end(self) -> int:

@@ -51,9 +51,9 @@ def is_head(header: GgufHeader) -> bool:
     return header.architecture == EAGLE3
 
 
-def has_mtp(header: GgufHeader) -> bool:
-    """Whether a target says that it has layers which predict more tokens."""
-    return header.setting("nextn_predict_layers") > 0
+def has_usable_mtp(target: GgufHeader) -> bool:
+    """Whether a target has a layer that predicts more tokens, and llama.cpp drafts with it."""
+    return next(_mtp_problems(target), None) is None
 
 
 def require_mtp(target: GgufHeader, label: str) -> None:
