@@ -39,7 +39,8 @@ PURE = (
     *("engine/noise", "engine/proposer", "engine/verify", "engine/acceptance", "engine/trace"),
     "engine/schema",
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
-    *("engine/length/calibration", "engine/length/neighbours"),
+    *("engine/length/calibration", "engine/length/neighbours", "engine/length/copying"),
+    "engine/lookup",
 )
 
 # Packages that only some rooms may import.

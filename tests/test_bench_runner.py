@@ -201,7 +201,7 @@ def test_without_a_draft_plain_decoding_is_measured() -> None:
 
 def test_several_drafts_share_a_target(session: Session, demo_draft: Path) -> None:
     beside = load_beside(
-        session, replace(OPTIONS, draft=str(demo_draft)), progress=ignore, cancel=Cancel()
+        session, replace(OPTIONS, draft=f"{demo_draft},lookup"), progress=ignore, cancel=Cancel()
     )
     try:
         report = bench(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.engine.length.cost import Costs, Curve, Growth, ModelCosts, plausible
+from localspec.engine.length.cost import Costs, Curve, ModelCosts, plausible
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.profile import Profile, ProfileStore, measure, measure_by_context
@@ -138,15 +138,18 @@ def test_where_one_context_was_measured_an_estimate_stands_in() -> None:
 
 
 def test_growth_is_jagged_only_where_it_was_measured_so_and_never_negative() -> None:
+    def grown(deep: dict[int, float], n: int) -> float:
+        costs = ModelCosts({0: JAGGED, 1000: deep})
+        return (costs.expected(n, 1000) - costs.expected(n, 0)) / 1000
+
     deep = {n: JAGGED[n] + 1000 * added for n, added in ((1, 1e-3), (4, 4e-3), (16, 6e-3))}
-    growth = Growth({0: JAGGED, 1000: deep})
-    assert growth.seconds(2) == pytest.approx(2e-3)
-    assert growth.seconds(10) == pytest.approx(5e-3)
-    assert growth.seconds(22) == pytest.approx(7e-3)  # as between the last two
-    off = Growth({0: JAGGED, 1000: {**deep, 16: 2 * deep[16]}})  # a timing that is off
-    assert [off.seconds(n) for n in (1, 4)] == pytest.approx([1e-3, 4e-3])  # stays where it is
-    faster = Growth({0: JAGGED, 1000: {n: 0.9 * seconds for n, seconds in JAGGED.items()}})
-    assert [faster.seconds(n) for n in (1, 4, 40)] == [0.0, 0.0, 0.0]  # the machine was
+    assert grown(deep, 2) == pytest.approx(2e-3)
+    assert grown(deep, 10) == pytest.approx(5e-3)
+    assert grown(deep, 22) == pytest.approx(7e-3)  # as over half the curve
+    off = {**deep, 16: 2 * deep[16]}  # a timing that is off
+    assert [grown(off, n) for n in (1, 4)] == pytest.approx([1e-3, 4e-3])  # stays where it is
+    faster = {n: 0.9 * seconds for n, seconds in JAGGED.items()}
+    assert [grown(faster, n) for n in (1, 4, 40)] == [0.0, 0.0, 0.0]  # the machine was
 
 
 def test_less_context_never_costs_nothing() -> None:
@@ -154,11 +157,16 @@ def test_less_context_never_costs_nothing() -> None:
     assert 0 < costs.at(0).seconds(1) < 3.0
 
 
-def test_drafting_costs_its_catching_up_and_its_steps() -> None:
+def test_a_round_costs_its_catching_up_its_steps_and_its_pass() -> None:
     costs = Costs({0: JAGGED}, {DRAFT: {0: {1: 0.1, 16: 0.4}}})
-    assert costs.drafting(DRAFT, 0, 1, 3) == pytest.approx(0.3)
-    assert costs.drafting(DRAFT, 0, 16, 3) == pytest.approx(0.6)
-    assert costs.drafting(DRAFT, 0, 16, 0) == 0
+
+    def rounds(lag: int, passes: int, drafted: int) -> float:
+        done = replace(round_of(drafted, 0, passes=passes), draft_prefill=lag)
+        return costs.plain_rounds(done)
+
+    assert rounds(1, 3, 3) == pytest.approx(0.3 + JAGGED[4])
+    assert rounds(16, 3, 2) == pytest.approx(0.6 + JAGGED[3])
+    assert rounds(16, 0, 0) == 1
 
 
 # ---------------------------------------------------------------- neighbours
@@ -236,16 +244,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert max(widths) < 1.25
 
 
-def test_going_back_is_learnt_beside_plain_rounds() -> None:
-    costs = Costs({0: {1: 1.0, 4: 2.0}}, {}, takes_back=0)
-    neighbours = Neighbours(costs)
-    back = replace(timed(4, 3 * 4.5), rollback_s=3 * 2.5)
-    for _ in range(20):
-        feed(neighbours, [timed(1, 3.0), *[back] * 5])
-    rejected = costs.going_back(0, drafted=3, accepted=1)
-    assert rejected / costs.target.at(0).seconds(1) == pytest.approx(2.5, rel=0.1)
-
-
 # ---------------------------------------------------------------- measuring
 
 
@@ -301,16 +299,14 @@ def test_what_drafts_copies_a_state_first_and_that_is_timed() -> None:
     assert copies == [2, 4]
 
 
-def test_going_back_is_learnt() -> None:
-    costs = Costs({0: {1: 1.0, 4: 2.0}}, {}, takes_back=0)
-    assert costs.going_back(0, drafted=5, accepted=3) == pytest.approx(2.0)
-    assert costs.going_back(0, drafted=3, accepted=3) == 0
-    for _ in range(60):
-        costs.observe_going_back(0, 3, 5.0)
-    assert costs.going_back(0, drafted=5, accepted=0) == pytest.approx(2.5, rel=0.02)
-    plain = Costs({0: {1: 1.0}}, {})
-    plain.observe_going_back(0, 3, 5.0)
-    assert plain.going_back(0, drafted=5, accepted=0) == 0
+def test_what_a_rejection_leaves_is_read_again_where_nothing_can_be_taken_back() -> None:
+    def rounds(takes_back: int | None, accepted: int) -> float:
+        costs = Costs({0: {1: 1.0, 4: 2.0}}, {}, takes_back)
+        return costs.plain_rounds(round_of(3, accepted, passes=0))
+
+    assert rounds(0, 1) == pytest.approx(2.0 + 4 / 3)
+    assert rounds(0, 3) == pytest.approx(2.0)  # nothing was rejected
+    assert rounds(8, 1) == rounds(None, 1) == pytest.approx(2.0)
 
 
 def test_a_slow_machine_measures_fewer_points_but_more_than_one() -> None:

@@ -406,7 +406,7 @@ def test_the_rule_counts_what_a_rejection_costs() -> None:
 def test_snapshots_bound_the_draft() -> None:
     costs = Costs({0: FLAT}, {DRAFT: {0: {1: 0.01}}}, takes_back=8)
     assert AutoGamma(costs).plan(Situation(room=60)).limit == 8
-    assert costs.going_back(0, drafted=8, accepted=2) == 0
+    assert costs.rereads == 0
 
 
 @pytest.mark.parametrize("copy_s", [0.0, 0.3, 1.0, 3.0])

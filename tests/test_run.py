@@ -553,3 +553,37 @@ def test_a_full_disk_is_a_message() -> None:
 def test_a_narrow_encoding_gets_replacements() -> None:
     running = process("-p", STORY, "-n", "4", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert finished(running).code == 0
+
+
+# ---------------------------------------------------------------- who drafts
+
+
+REPEATED = "one two three four five six seven eight nine ten " * 3
+
+
+def test_every_round_says_who_drafted(run: Run) -> None:
+    documents = {
+        draft: run("demo", "-p", REPEATED, "--json", "--temp", "0", "-n", "40", *options).document
+        for draft, *options in (
+            ("lookup", "--draft", "lookup", "--gamma", "6"),
+            ("auto",),
+            ("none", "--draft", "none"),
+        )
+    }
+    assert len({document["text"] for document in documents.values()}) == 1
+    assert documents["none"]["drafters"] == {}
+    assert "none was wanted" in documents["none"]["settings"]["draft_note"]
+    assert set(documents["lookup"]["drafters"]) == {"lookup"}
+    assert documents["lookup"]["settings"]["draft_note"] == ""
+    for document in documents.values():
+        for field in ("drafted", "accepted"):
+            by_drafter = sum(its[field] for its in document["drafters"].values())
+            assert by_drafter == document[f"{field}_tokens"]
+        for done in document["rounds"]:
+            assert done["drafter"] in ("", "draft", "lookup", "draft+lookup")
+            assert bool(done["drafted"]) <= bool(done["drafter"])
+
+
+def test_a_wrong_list_of_drafters_is_refused(run: Run) -> None:
+    fails(run("demo", "-p", "hi", "--draft", "none,lookup"), "--draft", "none", code=2)
+    fails(run("demo", "-p", "hi", "--draft", "auto,demo"), "twice", code=2)

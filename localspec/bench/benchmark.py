@@ -11,7 +11,7 @@ from typing import Any
 
 from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
-from localspec.bench.request import BenchRequest
+from localspec.bench.request import BenchRequest, drafters_of
 from localspec.bench.result import OFF, Agreement, ArmReport, Report, Run, SweepPoint
 from localspec.bench.runner import Arm, BenchOutcome, Runner, Step
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
@@ -64,7 +64,7 @@ def bench_pair(
         stack.enter_context(closing(first))
         sessions = [first]
         for name in request.drafts[1:]:
-            another = replace(options, draft=name)
+            another = replace(options, draft=drafters_of(name))
             beside = load_beside(first, another, progress=progress, cancel=cancel)
             stack.callback(beside.pair.close_drafts)  # the target belongs to the first session
             sessions.append(beside)
@@ -116,10 +116,10 @@ def bench(
 
 def arms_of(sessions: Sequence[Session], request: BenchRequest) -> list[Arm]:
     """Plain decoding, every draft, and the sweep with the first draft."""
-    able = [session for session in sessions if session.draft_name and not session.speculation_note]
+    able = [session for session in sessions if not session.speculation_note]
     arms = [Arm(name=OFF, session=sessions[0], gamma=0)]
     if request.gamma != 0:
-        names = _names([one_line(session.draft_name or "", 40) for session in able])
+        names = _names([one_line("+".join(session.drafters), 40) for session in able])
         arms += [
             Arm(name=name if len(able) > 1 else ON, session=session, gamma=request.gamma)
             for name, session in zip(names, able, strict=True)
@@ -226,7 +226,7 @@ def _model(context: Context) -> dict[str, Any]:
 
 def _arm(arm: Arm, runs: Sequence[Run]) -> ArmReport:
     kinds, overall = rows(runs, arm.name)
-    draft = arm.session.draft_name if arm.gamma != 0 else None
+    draft = "+".join(arm.session.drafters) if arm.gamma != 0 else None
     return ArmReport(
         name=arm.name,
         draft=one_line(draft, 80) if draft else None,

@@ -78,6 +78,11 @@ class PromptSet:
         return PromptSet(self.name, chosen, self.ignore_end)
 
 
+def drafters_of(name: str) -> str:
+    """What ``--draft`` calls one of ``--drafts``: several drafters at once are joined by a +."""
+    return name if Path(name).is_file() else name.replace("+", ",")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
     """What is wanted.
@@ -89,7 +94,8 @@ class BenchRequest:
         temperature: 0 for greedy.
         seed: of the first repeat.
         gamma: of the settings that draft.
-        drafts: several drafts for the target; empty for the pair's.
+        drafts: several drafts for the target, each as `drafters_of` reads it; empty for the
+            pair's.
         sweep: draft lengths that are run besides.
         deadline: by the clock `perf_counter`, which all processes share; None for none.
     """

@@ -23,7 +23,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama.grammar import LlamaGrammar
-from localspec.engine.stats import FinishReason, MemoryUse, Prefill, Round
+from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse, Prefill, Round
 from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
 
@@ -110,6 +110,12 @@ class Session:
     def draft_name(self) -> str | None:
         """The draft models' own names, if there are any."""
         return " + ".join(each.model.name for each in self.pair.drafts.values()) or None
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """What drafts: the draft models' own names, and lookup."""
+        models = tuple(each.model.name for each in self.pair.drafts.values())
+        return (*models, LOOKUP) if self.pair.lookup else models
 
     @property
     def notices(self) -> list[str]:

@@ -12,15 +12,12 @@ from localspec import formats
 from localspec.chat.events import Noticed, RoundText
 from localspec.chat.figures import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import warn, write, write_said
-from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.engine.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import Answered
 from localspec.process.messages import Event, Turn
 
 if TYPE_CHECKING:
     from localspec.process.client import Worker
-
-
-_ROUND = ("gamma", "drafter", "drafted", "accepted", "emitted", "draft_s", "verify_s")
 
 
 def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
@@ -83,7 +80,7 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
         "acceptance_rate": stats.acceptance_rate,
         "mean_tokens_per_round": stats.mean_tokens_per_round,
         "speedup": asdict(speedup) if speedup else None,
-        "rounds": [{name: getattr(done, name) for name in _ROUND} for done in stats.rounds],
+        "rounds": [_round(done) for done in stats.rounds],
         "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
         "prefill": {
             "target": {"cached": stats.prefill_cached, "decoded": stats.prefill_decoded},
@@ -103,7 +100,7 @@ def _summary(found: Answered, memory: int) -> str:
         ("generated", _generated_line(stats)),
         ("time to first token", formats.seconds(stats.time_to_first_token_s)),
         ("draft length", _gamma_line(found)),
-        ("drafted", f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"),
+        ("drafted", _drafted_line(stats)),
         ("acceptance rate", formats.percent(stats.acceptance_rate, 1)),
         ("tokens per round", formats.number(stats.mean_tokens_per_round, 2)),
         ("speed-up", _speedup_line(found)),
@@ -115,6 +112,21 @@ def _summary(found: Answered, memory: int) -> str:
 
 def _prompt_line(stats: GenerationStats) -> str:
     return f"{stats.prompt_tokens} tokens, {stats.prefill_cached} cached, {stats.prefill_s:.2f} s"
+
+
+def _round(done: Round) -> dict[str, Any]:
+    """A round for programs; a draft by two is theirs with a + between the names."""
+    names = ("drafted", "accepted", "emitted", "draft_s", "verify_s")
+    figures = {name: getattr(done, name) for name in names}
+    return {"gamma": done.gamma, "drafter": done.proposed_by, **figures}
+
+
+def _drafted_line(stats: GenerationStats) -> str:
+    line = f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"
+    if len(stats.drafters) < 2:
+        return line
+    each = (f"{name} {its.accepted} of {its.drafted}" for name, its in stats.drafters.items())
+    return f"{line} ({', '.join(each)})"
 
 
 def _generated_line(stats: GenerationStats) -> str:

@@ -121,7 +121,7 @@ def command(
     how = _request(pair, given, started)
     request = LoadRequest(
         pair=pair,
-        draft=how.drafts[0] if how.drafts else given["draft"],
+        draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
         gamma=how.gamma,
         temp=how.temperature,
         **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers")},

@@ -54,8 +54,9 @@ PAIR: tuple[Option, ...] = (
     option(
         "--draft",
         types.plain_text,
-        "Draft model: a file, a reference, or 'none' for none.",
-        "MODEL",
+        "What drafts: files, references, 'lookup' (copies what repeats), 'auto' (all there is),"
+        " 'none'.  [default: auto]",
+        "A,B",
     ),
 )
 

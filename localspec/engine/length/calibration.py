@@ -20,13 +20,14 @@ _PRIOR = tuple(0.1 + 0.85 * centre for centre in _CENTRES)
 # An observation counts half after 350 more: texts differ in how well a draft judges itself.
 _KEEP = 0.998
 
+# One counts half after 23 more where it tells how sure the draft is lately: with _KEEP a text that
+# changes kind every 40 tokens got 0.75 of the oracle's speed in the simulator, instead of 0.90.
+_KEEP_RECENT = 0.97
+_LEVELS = 4  # of acceptance, at which a position not looked at yet may turn out
+
 # The recent mean forgets faster: it is what tells code from prose.
 _MEAN_RATE = 0.06
 _MEAN_START = 0.7
-
-# How sure the draft was lately, for what to expect of a position not looked at yet.
-_RECENT = 0.97
-_LEVELS = 4
 
 # The map is worked out anew after so many observations, at first after every round. The mean,
 # which is what changes fast, follows every one of them.
@@ -59,7 +60,6 @@ class Calibration:
         self._sum = [0.0] * len(_CENTRES)
         self._earned = self._promised = 0.0
         self._recent = [1.0 / len(_CENTRES)] * len(_CENTRES)
-        self._fresh = 1 / _RECENT - 1
         self._pending = 0
         self._map = list(_PRIOR)
         self.levels = self._grouped()
@@ -88,20 +88,20 @@ class Calibration:
             self._sum[at] += chance
             self._earned += chance
             self._promised += _PRIOR[at]
-            self._recent[at] += self._fresh
-            self._fresh /= _RECENT  # in place of making all the others smaller
+            self._recent[at] += 1 - _KEEP_RECENT
             # The first few count more, so that a prior which is wrong does not linger.
             self.seen += 1
             self.mean += max(_MEAN_RATE, 1 / (self.seen + 2)) * (chance - self.mean)
         self._pending += len(chances)
         if self.seen < _YOUNG or self._pending >= _BATCH:
-            self._fade(_KEEP**self._pending)
+            self._fade(_KEEP**self._pending, _KEEP_RECENT**self._pending)
             self._pending = 0
             self._map = self._monotone()
             self.levels = self._grouped()
 
-    def _fade(self, keep: float) -> None:
+    def _fade(self, keep: float, recent: float) -> None:
         """Let what was seen so far count less."""
+        self._recent = [recent * w for w in self._recent]
         self._weight = [keep * w for w in self._weight]
         self._sum = [keep * s for s in self._sum]
         self._earned *= keep
@@ -110,10 +110,6 @@ class Calibration:
     def _grouped(self) -> list[tuple[float, float]]:
         """The recent confidences as acceptances in groups, by how far these are off their mean."""
         whole = sum(self._recent)
-        if whole > 1e6:
-            self._recent = [weight / whole for weight in self._recent]
-            self._fresh /= whole
-            whole = 1.0
         groups: list[tuple[float, float]] = []
         share = total = 0.0
         for weight, acceptance in zip(self._recent, self._map, strict=True):

@@ -8,13 +8,13 @@ ratios mean something later. Nothing here assumes that T grows with n: on real k
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, combinations
+from collections.abc import Iterator, Mapping
+from itertools import combinations
 from statistics import median, median_low
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.engine.stats import Round
 from localspec.limits import MAX_BATCH_OUTPUTS
@@ -26,8 +26,8 @@ ByContext = Mapping[int, Points]
 """tokens of context -> points measured behind so many."""
 
 _TABLE = MAX_BATCH_OUTPUTS + 1  # n below is looked up, from here on it is computed
-_SIZES = np.arange(_TABLE)
-_STEP = 32  # tokens of context from one table to the next: attention adds half a percent
+_STEP = 32  # tokens of context from one curve to the next: attention adds half a percent
+_CURVES = 16  # kept: a conversation moves through one after the other
 _LEAST_LEFT = 0.2  # of a decode's time, with however much less context
 
 # A measurement may be wrong by any factor. No kernel does what these exclude: the jags of the
@@ -47,16 +47,9 @@ _FAR_OFF = 0.4
 _TRIED = 5  # tokens of a decode at most that is taken for cheap as long as few rounds timed it
 _AT_BEST = 0.15  # of T(1), for every further token, as on usual curves; 0.05 tried too much
 
-_GOING_BACK = 0.1  # weight of one observation
-_MOST_REREADS = 10.0
-
 
 class Curve:
-    """Seconds of one decode, by the number of its tokens, at one length of context.
-
-    Attributes:
-        least: at n the least of what `times` has after n.
-    """
+    """Seconds of one decode, by the number of its tokens, at one length of context."""
 
     def __init__(self, points: Points) -> None:
         """Fill in what is not known, in a straight line from neighbour to neighbour.
@@ -64,36 +57,25 @@ class Curve:
         Args:
             points: at least one.
         """
-        self._known = sorted(points.items())
-        sizes, seconds = zip(*self._known, strict=True)
-        last_n, last = self._known[-1]
+        self._sizes, self._known = sorted(points), [points[n] for n in sorted(points)]
+        last_n, last = self._sizes[-1], self._known[-1]
         # The slope beyond the last point is taken over half the curve: the last step is jagged.
-        half = bisect_right(sizes, last_n / 2) - 1
-        middle_n, middle = self._known[half] if half >= 0 else (0, 0.8 * last)
+        shorter = [point for point in points.items() if point[0] <= last_n / 2]
+        middle_n, middle = max(shorter, default=(0, 0.8 * last))
         self._slope = max(0.0, (last - middle) / (last_n - middle_n))
-        table = np.interp(_SIZES, sizes, seconds) + self._slope * np.maximum(_SIZES - last_n, 0)
-        self._table: list[float] = table.tolist()
-        self.least = least_after(self._table)
+        self._table: list[float] = self._line(np.arange(_TABLE)).tolist()
 
     def seconds(self, n: int) -> float:
         """Of one decode of `n` tokens."""
-        if n < _TABLE:
-            return self._table[n]
-        after = bisect_left(self._known, (n, 0.0))
-        a, low = self._known[after - 1]
-        if after == len(self._known):
-            return low + self._slope * (n - a)
-        b, high = self._known[after]
-        return low + (high - low) * (n - a) / (b - a)
+        return self._table[n] if n < _TABLE else float(self._line(np.array(n)))
 
     def times(self, n: int) -> list[float]:
         """Times of decodes of 0 (never asked for), 1, ... `n` tokens: at most a round's longest."""
         return self._table[: n + 1]
 
-
-def least_after(times: Sequence[float]) -> list[float]:
-    """At index n the least of what comes after n; infinite at the last."""
-    return [*accumulate(reversed(times[1:]), min, initial=math.inf)][::-1]
+    def _line(self, n: NDArray[np.int64]) -> NDArray[np.float64]:
+        beyond: NDArray[np.float64] = self._slope * np.maximum(0, n - self._sizes[-1])
+        return np.interp(n, self._sizes, self._known) + beyond
 
 
 def plausible(points: Points, *, copies: bool = False) -> dict[int, float]:
@@ -124,41 +106,23 @@ def plausible(points: Points, *, copies: bool = False) -> dict[int, float]:
     return found
 
 
-class Growth:
+def _growth(measured: ByContext, estimate: Points) -> Curve:
     """What every token of context adds to a decode, by the size of it: attention reads the cache.
 
     T(n, context) = T(n, 0) + g(n) context. A GPU reads the cache once for all rows of a decode:
-    there g is flat. llama.cpp's kernels for the CPU read it for each of a few rows. So g goes in
-    straight lines from size to size.
+    there g is flat. llama.cpp's kernels for the CPU read it for each of a few rows.
+
+    Args:
+        measured: one context or two.
+        estimate: stands in where it is one, in shares of T(1); where it is empty nothing grows.
     """
-
-    def __init__(self, measured: ByContext, estimate: Points | None = None) -> None:
-        """From the shortest and the longest context measured.
-
-        Args:
-            measured: one context or two.
-            estimate: stands in where it is one: by size what a token of context adds, in shares
-                of T(1). Without it nothing grows.
-        """
-        short, long = min(measured), max(measured)
-        if long == short:
-            alone = Curve(measured[short]).seconds(1)
-            self._added = [(n, alone * share) for n, share in sorted((estimate or {}).items())]
-        else:
-            both = measured[short].keys() & measured[long].keys()
-            self._added = [
-                (n, max(0.0, measured[long][n] - measured[short][n]) / (long - short))
-                for n in sorted(both)
-            ]
-
-    def seconds(self, n: int) -> float:
-        """Of a decode of `n` tokens, for each token of context."""
-        added = self._added
-        if len(added) < 2:
-            return added[0][1] if added else 0.0
-        at = min(max(1, bisect_left(added, (n, 0.0))), len(added) - 1)
-        (a, low), (b, high) = added[at - 1 : at + 1]
-        return max(0.0, low + (high - low) * (n - a) / (b - a))
+    short, long = min(measured), max(measured)
+    if long > short:
+        both = measured[short].keys() & measured[long].keys()
+        more = {n: max(0.0, measured[long][n] - measured[short][n]) for n in both}
+        return Curve({n: seconds / (long - short) for n, seconds in more.items()} or {1: 0.0})
+    alone = Curve(measured[short]).seconds(1)
+    return Curve({n: alone * share for n, share in estimate.items()} or {1: 0.0})
 
 
 class ModelCosts:
@@ -183,16 +147,16 @@ class ModelCosts:
         Args:
             measured: the former.
             learned: the latter, at the shortest context that was measured.
-            estimate: of the growth, where one context was measured (see `Growth`).
+            estimate: what a token of context adds by size, in shares of T(1), where one context
+                was measured.
             copies: see `plausible`.
         """
-        self._measured, self._estimate, self._copies = measured, estimate, copies
-        self._growth = Growth(measured, estimate)
+        self._measured, self._estimate, self._copies = measured, estimate or {}, copies
+        self._growth = _growth(measured, self._estimate)
         self._context = min(measured)  # where the most points are
         told = (learned or {}).get(self._context, {})
         self._points = plausible({**measured[self._context], **told}, copies=copies)
         self._base = Curve(self._points)
-        self._lines: dict[int, tuple[float, float]] = {}  # at n seconds, and more by token
         self._votes: dict[int, deque[float]] = {}
         self._corrected: dict[int, float] = {}
         self._stretches: deque[float] = deque(maxlen=_VOTES)
@@ -204,22 +168,17 @@ class ModelCosts:
         step = context // _STEP
         curve = self._curves.get(step)
         if curve is None:
-            if len(self._curves) >= _VOTES:
+            if len(self._curves) >= _CURVES:
                 self._curves.clear()
             curve = self._curves[step] = Curve(self._at(step * _STEP))
         return curve
 
     def expected(self, n: int, context: int) -> float:
         """Seconds of one decode of `n` tokens by the measurement alone."""
-        known = self._lines.get(n)
-        if known is None:
-            known = self._base.seconds(n), self._growth.seconds(n)
-            if n < _TABLE:
-                self._lines[n] = known
-        base, each = known
-        return max(_LEAST_LEFT * base, base + (context - self._context) * each)
+        base = self._base.seconds(n)
+        return max(_LEAST_LEFT * base, base + (context - self._context) * self._growth.seconds(n))
 
-    def vote(self, offs: Mapping[int, float]) -> None:
+    def vote(self, offs: Points) -> None:
         """A stretch's rounds, by their size, were off what was measured by this (logarithms)."""
         self._stretches.append(median(offs.values()))
         # Of two the lower: what disturbs a round only makes it longer.
@@ -283,8 +242,7 @@ class Costs:
             rule.
         drafts: the drafters' costs by their names.
         takes_back: drafted tokens that the target takes back at once, None for any number.
-        rereads: seconds of going back over those of a decode of what stays, which is read again;
-            0 where nothing is.
+        rereads: decodes of what stays, which is read again after a rejection: one or none.
     """
 
     def __init__(
@@ -297,7 +255,7 @@ class Costs:
         self.target = _model_costs(target, copies=takes_back is not None)
         self.drafts = {name: _model_costs(draft) for name, draft in drafts.items()}
         self.takes_back = takes_back
-        self.rereads = 1.0 if takes_back == 0 else 0.0
+        self.rereads = int(takes_back == 0)
 
     def as_measured(self) -> Costs:
         """New costs from the measurements alone, without anything learnt."""
@@ -316,32 +274,22 @@ class Costs:
         """
         return min(most, self.takes_back) if self.takes_back else most
 
-    def going_back(self, context: int, drafted: int, accepted: int) -> float:
-        """Seconds of taking back what was rejected, which is no part of T(n)."""
-        if not self.rereads or accepted >= drafted:
-            return 0.0
-        return self.rereads * self.target.at(context).seconds(accepted + 1)
+    def decodes(self, done: Round) -> Iterator[tuple[ModelCosts, int, int]]:
+        """What a round was made of: (whose, of how many tokens, how often)."""
+        yield self.target, done.drafted + 1, 1
+        if self.rereads and done.accepted < done.drafted:
+            yield self.target, done.accepted + 1, 1
+        draft = self.drafts.get(done.drafter)
+        if draft is not None and done.draft_passes:
+            yield draft, max(1, done.draft_prefill), 1
+            yield draft, 1, done.draft_passes - 1
 
-    def drafting(self, drafter: str, context: int, lag: int, passes: int) -> float:
-        """Seconds of so many draft passes, the first of which reads `lag` tokens."""
-        if passes == 0:
-            return 0.0
-        curve = self.drafts[drafter].at(context)
-        return curve.seconds(max(1, lag)) + (passes - 1) * curve.seconds(1)
-
-    def plain_rounds(self, done: Round, lag: int) -> float:
-        """What a round costs in plain rounds, if the draft had to read `lag` tokens."""
-        target = self.target.at(done.context)
-        seconds = self.drafting(done.drafter, done.context, lag, done.draft_passes)
-        seconds += target.seconds(done.drafted + 1)
-        seconds += self.going_back(done.context, done.drafted, done.accepted)
-        return seconds / target.seconds(1)
-
-    def observe_going_back(self, context: int, accepted: int, seconds: float) -> None:
-        """Taking back all but `accepted` drafted tokens took this long, at the measured speed."""
-        if self.rereads and seconds > 0:
-            seen = seconds / self.target.at(context).seconds(accepted + 1)
-            self.rereads += _GOING_BACK * (min(seen, _MOST_REREADS) - self.rereads)
+    def plain_rounds(self, done: Round) -> float:
+        """What a round costs in plain rounds."""
+        seconds = sum(
+            count * model.at(done.context).seconds(n) for model, n, count in self.decodes(done)
+        )
+        return seconds / self.target.at(done.context).seconds(1)
 
 
 def _model_costs(known: ByContext | ModelCosts, *, copies: bool = False) -> ModelCosts:

@@ -6,10 +6,10 @@ a token. With a cost table that stands still its decisions repeat exactly.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
 
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copy, Copying
@@ -17,6 +17,7 @@ from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation, StoppingPlan
 from localspec.engine.stats import LOOKUP, GammaNote, GammaReason, Round, Speedup
+from localspec.limits import MAX_GAMMA
 
 LONGEST = 24
 """Tokens that a model drafts at most: one that is always right gains little more. Copies go on."""
@@ -79,10 +80,10 @@ _STRETCHES = 3  # make an answer that must be repeatable sure, since nothing the
 
 # While plain decoding is best the draft is probed now and then, after pauses of this many rounds
 # and then longer and longer ones. Since a probe has to read all that was written meanwhile, pauses
-# alone do not bound what probes cost. An account does: so many seconds of plain rounds, less where
-# even a draft that is nearly always right would gain less than 100 %. Drafting fills it up again; a
-# plain round adds a little, and the next answer some more for every token of the last one: to begin
-# with a full account again would cost short answers up to a tenth of their time.
+# alone do not bound what probes cost. An account does: so many plain rounds, less where even a
+# draft that is nearly always right would gain less than 100 %. Drafting fills it up again, every
+# token adds a little, and the next answer some more for each: to begin every answer with a full
+# account would cost short ones up to a tenth of their time.
 _PAUSE = 4
 _LONGER = 1.3
 _CREDIT = 2.0
@@ -102,10 +103,7 @@ _TOKENS_A_ROUND = 3
 class _Track:
     """What one drafter has shown so far; the three sums fade."""
 
-    calibration: Calibration
-    pause: float = _PAUSE  # plain rounds after the next probe
-    wait: int = 0  # plain rounds until then
-    spent: float = 0.0  # on probes since it last was worth drafting, in plain rounds
+    calibration: Calibration = field(default_factory=Calibration)
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
@@ -121,15 +119,34 @@ class _Track:
         """Tokens per draft lately."""
         return max(1, round(self.drafted / self.rounds)) if self.rounds else 1
 
-    def rest(self, returned: float = math.inf) -> None:
-        """Probe again soon, with so many plain rounds more to spend on it."""
-        self.pause, self.wait, self.spent = _PAUSE, 0, max(0.0, self.spent - returned)
-
     def count(self, drafted: int, accepted: int) -> None:
         """Take note of a round in which the drafter was asked."""
         self.rounds = _FADE * self.rounds + 1
         self.drafted = _FADE * self.drafted + drafted
         self.accepted = _FADE * self.accepted + accepted
+
+
+@dataclass(slots=True)
+class _Probes:
+    """When to ask a drafter although plain decoding is best: after pauses, within an account."""
+
+    pause: float = _PAUSE  # plain rounds after the next probe
+    wait: int = 0  # plain rounds until then
+    credit: float = _CREDIT  # plain rounds that probes may still cost
+
+    def rest(self, credit: float = _CREDIT) -> None:
+        """Probe again soon, with so many plain rounds to spend on it."""
+        self.pause, self.wait, self.credit = _PAUSE, 0, credit
+
+    def due(self) -> bool:
+        """Whether the pause is over, a round later."""
+        self.wait -= 1
+        return self.wait < 0
+
+    def spend(self, cost: float) -> None:
+        """A probe is made."""
+        self.credit -= cost
+        self.wait, self.pause = int(self.pause), _LONGER * self.pause
 
 
 @dataclass(slots=True)
@@ -153,19 +170,6 @@ class _Rate:
         return self.tokens / self.spent if self.spent else 0.0
 
 
-class _Prices(NamedTuple):
-    """What decodes cost in a round: T(n), `least_after` of it, lambda, and what copies cost."""
-
-    times: Sequence[float]
-    least: Sequence[float]
-    rate: float
-    copying: Copying
-
-    def hoping(self, times: Sequence[float]) -> _Prices:
-        """The same if decodes take no more than these times."""
-        return self._replace(times=times, least=())
-
-
 class AutoGamma:
     """Chooses by the stopping rule, drafter by drafter; plain decoding is one of the choices.
 
@@ -184,7 +188,8 @@ class AutoGamma:
         self._reset()
 
     def _reset(self) -> None:
-        self._tracks = {name: _Track(Calibration()) for name in (*self.costs.drafts, LOOKUP)}
+        self._tracks = {name: _Track() for name in (*self.costs.drafts, LOOKUP)}
+        self._probes = _Probes()
         # Of rounds without copied tokens, of those with some, of all: a copy ends, and what follows
         # it is not as fast. What a token saves there is what it takes otherwise.
         self._usual, self._going, self._all = _Rate(), _Rate(), _Rate()
@@ -199,35 +204,29 @@ class AutoGamma:
         self._table = self.costs if follow_clock else self.costs.as_measured()
         if not follow_clock:
             self._reset()
-        for track in self._tracks.values():
-            track.rest(_RETURN * self._generated)
+        self._probes.rest(min(_CREDIT, self._probes.credit + _RETURN * self._generated))
         self.neighbours.begin()
         self._generated = 0
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
         self._probing = False
-        room = self._table.longest(situation.room)
-        if room < 1:
+        if self._table.longest(situation.room) < 1:
             return PLAIN
-        prices = self._prices(situation, room)
-        copy = self._copy(situation, prices.copying)
-        choices = [self._choice(name, situation, prices) for name in situation.lags]
-        plan, cost = _most_promising(choices)
+        hoping = self._hopes and self.neighbours.compares and self._table.doubtful
+        plan, cost = self._best(situation, self._times(situation, hoping=hoping))
+        copy = self._copy(situation)
         if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
             return self._decided(FixedPlan(copy.length, LOOKUP))
         if plan is not None and plan.pays(cost):
-            self._tracks[plan.drafter].rest()
+            self._probes.rest()
             return self._decided(plan)
         self._note_willing(0.0)
-        if plan is None or not self._probes(plan.drafter, situation, prices):
+        times = self._times(situation, hoping=self._hopes)
+        if plan is None or not self._probe(plan.drafter, situation, times):
             return PLAIN
-        if not self._tries:
-            return plan
-        self._probing = True
-        return self._choice(plan.drafter, situation, prices.hoping(self._hoped(situation, prices)))[
-            0
-        ]
+        self._probing = self._hopes
+        return self._best(situation, times)[0] or plan
 
     def _decided(self, plan: Plan) -> Plan:
         """A plan that promises to pay; now and then a plain round in its place, to compare."""
@@ -243,13 +242,14 @@ class AutoGamma:
         if not done.tokens:
             return
         self.follow(done)
-        lag = done.draft_prefill
-        lag = _USUAL_LAG if lag > _HORIZON else lag  # a prompt is not read again every round
-        rounds = self._table.plain_rounds(done, lag)
-        (self._going if done.copied else self._usual).add(done.emitted, rounds)
-        self._all.add(done.emitted, rounds)
+        if done.draft_prefill > _HORIZON:  # a prompt is not read again every round
+            done = replace(done, draft_prefill=_USUAL_LAG)
+        rounds = self._table.plain_rounds(done)
+        for rate in (self._going if done.copied else self._usual, self._all):
+            rate.add(done.emitted, rounds)
         share = _SHARE_UNSURE if self._unsure else _SHARE
         self._saved = min(1.0, self._saved + share * rounds)
+        self._probes.credit = min(_CREDIT, self._probes.credit + _INTEREST * done.emitted)
         self._generated += done.emitted
         self._tracks[LOOKUP].calibration.learn(done.copy_confidences, done.copy_chances)
         for name, track in self._tracks.items():
@@ -258,10 +258,9 @@ class AutoGamma:
             if drafted or done.draft_passes:
                 self._tracks[name].count(drafted, accepted)
         if done.draft_passes:
-            track = self._tracks[done.drafter]
-            track.calibration.learn(done.confidences, done.chances)
+            self._tracks[done.drafter].calibration.learn(done.confidences, done.chances)
             if self._probing and done.drafted:  # what verifying it cost, over what it brought
-                track.spent += max(0.0, rounds - done.emitted)
+                self._probes.credit -= max(0.0, rounds - done.emitted)
 
     def follow(self, done: Round) -> None:
         """Let the round's own timing correct what is known of costs, whoever planned it."""
@@ -274,11 +273,53 @@ class AutoGamma:
         return self.neighbours.speedup()
 
     @property
+    def length(self) -> int:
+        """Tokens drafted per round lately; 0 while plain decoding is best."""
+        note = self.note()
+        return note.length or int(note.reason is GammaReason.UNKNOWN)
+
+    def note(self) -> GammaNote:
+        """What was decided lately, and why: for people, whom a single round would mislead."""
+        if not self.costs.drafts and (self._willing or 0.0) < _WILLING:
+            return GammaNote(GammaReason.NOTHING_REPEATS)
+        if not self._all.tokens or self._willing is None:
+            return GammaNote(GammaReason.UNDECIDED)
+        track = max(self._tracks.values(), key=lambda each: each.rounds)
+        if self._willing < _WILLING:
+            return GammaNote(GammaReason.TOO_DEAR)
+        if track.drafted < 1:
+            return GammaNote(GammaReason.UNKNOWN)
+        return GammaNote(
+            GammaReason.PAYS,
+            length=track.length,
+            acceptance=track.accepted / track.drafted,
+            speedup=self._all.gain,
+        )
+
+    @property
     def _unsure(self) -> bool:
         """Whether more time may go into finding out; not by the clock where that must not be."""
         if self._follow_clock:
             return self.neighbours.unsure
         return self.neighbours.stretches < _STRETCHES
+
+    @property
+    def _hopes(self) -> bool:
+        """Whether tokens may be verified in hope, to see what that takes.
+
+        A table that stands still learns nothing from it, and it is dear where the target has to
+        read again what was accepted.
+        """
+        return self._follow_clock and not self._table.rereads
+
+    def _times(
+        self, situation: Situation, longest: int = LONGEST, *, hoping: bool = False
+    ) -> Sequence[float]:
+        """T(n) up to the longest draft and one more, as known or as hoped for."""
+        target, longest = self._table.target, self._table.longest(min(situation.room, longest))
+        if hoping:
+            return target.hoped(longest + 1, situation.context)
+        return target.at(situation.context).times(longest + 1)
 
     def _compares(self) -> bool:
         """Whether to decode plainly for once although drafting pays, to see what that takes."""
@@ -287,82 +328,28 @@ class AutoGamma:
         self._saved = 0.0
         return True
 
-    @property
-    def _drafting(self) -> bool:
-        """Whether drafts are made lately: for people, whom a single round would mislead."""
-        return self._willing is not None and self._willing >= _WILLING
+    def _best(
+        self, situation: Situation, times: Sequence[float]
+    ) -> tuple[StoppingPlan | None, float]:
+        """The plan of the model that promises most, and what its first pass costs, in tokens."""
+        choices = [self._choice(name, situation, times) for name in situation.lags]
+        if len(choices) < 2:  # a promise takes a while to work out
+            return choices[0] if choices else (None, 0.0)
+        return max(choices, key=lambda choice: choice[0].promise() - choice[1])
 
-    @property
-    def length(self) -> int:
-        """Tokens drafted per round lately; 0 while plain decoding is best."""
-        return self._busiest.length if self._drafting else 0
+    def _copying(self, situation: Situation) -> Copying:
+        """What copied tokens cost in this round."""
+        times = self._times(situation, MAX_GAMMA)
+        usual = max(1.0, self._usual.gain)
+        going = max(usual, self._going.gain)
+        calibration, rereads = self._tracks[LOOKUP].calibration, self._table.rereads
+        return Copying(calibration, times, usual / times[1], going / times[1], rereads)
 
-    @property
-    def _busiest(self) -> _Track:
-        """What was asked most lately."""
-        return max(self._tracks.values(), key=lambda each: each.rounds)
-
-    def note(self) -> GammaNote:
-        """What was decided lately, and why."""
-        if not self.costs.drafts and not self._drafting:
-            return GammaNote(GammaReason.NOTHING_REPEATS)
-        if not self._all.tokens or self._willing is None:
-            return GammaNote(GammaReason.UNDECIDED)
-        track = self._busiest
-        if not self._drafting:
-            return GammaNote(GammaReason.TOO_DEAR)
-        if track.drafted < 1:
-            return GammaNote(GammaReason.UNKNOWN)
-        return GammaNote(
-            GammaReason.PAYS,
-            length=self.length,
-            acceptance=track.accepted / track.drafted,
-            speedup=self._all.gain,
-        )
-
-    def _choice(
-        self, name: str, situation: Situation, prices: _Prices
-    ) -> tuple[StoppingPlan, float]:
-        """A drafter's plan, and what its first pass costs, in tokens."""
-        lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
-        cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
-        plan = StoppingPlan(
-            self._tracks[name].calibration,
-            prices.times,
-            curve.seconds(1),
-            prices.rate,
-            least=prices.least,
-            drafter=name,
-            rereads=self._table.rereads,
-            copying=prices.copying,
-        )
-        return plan, prices.rate * (
-            cost + self._owed(situation, self._tracks[name].emitted, but=name)
-        )
-
-    def _prices(self, situation: Situation, room: int) -> _Prices:
-        """What this round's decodes cost, and what that is worth."""
-        target = self._table.target.at(situation.context)
-        rate = max(1.0, self._usual.gain) / target.seconds(1)
-        times = target.times(room + 1)
-        copying = Copying(
-            self._tracks[LOOKUP].calibration,
-            times,
-            rate,
-            max(rate, self._going.gain / target.seconds(1)),
-            self._table.rereads,
-        )
-        prices = _Prices(times[: LONGEST + 2], target.least, rate, copying)
-        if self._tries and self.neighbours.compares and self._table.doubtful:
-            return prices.hoping(self._hoped(situation, prices))
-        return prices
-
-    def _hoped(self, situation: Situation, prices: _Prices) -> Sequence[float]:
-        """What decodes may take at best."""
-        return self._table.target.hoped(len(prices.times) - 1, situation.context)
-
-    def _copy(self, situation: Situation, copying: Copying) -> Copy:
+    def _copy(self, situation: Situation) -> Copy:
         """The best copy, if it is worth more than plain decoding."""
+        if not situation.copies:
+            return Copy()
+        copying = self._copying(situation)
         copy = copying.best(situation.copies)
         owed = copying.rate * self._owed(situation, 1 + copy.accepted) if copy.length else 0.0
         return Copy(copy.length, copy.worth - owed, copy.accepted) if copy.worth > owed else Copy()
@@ -377,6 +364,24 @@ class AutoGamma:
                 total += self._tracks[name].lately * max(0.0, more)
         return total
 
+    def _choice(
+        self, name: str, situation: Situation, times: Sequence[float]
+    ) -> tuple[StoppingPlan, float]:
+        """A drafter's plan, and what its first pass costs, in tokens."""
+        rate = max(1.0, self._usual.gain) / times[1]
+        lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
+        cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
+        plan = StoppingPlan(
+            self._tracks[name].calibration,
+            times,
+            curve.seconds(1),
+            rate,
+            drafter=name,
+            rereads=self._table.rereads,
+            copying=partial(self._copying, situation),
+        )
+        return plan, rate * (cost + self._owed(situation, self._tracks[name].emitted, but=name))
+
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual."""
         if lag <= _USUAL_LAG:
@@ -385,95 +390,40 @@ class AutoGamma:
         tokens = min(situation.remaining, max(_HORIZON, self._generated))
         return extra / max(1.0, tokens / _TOKENS_A_ROUND)
 
-    @property
-    def _tries(self) -> bool:
-        """Whether a probe may verify tokens in hope, to see what that takes.
-
-        A table that stands still learns nothing from it, and it is dear where the target has to
-        read again what was accepted.
-        """
-        return self._follow_clock and not self._table.rereads
-
-    def _probes(self, name: str, situation: Situation, prices: _Prices) -> bool:
-        """Whether to let the draft show its confidence although plain decoding is best."""
-        track, curve = self._tracks[name], self._table.drafts[name].at(situation.context)
-        track.spent = max(0.0, track.spent - _INTEREST)
-        if track.wait > 0:
-            track.wait -= 1
-            return False
-        alone = self._table.target.at(situation.context).seconds(1)
-        step, cost = curve.seconds(1) / alone, curve.seconds(situation.lags[name]) / alone
-        if not track.rounds:  # never asked: its measurement may be wrong by any factor
+    def _probe(self, name: str, situation: Situation, times: Sequence[float]) -> bool:
+        """Whether to let a draft show its confidence although plain decoding is best."""
+        curve, probes = self._table.drafts[name].at(situation.context), self._probes
+        step = curve.seconds(1) / times[1]
+        cost = curve.seconds(situation.lags[name]) / times[1]
+        if not self._tracks[name].rounds:  # never asked: its measurement may be wrong by any factor
             cost, step = cost * min(1.0, _HOPED / step), min(step, _HOPED)
-        if track.spent + cost > _CREDIT:  # mostly so, and what could be gained takes long to tell
+        if not probes.due() or cost > probes.credit:
             return False
-        times = self._hoped(situation, prices) if self._tries else prices.times
-        _, gain = gamma_for(_NEARLY_ALWAYS, times, step * alone, rereads=self._table.rereads)
-        if track.spent + cost > _CREDIT * min(1.0, gain - 1):
+        _, gain = gamma_for(_NEARLY_ALWAYS, times, step * times[1], rereads=self._table.rereads)
+        if cost + _CREDIT * max(0.0, 2.0 - gain) > probes.credit:
             return False
-        track.spent += cost
-        track.wait, track.pause = int(track.pause), _LONGER * track.pause
+        probes.spend(cost)
         return True
 
 
-def _most_promising(
-    choices: Sequence[tuple[StoppingPlan, float]],
-) -> tuple[StoppingPlan | None, float]:
-    """Of plans and what their first passes cost, both in tokens; None without any."""
-    if len(choices) < 2:  # a promise takes a while to work out
-        return choices[0] if choices else (None, 0.0)
-    return max(choices, key=lambda choice: choice[0].promise() - choice[1])
-
-
-def _best_length(
-    chance: float,
-    times: Sequence[float],
-    step: float,
-    rate: float,
-    rereads: float,
-) -> tuple[float, int]:
-    """The best draft length if every token is accepted with `chance`, and its worth.
-
-    Returns:
-        (tokens gained over plain decoding, at `rate` tokens a second, and the length)
-    """
-    chain, gain = 1.0, 0.0
-    best, aim = -1e9, 0
-    for m in range(1, len(times) - 1):
-        gain -= chain * (1 - chance) * rereads * rate * times[m]
-        chain *= chance
-        gain += chain
-        value = gain - rate * (m * step + times[m + 1] - times[1])
-        if value > best:
-            best, aim = value, m
-    return best, aim
-
-
 def gamma_for(
-    acceptance: float,
-    times: Sequence[float],
-    step: float,
-    *,
-    rereads: float = 0.0,
-    rounds: int = 20,
+    acceptance: float, times: Sequence[float], step: float, *, rereads: float = 0.0
 ) -> tuple[int, float]:
     """The draft length that is best for a steady acceptance, and its speed-up over plain decoding.
-
-    Solved by Dinkelbach's iteration for the largest ratio of tokens to seconds.
 
     Args:
         acceptance: of every drafted token, given that those before it were accepted.
         times: T(n) at index n, in seconds.
         step: seconds of one draft pass.
         rereads: seconds of going back over those of a decode of what is then read again.
-        rounds: iterations at most; three or four are enough.
     """
-    rate, length = 1 / times[1], 0
-    for _ in range(rounds):
-        value, aim = _best_length(acceptance, times, step, rate, rereads)
-        if value + 1 - rate * times[1] <= 1e-9:
-            break
-        tokens = sum(acceptance**k for k in range(aim + 1))
-        back = sum(acceptance**k * (1 - acceptance) * times[k + 1] for k in range(aim))
-        rate, length = tokens / (aim * step + times[aim + 1] + rereads * back), aim
-    return length, rate * times[1]
+    best, gain = 0, 1.0
+    chain, tokens, back = 1.0, 1.0, 0.0
+    for m in range(1, len(times) - 1):
+        back += chain * (1 - acceptance) * rereads * times[m]
+        chain *= acceptance
+        tokens += chain
+        faster = tokens * times[1] / (m * step + times[m + 1] + back)
+        if faster > gain:
+            best, gain = m, faster
+    return best, gain

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
+from statistics import fmean, median
 
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.stats import Round, Speedup
@@ -20,21 +20,18 @@ from localspec.engine.stats import Round, Speedup
 _STRETCH = 6  # rounds; of four in the simulator's bursts those beside a plain one were too few
 _MIDDLE = 3  # where a plain round has its neighbours on both sides
 _KEPT = 15  # stretches
-_FEW = 3  # stretches, before which nothing is claimed; votes, before which a size is not known
+_FEW = 3  # stretches, before which nothing is claimed
 
-# One stretch is off by this (of the logarithm) on a quiet machine, as if so many had been seen.
-_USUAL = 0.06
-_AS_IF = 4
+_USUAL = 0.06  # scatter of stretches (of the logarithm) on a quiet machine, and never less
+_NORMAL = 1.25  # standard deviation of a normal distribution over its mean deviation
 _MEDIAN = 1.25  # standard error of a median over that of a mean
 _WIDE = 2.2  # standard errors to both sides: 95 % with as few as there are
 _DOUBT = 0.04  # standard error at which plain decoding is known: high over low is 1.2 then
 
-# Slower than its neighbours by so much (a logarithm), and of so many seconds, it was no decode.
-_PAUSE = math.log(10)
-_PAUSE_S = 0.25
+# A round of so many seconds and times the usual was no decode: the program was stopped.
+_HALT_S, _HALT = 0.25, 10.0
 
 _STEP_LAG = 2  # reading one token or two is a step like the others
-_TABLE = 32  # tokens from which on reading is learnt at powers of two alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +42,6 @@ class _Vote:
     size: int
     off: float
     share: float
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What the rounds of an answer cost, to be weighed by what is known later.
-
-    Attributes:
-        sizes: rounds by tokens that the target decoded.
-        steps: draft passes by drafter.
-        more: other costs, in plain rounds.
-    """
-
-    tokens: int = 0
-    context: int = 0
-    sizes: Counter[int] = field(default_factory=Counter)
-    steps: Counter[str] = field(default_factory=Counter)
-    more: float = 0.0
 
 
 class Neighbours:
@@ -80,8 +60,10 @@ class Neighbours:
     def begin(self) -> None:
         """An answer starts: what was before is no neighbour."""
         self._rounds: list[Round] = []
-        self._tally: _Tally | None = None
         self.stretches = 0
+        # What its rounds after the first, which never drafts, were made of.
+        self._decodes: Counter[tuple[ModelCosts, int]] = Counter()
+        self._tokens, self._context = 0, -1
 
     @property
     def wants_plain(self) -> bool:
@@ -102,16 +84,22 @@ class Neighbours:
 
     def add(self, done: Round) -> None:
         """Take note of a round, whoever planned it."""
-        self._count(done)
+        if self._context >= 0:
+            self._tokens += done.emitted
+            for model, n, count in self._costs.decodes(done):
+                self._decodes[model, n] += count
+        self._context = done.context
         if done.undrafted_s <= 0:  # nobody timed it
             return
         self._rounds.append(done)
         if len(self._rounds) < _STRETCH:
             return
-        rounds, self._rounds = self._going(self._rounds), []
+        rounds, self._rounds = self._rounds, []
         plain = [each for each in rounds if not each.drafted]
         drafting = [each for each in rounds if each.draft_passes or each.drafted]
-        if plain and drafting:
+        times = [each.total_s for each in rounds]
+        halted = max(times) > _HALT_S + _HALT * median(times)
+        if plain and drafting and not halted:
             self._observe(plain, drafting)
 
     def speedup(self) -> Speedup | None:
@@ -120,56 +108,34 @@ class Neighbours:
         Its tokens are counted; what its rounds took in plain rounds follows from the costs, and is
         set right by how far off these were beside plain rounds, lately.
         """
-        tally, off = self._tally, self._off()
-        if tally is None or off is None or not any(n > 1 for n in tally.sizes):
+        target, off = self._costs.target, self._off()
+        if off is None or not any(model is target and n > 1 for model, n in self._decodes):
             return None
-        target = self._costs.target.at(tally.context)
-        spent = sum(count * target.seconds(n) for n, count in tally.sizes.items())
-        for name, count in tally.steps.items():
-            spent += count * self._costs.drafts[name].at(tally.context).seconds(1)
+        spent = sum(
+            count * model.at(self._context).seconds(n)
+            for (model, n), count in self._decodes.items()
+        )
         middle, error = off
-        found = tally.tokens / (spent / target.seconds(1) + tally.more) / math.exp(middle)
-        wide = math.exp(_WIDE * error)
+        plain_s = self._tokens * target.at(self._context).seconds(1)
+        found, wide = plain_s / spent / math.exp(middle), math.exp(_WIDE * error)
         return Speedup(found, found / wide, found * wide)
-
-    def _count(self, done: Round) -> None:
-        """Add a round to the answer's; the first, which never drafts, is not counted."""
-        if self._tally is None:
-            self._tally = _Tally()
-            return
-        tally, costs = self._tally, self._costs
-        tally.tokens += done.emitted
-        tally.context = done.context
-        tally.sizes[done.drafted + 1] += 1
-        one = costs.target.at(done.context).seconds(1)
-        tally.more += costs.going_back(done.context, done.drafted, done.accepted) / one
-        if done.draft_passes and done.drafter in costs.drafts:
-            usual = done.draft_prefill <= _STEP_LAG
-            tally.steps[done.drafter] += done.draft_passes - (not usual)
-            if not usual:
-                reading = costs.drafting(done.drafter, done.context, done.draft_prefill, 1)
-                tally.more += reading / one
 
     def _observe(self, plain: Sequence[Round], drafting: Sequence[Round]) -> None:
         """Let a stretch vote, once on each size."""
         target = self._costs.target
-        level = median(self._off_target(done, self._seconds(done)) for done in plain)
+        level = median(self._off_target(done) for done in plain)
         offs: defaultdict[tuple[ModelCosts, int], list[float]] = defaultdict(list)
         times: defaultdict[tuple[ModelCosts, int], float] = defaultdict(float)
         for done in drafting:
             if done.drafted:
-                key = (target, done.drafted + 1)
-                offs[key].append(self._off_target(done, self._seconds(done)))
+                key = target, done.drafted + 1
+                offs[key].append(self._off_target(done))
                 times[key] += target.at(done.context).seconds(done.drafted + 1)
-            if done.accepted < done.drafted:
-                rollback_s = done.rollback_s / math.exp(level)
-                self._costs.observe_going_back(done.context, done.accepted, rollback_s)
             model = self._costs.drafts.get(done.drafter)
-            if model is None or done.draft_s <= 0 or not done.draft_passes:
-                continue
-            size, off, seconds = self._off_draft(done, model, level)
-            offs[model, size].append(off)
-            times[model, size] += seconds
+            if model is not None and done.draft_s > 0 and 0 < done.draft_prefill <= _STEP_LAG:
+                step_s = done.draft_s / done.draft_passes
+                offs[model, 1].append(math.log(step_s / model.expected(1, done.context)))
+                times[model, 1] += done.draft_passes * model.at(done.context).seconds(1)
         whole = sum(times.values())
         votes = [
             _Vote(*key, median(each) - level, times[key] / whole) for key, each in offs.items()
@@ -181,36 +147,15 @@ class Neighbours:
             self._observed.append(votes)
             self.stretches += 1
 
-    def _going(self, rounds: Sequence[Round]) -> Sequence[Round]:
-        """The rounds in which the program was not stopped."""
-        offs = [self._off_target(done, done.total_s) for done in rounds]
-        most = median(offs) + _PAUSE
-        return [
-            done
-            for done, off in zip(rounds, offs, strict=True)
-            if off < most or done.total_s < _PAUSE_S
-        ]
+    def _off_target(self, done: Round) -> float:
+        """By how much a round's time is off what was measured, the machine's speed included.
 
-    def _seconds(self, done: Round) -> float:
-        """What a round took but for drafting and, where it reads again, going back."""
+        Drafting is left out and, where the target reads again what stays, going back.
+        """
         seconds = done.undrafted_s + done.between_s
-        return max(1e-9, seconds - done.rollback_s if self._costs.rereads else seconds)
-
-    def _off_target(self, done: Round, seconds: float) -> float:
-        """By how much a round's time is off what was measured, the machine's speed included."""
-        return math.log(seconds / self._costs.target.expected(done.drafted + 1, done.context))
-
-    def _off_draft(self, done: Round, model: ModelCosts, level: float) -> tuple[int, float, float]:
-        """(size, by how much its decodes were off, seconds they should take) of a round's draft."""
-        lag, passes = done.draft_prefill, done.draft_passes
-        step = model.at(done.context).seconds(1)
-        if lag <= _STEP_LAG:
-            off = done.draft_s / passes / model.expected(1, done.context)
-            return 1, math.log(off), passes * step
-        expected = model.expected(lag, done.context)
-        took = done.draft_s - (passes - 1) * step * math.exp(level)
-        size = lag if lag < _TABLE else 1 << round(math.log2(lag))
-        return size, math.log(max(took / expected, 0.1)), model.at(done.context).seconds(lag)
+        seconds -= done.rollback_s if self._costs.rereads else 0.0
+        expected = self._costs.target.expected(done.drafted + 1, done.context)
+        return math.log(max(seconds, 1e-9) / expected)
 
     def _off(self) -> tuple[float, float] | None:
         """(median, its standard error) of what the costs are off beside plain rounds, lately."""
@@ -222,10 +167,6 @@ class Neighbours:
                 for votes in self._observed
             ]
             middle = median(offs)
-            # Squares beyond three times the usual scatter say no more than that it is large.
-            spread = 1.48 * median(abs(off - middle) for off in offs)
-            most = 3 * max(spread, _USUAL)
-            squares = sum(min(abs(off - middle), most) ** 2 for off in offs)
-            variance = (_AS_IF * _USUAL**2 + squares) / (_AS_IF + len(offs) - 1)
-            self._error = middle, _MEDIAN * math.sqrt(variance / len(offs))
+            scatter = max(_USUAL, _NORMAL * fmean(abs(off - middle) for off in offs))
+            self._error = middle, _MEDIAN * scatter / math.sqrt(len(offs))
         return self._error

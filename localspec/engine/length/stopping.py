@@ -5,13 +5,14 @@ A leaf: a plan sees confidences and costs, never a clock, a model or a token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copying
-from localspec.engine.length.cost import least_after
 from localspec.engine.stats import DRAFT
 
 
@@ -131,8 +132,8 @@ class StoppingPlan:
     ahead over the whole curve, since T is jagged: after a token that does not pay there may come
     one that does. Positions not looked at yet are expected to do as the last ones did.
 
-    A target that goes back by reading again pays for a rejection: with r the cost of reading over
-    that of a decode, V(m) is less by lambda r sum_{k<m} (S_k - S_{k+1}) T(k+1).
+    A target that goes back by reading again pays for a rejection: with r decodes of what stays (one
+    or none), V(m) is less by lambda r sum_{k<m} (S_k - S_{k+1}) T(k+1).
     """
 
     learns = True
@@ -144,10 +145,9 @@ class StoppingPlan:
         step: float,
         rate: float,
         *,
-        least: Sequence[float] = (),
         drafter: str = DRAFT,
         rereads: float = 0.0,
-        copying: Copying | None = None,
+        copying: Callable[[], Copying] | None = None,
     ) -> None:
         """Plan one round.
 
@@ -156,7 +156,6 @@ class StoppingPlan:
             times: T(n) at index n, up to the longest draft and one more, in any unit.
             step: one draft pass, in the same unit.
             rate: lambda, tokens per unit.
-            least: `least_after` of the times, if it is at hand.
             drafter: the name of the drafter that this is for.
             rereads: r, 0 where nothing is read again.
             copying: what tokens copied to the draft's end are worth; None where none may be.
@@ -165,7 +164,8 @@ class StoppingPlan:
         self.limit = len(times) - 2
         self._calibration = calibration
         self._times = times
-        self._least = least or least_after(times)
+        # At n the least of what comes after it.
+        self._least = [*accumulate(reversed(times[1:]), min, initial=math.inf)][::-1]
         self._rate = rate
         self._back = rate * rereads  # times T(n): what it costs that token n is rejected first
         self._step = rate * step
@@ -225,9 +225,9 @@ class StoppingPlan:
 
     def copies(self, confidences: Sequence[float]) -> int:
         """As many as are worth more than what verifying them adds to the pass."""
-        if self._copying is None:
+        if self._copying is None or not confidences:
             return 0
-        return self._copying.best(confidences, self._kept, self._kept_chain).length
+        return self._copying().best(confidences, self._kept, self._kept_chain).length
 
     def _with(self, accepted: float) -> tuple[float, float, float]:
         """S, the sum of all S, and V if one more token is accepted with this chance."""

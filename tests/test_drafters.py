@@ -1,0 +1,199 @@
+"""Several drafters with the real engine: who is asked, what is the same, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.bench import request as prompts
+from localspec.bench.request import drafters_of
+from localspec.engine.acceptance import Accept
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafter import ModelDrafter
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.lookup import Lookup
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.stats import DRAFT, LOOKUP, Round
+from localspec.errors import UsageError
+from localspec.loading.load import load_session
+from localspec.loading.planning import load_plan
+from localspec.loading.request import Drafters, LoadRequest
+
+from .support.gguf_models import write_random_llama
+
+RANDOM = "draft 2"
+TARGET = {0: {n: 10.0 + n for n in range(1, 65)}}
+STEPS = {DRAFT: {0: {1: 1.0}}, RANDOM: {0: {1: 0.5}}}
+SETS = ((LOOKUP,), (DRAFT, LOOKUP), (RANDOM, LOOKUP), (DRAFT, RANDOM, LOOKUP))
+
+
+@pytest.fixture(scope="module")
+def contexts(
+    target_model: Model, draft_model: Model, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Context]]:
+    """One thread, flash attention on: batches of every size give the same bits (Q8_0, CPU)."""
+    path = write_random_llama(tmp_path_factory.mktemp("random") / "draft.gguf")
+    how = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
+    with (
+        Model.load(path) as random,
+        Context(target_model, how) as target,
+        Context(draft_model, how) as draft,
+        Context(random, how) as other,
+    ):
+        yield {"target": target, DRAFT: draft, RANDOM: other}
+
+
+def engine(contexts: dict[str, Context], names: tuple[str, ...]) -> Engine:
+    target = contexts["target"]
+    drafters = [
+        ModelDrafter(contexts[name], target.model.n_vocab, name) for name in names if name != LOOKUP
+    ]
+    copier = Lookup(target.n_ctx, target.model.is_end) if LOOKUP in names else None
+    return Engine(target, *drafters, lookup=copier)
+
+
+def auto(names: tuple[str, ...]) -> AutoGamma:
+    return AutoGamma(Costs(TARGET, {name: STEPS[name] for name in names if name != LOOKUP}))
+
+
+def run(
+    of: Engine, text: str, policy: GammaPolicy, *, temperature: float, accept: Accept, n: int = 20
+) -> list[Round]:
+    model = of.target.model
+    ids = model.tokenize(text, add_special=True, parse_special=False)
+    list(of.prefill(ids, Cancel()))
+    settings = GenerateSettings(
+        sampling=SamplingParams(
+            temperature=temperature,
+            seed=5,
+            logit_bias=dict.fromkeys(model.end_tokens, -math.inf),
+        ),
+        accept=accept,
+        n_predict=n,
+        repeatable=True,
+    )
+    return list(of.generate(ids, settings, policy, Cancel()))
+
+
+def tokens(rounds: list[Round]) -> list[int]:
+    return [token for done in rounds for token in done.tokens]
+
+
+def questions(number: int) -> list[str]:
+    """Prompts of all kinds; every other one has its text twice, so that something repeats."""
+    texts = [prompt.text for prompt in prompts.shipped(prompts.DEMO).prompts]
+    chosen = [texts[i * len(texts) // number] for i in range(number)]
+    return [f"{text} {text}" if i % 2 else text for i, text in enumerate(chosen)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_the_text_is_the_same_with_every_set_of_drafters(
+    contexts: dict[str, Context], temperature: float
+) -> None:
+    drafted: dict[str, int] = {}
+    engines = {names: engine(contexts, names) for names in SETS}
+    policies = {names: auto(names) for names in SETS}
+    accept = Accept.COUPLED if temperature else Accept.BLOCK
+    for text in questions(20):
+        plain = run(
+            Engine(contexts["target"]), text, FixedGamma(0), temperature=temperature, accept=accept
+        )
+        for names in SETS:
+            rounds = run(
+                engines[names], text, policies[names], temperature=temperature, accept=accept
+            )
+            assert tokens(rounds) == tokens(plain), (names, text)
+            for done in rounds:
+                for name, n, _ in done.shares:
+                    drafted[name] = drafted.get(name, 0) + n
+    assert drafted[LOOKUP] > 20
+    assert drafted[DRAFT] > 50
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_with_a_seed_every_set_of_drafters_repeats(
+    contexts: dict[str, Context], accept: Accept
+) -> None:
+    for names in SETS:
+        texts = [
+            tokens(run(engine(contexts, names), text, auto(names), temperature=0.8, accept=accept))
+            for text in questions(2) * 2
+        ]
+        assert texts[:2] == texts[2:]
+
+
+# ---------------------------------------------------------------- what --draft means
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, Drafters(own=True, lookup=True)),
+        ("auto", Drafters(own=True, lookup=True)),
+        ("AUTO,lookup", Drafters(own=True, lookup=True)),
+        ("lookup", Drafters(lookup=True)),
+        ("none", Drafters()),
+        ("a.gguf", Drafters(named=("a.gguf",))),
+        ("a.gguf, b.gguf,lookup", Drafters(lookup=True, named=("a.gguf", "b.gguf"))),
+        ("auto,b.gguf", Drafters(own=True, lookup=True, named=("b.gguf",))),
+    ],
+)
+def test_the_words_of_draft(text: str | None, expected: Drafters) -> None:
+    assert LoadRequest(draft=text).drafters == expected
+
+
+@pytest.mark.parametrize("text", ["", ",", "a,", "a,a", "none,a", "lookup,LOOKUP"])
+def test_what_draft_cannot_mean(text: str) -> None:
+    with pytest.raises(UsageError, match="--draft"):
+        _ = LoadRequest(draft=text).drafters
+
+
+def test_a_draft_named_twice_in_two_ways_is_refused(demo_draft: Path) -> None:
+    with pytest.raises(UsageError, match="twice"):
+        load_plan(LoadRequest(pair="demo", draft=f"auto,{demo_draft}"))
+
+
+def test_drafts_of_the_bench_are_joined_by_a_plus(tmp_path: Path) -> None:
+    assert drafters_of("a.gguf+lookup") == "a.gguf,lookup"
+    odd = tmp_path / "a+b.gguf"
+    odd.touch()
+    assert drafters_of(str(odd)) == str(odd)
+
+
+# ---------------------------------------------------------------- loading
+
+
+SMALL = LoadRequest(pair="demo", ctx_size=256, threads=1, gamma=3, temp=0, n_predict=8)
+
+
+def loaded(request: LoadRequest) -> tuple[tuple[str, ...], str]:
+    session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+    try:
+        return session.drafters, session.speculation_note
+    finally:
+        session.close()
+
+
+def test_a_target_alone_drafts_by_lookup(demo_target: Path, tmp_path: Path) -> None:
+    alone = shutil.copy(demo_target, tmp_path / "alone.gguf")
+    assert loaded(replace(SMALL, pair=str(alone))) == ((LOOKUP,), "")
+    assert loaded(replace(SMALL, pair=str(alone), draft="none"))[0] == ()
+
+
+def test_several_models_are_planned_loaded_and_freed(demo_draft: Path, tmp_path: Path) -> None:
+    second = shutil.copy(demo_draft, tmp_path / "second.gguf")
+    asked = replace(SMALL, draft=f"auto,{second}")
+    plan = load_plan(asked)
+    assert [path.name for path, _ in plan.drafts.models][1:] == ["second.gguf"]
+    assert {setup.n_ctx for _, setup in plan.drafts.models} == {256}
+    names, _ = loaded(asked)
+    assert len(names) == 3
+    assert names[-1] == LOOKUP
