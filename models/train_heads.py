@@ -32,7 +32,7 @@ from train import HERE, LOG_SECONDS, STEP_SECONDS, bfloat16_pays, device, read_c
 if TYPE_CHECKING:
     from types import FrameType
 
-STEPS = {"eagle3": 3, "mtp": 2}
+STEPS = {"eagle3": 3, "mtp": 1}
 """Steps of a draft that are trained, in the end: one more each LATER_FROM of the time."""
 LATER_FROM = 0.3
 LATER = 0.8

@@ -164,14 +164,16 @@ class Head(Context):
         """
         self.target.wait()
         if self.kind == MTP:
-            return _copy(self._call.get_states(self.target.handle), n, self.width)
+            return _view(self._call.get_states(self.target.handle), n, self.width).copy()
         inner = int(lib.llama_model_n_embd(self.target.model.handle))
         seen = [
-            _copy(self._call.get_layer(self.target.handle, tap), n, inner) for tap in self._taps
+            _view(self._call.get_layer(self.target.handle, tap), n, inner) for tap in self._taps
         ]
-        rows = np.concatenate(seen, axis=1)
-        batches = range(0, n, self.n_batch)
-        return np.concatenate([self._fused(rows[at : at + self.n_batch]) for at in batches])
+        found = np.empty((n, self.width), np.float32)
+        for at in range(0, n, self.n_batch):
+            part = slice(at, at + self.n_batch)
+            found[part] = self._fused(np.concatenate([rows[part] for rows in seen], axis=1))
+        return found
 
     def _fused(self, rows: Rows) -> Rows:
         """Let EAGLE-3's encoder make one state of several."""
@@ -180,7 +182,7 @@ class Head(Context):
             # It has no use for positions, but llama.cpp wants them to go on where the cache ends.
             self._add(lib.llama_batch_ext_add(self._rows, 0), row, self.end + at, output=True)
         self._process(_ENCODE)
-        return _copy(self._call.get_states(self._handle), len(rows), self.width)
+        return _view(self._call.get_states(self._handle), len(rows), self.width)
 
     def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
         """Append rows whose states are nothing; return the last one's logits, if any are wanted."""
@@ -218,8 +220,9 @@ class Head(Context):
         self.tokens.extend(tokens)
         if not output:
             return np.empty(0, np.float32), np.empty((0, self.width), np.float32)
-        logits = _copy(self._logits_address(self._handle, n - 1), 1, self.model.n_vocab)
-        return logits[0], _copy(self._call.get_states(self._handle), n, self.width)[-1:]
+        logits = _view(self._logits_address(self._handle, n - 1), 1, self.model.n_vocab)
+        states = _view(self._call.get_states(self._handle), n, self.width)
+        return logits[0].copy(), states[-1:].copy()
 
     def _position(self, row: int) -> int:
         return row + (self.kind == MTP)
@@ -274,9 +277,9 @@ class Head(Context):
         super().close()
 
 
-def _copy(address: int | None, rows: int, width: int) -> Rows:
-    """Copy floats of llama.cpp's buffers, which its next decode overwrites."""
+def _view(address: int | None, rows: int, width: int) -> Rows:
+    """Look at floats of llama.cpp's buffers, which its next decode overwrites."""
     if not address:
         raise EngineError("llama.cpp gave out no states")
     first = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
-    return np.ctypeslib.as_array(first, shape=(rows, width)).copy()
+    return np.ctypeslib.as_array(first, shape=(rows, width))

@@ -52,7 +52,7 @@ class ModelFacts:
         head_widths: the greatest number that divides every head's width, of keys and of values.
         state: elements of a recurrent layer's state, and in how many layers.
         widest: floats per token of a batch at the fullest moment between the layers' ends.
-        batch: tokens that one decode takes at most.
+        batch, outputs: tokens that one decode takes at most, and rows of logits that it gives.
         shown: floats per token that a target has to keep of its own decodes for this head.
     """
 
@@ -71,6 +71,7 @@ class ModelFacts:
     tied: bool = False
     head_widths: tuple[int, int] = (0, 0)
     batch: int = N_BATCH
+    outputs: int = MAX_BATCH_OUTPUTS
     shown: int = 0
 
     @property
@@ -170,8 +171,9 @@ def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
 
 def head_facts(head: GgufHeader) -> ModelFacts:
     """The sizes of an EAGLE-3 head: of the target's decodes it is shown several layers' inputs."""
-    layers, width = len(head.settings("target_layers")), _number(head, "target_hidden_size")
-    return replace(facts(head), batch=HEAD_BATCH, shown=layers * width)
+    shown = len(head.settings("target_layers")) * _number(head, "target_hidden_size")
+    # Once where they are computed, since nothing else may use that place, and once for us.
+    return replace(facts(head), batch=HEAD_BATCH, outputs=HEAD_BATCH, shown=2 * shown)
 
 
 def mtp_facts(target: GgufHeader) -> ModelFacts:
@@ -188,6 +190,7 @@ def mtp_facts(target: GgufHeader) -> ModelFacts:
         kv_widths=kv[trunk:],
         state=(0, 0),
         batch=HEAD_BATCH,
+        outputs=1,
         shown=whole.width,
     )
 
@@ -350,7 +353,8 @@ def need(model: ModelFacts, setup: Setup) -> Need:
     device_state = round(states * (share / model.layers if model.layers else 0))
     n_ctx, batch = padded(setup.n_ctx, CTX_STEP), min(model.batch, setup.n_ctx)
     shown = model.shown * min(N_BATCH, setup.n_ctx) * _F32
-    compute, output = _compute(model, setup, n_ctx, batch), model.vocab * USUAL_OUTPUTS * _F32
+    usual = USUAL_OUTPUTS if model.outputs == MAX_BATCH_OUTPUTS else model.outputs
+    compute, output = _compute(model, setup, n_ctx, batch), model.vocab * usual * _F32
     inputs = n_ctx * batch * _F16 * model.masks
     host_compute = min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute
     return Need(
@@ -398,5 +402,5 @@ def _compute(model: ModelFacts, setup: Setup, n_ctx: int, batch: int) -> int:
     elif attends:
         scores = batch * n_ctx * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
-    logits = model.vocab * min(MAX_BATCH_OUTPUTS, batch) * _F32 + stream
+    logits = model.vocab * min(model.outputs, batch) * _F32 + stream
     return max(layer, logits, _LEAST_COMPUTE)
