@@ -45,6 +45,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.llama import Context, ContextOptions, Model, machine
+from localspec.engine.lookup import Lookup
 from localspec.engine.params import default_accept
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, GenerationStats
@@ -129,29 +130,48 @@ def rate(speeds: Sequence[float]) -> float:
 
 
 class Lane:
-    """One setting with contexts of its own: it goes a round at a time, on a clock of its own."""
+    """One setting with contexts of its own: it goes a round at a time, on a clock of its own.
 
-    def __init__(self, name: str, target: Context, draft: Context, policy: GammaPolicy) -> None:
-        self.name, self.policy = name, policy
-        self.engine = Engine(target, ModelDrafter(draft, target.model.n_vocab))
-        self.draft = draft
+    Args:
+        name: how the setting is called.
+        target, draft: its contexts; None for no draft model.
+        policy: how much is drafted.
+        lookup: whether what repeats is copied.
+        same_text: draw so that every lane writes the same text with one seed.
+    """
 
-    def start(self, prompt: str, *, temperature: float, seed: int, tokens: int) -> None:
-        """Read the prompt, and decode the first token."""
+    def __init__(
+        self,
+        name: str,
+        target: Context,
+        draft: Context | None,
+        policy: GammaPolicy,
+        *,
+        lookup: bool = False,
+        same_text: bool = False,
+    ) -> None:
+        self.name, self.policy, self.draft, self.same_text = name, policy, draft, same_text
+        model = target.model
+        drafters = [ModelDrafter(draft, model.n_vocab)] if draft is not None else []
+        copier = Lookup(target.n_ctx, model.is_end) if lookup else None
+        self.engine = Engine(target, *drafters, lookup=copier)
+
+    def start(
+        self, prompt: str, *, temperature: float, seed: int, tokens: int, ends: bool = False
+    ) -> None:
+        """Read the prompt, and decode the first token; the answer ends only if it may."""
         model = self.engine.target.model
         render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
         text = render(messages=[{"role": "user", "content": prompt}]).prompt
-        ids = model.tokenize(text, add_special=True, parse_special=True)
+        ids = self.ids = model.tokenize(text, add_special=True, parse_special=True)
         # No end of generation: the runs must be of one length.
-        sampling = SamplingParams(
-            temperature=temperature,
-            seed=seed,
-            logit_bias={token: float("-inf") for token in model.end_tokens},
-        )
+        never = {} if ends else {token: float("-inf") for token in model.end_tokens}
+        sampling = SamplingParams(temperature=temperature, seed=seed, logit_bias=never)
         cancel, self.stats = Cancel(), GenerationStats()
         list(self.engine.prefill(ids, cancel))
-        self.draft.clear()  # every run reads the prompt
-        accept = default_accept(sampling, seeded=False)
+        if self.draft is not None:
+            self.draft.clear()  # every run reads the prompt
+        accept = default_accept(sampling, seeded=self.same_text)
         settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=tokens)
         self._rounds = self.engine.generate(ids, settings, self.policy, cancel)
         started = time.perf_counter()
@@ -181,10 +201,18 @@ class Lane:
         return self.stats.generated_tokens / (self.first_s + self.seconds)
 
 
-def race(lanes: Sequence[Lane], prompt: str, *, temperature: float, seed: int, tokens: int) -> None:
+def race(
+    lanes: Sequence[Lane],
+    prompt: str,
+    *,
+    temperature: float,
+    seed: int,
+    tokens: int,
+    ends: bool = False,
+) -> None:
     """Let all go side by side: always the one that has written least."""
     for lane in lanes:
-        lane.start(prompt, temperature=temperature, seed=seed, tokens=tokens)
+        lane.start(prompt, temperature=temperature, seed=seed, tokens=tokens, ends=ends)
     while running := [lane for lane in lanes if not lane.over]:
         min(running, key=lambda lane: lane.stats.generated_tokens).go_on()
 

@@ -69,20 +69,23 @@ def resident(process: int | None = None) -> int:
 
     Of mapped weights only the pages that were touched count.
     """
+    found = _memory_of(process)
+    return 0 if found is None else int(found.rss)
+
+
+def _memory_of(process: int | None = None) -> Any:
+    """What psutil says of the memory of this or another process, None where that has ended."""
     import psutil
 
-    try:
-        return int(psutil.Process(process).memory_info().rss)
-    except psutil.Error:
-        return 0
+    with suppress(psutil.Error):
+        return psutil.Process(process).memory_info()
+    return None
 
 
 def peak_resident() -> int:
     """Largest resident size of this process so far."""
     if resource is None:
-        import psutil
-
-        return int(getattr(psutil.Process().memory_info(), "peak_wset", resident()))
+        return int(getattr(_memory_of(), "peak_wset", resident()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # The kernel counts in batches: its peak may lag behind what is resident now.
     return max(resident(), int(peak if sys.platform == "darwin" else peak * 1024))
@@ -111,9 +114,7 @@ def address_space_left(threads: int = 0) -> int | None:
     limit = _limit("RLIMIT_AS")
     if limit is None:
         return None
-    import psutil
-
-    taken = int(psutil.Process().memory_info().vms)
+    taken = int(_memory_of().vms)
     if threads > 0:
         taken += threads * (_limit("RLIMIT_STACK") or _USUAL_STACK) + _ARENA
     return max(0, limit - taken)

@@ -92,7 +92,7 @@ def _pin_side(entry: str, side: str, source: ModelSource) -> str:
     lines = [line for line in body.rstrip("\n").split("\n") if line.split(" = ")[0] not in PINS]
     lines += [
         f"bytes = {source.n_bytes}",
-        f'revision = "{source.commit}"',
+        f'revision = "{source.files[0].commit}"',
         f'sha256 = "{source.files[0].sha256}"',
     ]
     return f"{head}[pair.{side}]\n" + "\n".join(lines) + (gap + rest if gap else "\n")

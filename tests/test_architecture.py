@@ -39,7 +39,7 @@ PURE = (
     *("engine/noise", "engine/proposer", "engine/verify", "engine/acceptance", "engine/trace"),
     "engine/schema",
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
-    *("engine/length/calibration", "engine/length/neighbours", "engine/length/copying"),
+    *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
     "engine/lookup",
 )
 
@@ -230,7 +230,7 @@ def test_control_an_init_that_acts_is_seen(source: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("engine/llama/cores.py", "from localspec import pairs as p"),
+        ("engine/llama/hardware.py", "from localspec import pairs as p"),
         ("engine/verify.py", "import localspec.chat.session as s"),
         ("pairs/pull.py", "from localspec.engine import sampling"),
         ("chat/session.py", "from localspec.engine.verify import _split"),

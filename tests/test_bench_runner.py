@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from localspec.bench.files import document
 from localspec.bench.picture import draw
 from localspec.bench.request import DEMO, BenchPrompt, BenchRequest, PromptSet, shipped
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Report
-from localspec.bench.runner import Runner, Step, part
+from localspec.bench.runner import Asking, Runner, part
 from localspec.bench.tables import text
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
@@ -59,23 +59,24 @@ def run(
     wanted: BenchRequest,
     *,
     cancel: Cancel | None = None,
-    progress: Callable[[Step], None] = ignore,
+    asking: Asking = ignore,
 ) -> Report:
-    return bench([session], wanted, cancel or Cancel(), asking=progress, progress=ignore)
+    return bench([session], wanted, cancel or Cancel(), asking=asking, progress=ignore)
 
 
 def test_every_question_is_answered_off_and_on_in_turns(session: Session) -> None:
-    steps: list[Step] = []
-    report = run(session, request(), progress=steps.append)
+    asked: list[tuple[str, int, int, float | None]] = []
+    report = run(session, request(), asking=lambda *at: asked.append(at))
     order = [(each.prompt, each.arm) for each in report.runs]
     names = [prompt.name for prompt in THREE.prompts]
     assert len(order) == 12
     assert [name for name, _ in order[::2]] == names * 2
     assert " ".join(arm for _, arm in order) == "off on on off on off off on off on on off"
-    assert [step.done for step in steps] == list(range(6))
-    assert {step.total for step in steps} == {6}
-    assert steps[0].left_s is None
-    assert all(step.left_s is not None and step.left_s > 0 for step in steps[1:])
+    assert [name for name, *_ in asked] == names * 2
+    assert [done for _, done, _, _ in asked] == list(range(6))
+    assert {total for _, _, total, _ in asked} == {6}
+    assert asked[0][-1] is None
+    assert all(left_s is not None and left_s > 0 for *_, left_s in asked[1:])
     assert all(each.stats.generated_tokens == 24 for each in report.runs)
     assert report.agreement.compared == report.agreement.same == 3
 
@@ -127,11 +128,11 @@ def test_a_prompt_longer_than_the_context_is_left_out_and_said(session: Session)
 def test_stopping_keeps_what_is_done(session: Session) -> None:
     cancel = Cancel()
 
-    def stop(step: Step) -> None:
-        if step.done == 2:
+    def stop(_name: str, done: int, *_: object) -> None:
+        if done == 2:
             cancel.set()
 
-    report = run(session, request(), cancel=cancel, progress=stop)
+    report = run(session, request(), cancel=cancel, asking=stop)
     assert report.ended == INTERRUPTED
     assert len(report.runs) == 4
     assert report.off.overall.tokens_per_second is not None
@@ -167,7 +168,7 @@ def test_stopping_while_costs_are_measured_at_the_end_loses_nothing(
 def test_stopping_at_once_leaves_nothing_to_report(session: Session) -> None:
     cancel = Cancel()
     with pytest.raises(Cancelled):
-        run(session, request(), cancel=cancel, progress=lambda _step: cancel.set())
+        run(session, request(), cancel=cancel, asking=lambda *_: cancel.set())
 
 
 def test_a_deadline_ends_the_run_with_whole_questions(session: Session) -> None:

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulator import Position, World, replay
-from localspec.bench.predict import Overhead, RoundCosts, outcomes, overhead, predictions
+from localspec.bench.predict import (
+    LONGEST,
+    Overhead,
+    RoundCosts,
+    outcomes,
+    overhead,
+    predictions,
+)
 from localspec.bench.result import Interval
 from localspec.bench.summarise import interval
 from localspec.engine.length.cost import Curve
@@ -93,7 +100,7 @@ def test_pythons_share_is_a_line_over_the_draft_length() -> None:
 
 def test_predictions_add_up() -> None:
     costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), Overhead(0.0, 0.0))
-    found = predictions(costs, [done(3, 3)] * 60, 2)  # right, right, wrong, ...
+    found = predictions(costs, [done(3, 3)] * 60)[:3]  # right, right, wrong, ...
     assert [p.gamma for p in found] == [0, 1, 2]
     assert found[0].tokens_per_second == pytest.approx(100)
     assert found[1].tokens_per_round == pytest.approx(1.5, rel=0.01)
@@ -139,7 +146,7 @@ def test_long_recordings_are_thinned_out_evenly() -> None:
     assert found.tokens_per_round == pytest.approx(1.5, rel=0.03)
 
 
-def test_without_a_draft_plain_decoding_alone_is_predicted() -> None:
-    assert len(predictions(RoundCosts(Curve(CHEAP), None, Overhead(1e-3, 0.0)), [done(3, 2)])) == 1
+def test_a_draft_that_is_never_right_adds_no_token() -> None:
     hopeless = predictions(RoundCosts(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0)), [])
+    assert len(hopeless) == LONGEST + 1
     assert all(p.tokens_per_round == pytest.approx(1) for p in hopeless)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.answer import AnswerText, Detokeniser, StopFilter, joined
-from localspec.chat.events import Origin, RoundText, Span
+from localspec.chat.answer import AnswerText, Detokeniser, StopFilter
+from localspec.chat.events import Origin, RoundText, Span, joined
 from localspec.engine.stats import FinishReason, Round
 
 DRAFT, TARGET = Origin.DRAFT, Origin.TARGET

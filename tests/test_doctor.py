@@ -20,7 +20,7 @@ from localspec.cli.settings_file import SettingsFile
 from localspec.doctor import facts
 from localspec.doctor.facts import MachineFacts, look, makers, read_bandwidth
 from localspec.doctor.findings import Level, findings
-from localspec.engine.llama import cores
+from localspec.engine.llama import hardware
 from localspec.engine.stats import DeviceMemory
 
 GOOD = MachineFacts(
@@ -266,9 +266,9 @@ def test_no_more_threads_than_a_container_gives_time_for(
     monkeypatch.setattr(machine, "_under", lambda *_: (tmp_path,))
     assert machine.processors() == share
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: 64)
-    monkeypatch.setattr(cores, "_fast", lambda _: None)
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert cores.default_threads() == (64 if share is None else int(share))
+    monkeypatch.setattr(hardware, "_fast", lambda _: None)
+    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert hardware.default_threads() == (64 if share is None else int(share))
 
 
 @pytest.mark.parametrize(

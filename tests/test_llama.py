@@ -17,8 +17,8 @@ from localspec.engine.llama import (
     Context,
     ContextOptions,
     Model,
-    cores,
     default_threads,
+    hardware,
     repacking_works,
 )
 from localspec.engine.llama.context import common_prefix
@@ -218,20 +218,20 @@ def cpus(root: Path, siblings: dict[int, str], capacity: dict[int, int] | None =
 def test_efficiency_cores_are_left_out(tmp_path: Path) -> None:
     # Two performance cores with two threads each, four efficiency cores.
     root = cpus(tmp_path, {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3", 4: "4", 5: "5", 6: "6", 7: "7"})
-    assert cores._fast_on_linux(root, None) is None
+    assert hardware._fast_on_linux(root, None) is None
     (root / "cpu_core").mkdir()
     (root / "cpu_core" / "cpus").write_text("0-3\n")
-    assert cores._fast_on_linux(root, None) == 2
-    assert cores._fast_on_linux(root, {2, 3, 4, 5}) == 1
-    assert cores._fast_on_linux(root, {4, 5}) is None
+    assert hardware._fast_on_linux(root, None) == 2
+    assert hardware._fast_on_linux(root, {2, 3, 4, 5}) == 1
+    assert hardware._fast_on_linux(root, {4, 5}) is None
 
 
 def test_cores_of_little_capacity_are_left_out(tmp_path: Path) -> None:
     each = {cpu: str(cpu) for cpu in range(6)}
     root = cpus(tmp_path / "big", each, {0: 400, 1: 400, 2: 400, 3: 400, 4: 1024, 5: 1000})
-    assert cores._fast_on_linux(root, None) == 2
+    assert hardware._fast_on_linux(root, None) == 2
     alike = cpus(tmp_path / "alike", each, dict.fromkeys(range(6), 1024))
-    assert cores._fast_on_linux(alike, None) is None
+    assert hardware._fast_on_linux(alike, None) is None
 
 
 def windows(*classes: int, other: int = 0) -> bytes:
@@ -241,12 +241,12 @@ def windows(*classes: int, other: int = 0) -> bytes:
 
 
 def test_efficiency_cores_are_left_out_on_windows() -> None:
-    assert cores._fastest(windows(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)) == 6
-    assert cores._fastest(windows(2, 1, 1, 0, 0, other=2)) == 1
-    assert cores._fastest(windows(0, 0, 0, 0)) is None
+    assert hardware._fastest(windows(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)) == 6
+    assert hardware._fastest(windows(2, 1, 1, 0, 0, other=2)) == 1
+    assert hardware._fastest(windows(0, 0, 0, 0)) is None
     for broken in (b"", b"\0" * 9, bytes(40), windows(1, 1)[:-30]):
-        assert cores._fastest(broken) is None
-    assert cores._cores_on_windows() == b"" or sys.platform == "win32"
+        assert hardware._fastest(broken) is None
+    assert hardware._cores_on_windows() == b"" or sys.platform == "win32"
 
 
 def test_common_prefix() -> None:

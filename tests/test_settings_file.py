@@ -115,6 +115,14 @@ def test_a_broken_file_is_told_in_one_line(
     assert seen == [LoadRequest()]
 
 
+def test_a_setting_without_a_name_is_told_as_a_setting(
+    config: Path, seen: list[LoadRequest]
+) -> None:
+    config.write_text("'' = 3\n")
+    assert "there is no setting ;" in run().output
+    assert seen == [LoadRequest()]
+
+
 def test_no_file_is_no_problem_and_a_folder_in_its_place_one_line(
     config: Path, seen: list[LoadRequest]
 ) -> None:

@@ -24,8 +24,7 @@ from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.screens.pairs import PairsScreen
-from localspec.ui.screens.pairs_lines import Work
+from localspec.ui.screens.pairs import PairsScreen, Work
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
 from tests.support.hub_server import Repo, wait_for

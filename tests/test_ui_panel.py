@@ -19,8 +19,14 @@ from localspec.engine.stats import (
     Speedup,
 )
 from localspec.ui.conversation.items import figures_of, footnote
-from localspec.ui.panel.layout import PanelState, big_speed, compact_lines, full_lines, head_lines
-from localspec.ui.panel.memory import machine_lines
+from localspec.ui.panel.layout import (
+    PanelState,
+    big_speed,
+    compact_lines,
+    full_lines,
+    head_lines,
+    machine_lines,
+)
 from tests.fakes import ended, fake_session, rounds_of
 from tests.support.scripted_session import ScriptedSession
 
@@ -50,7 +56,7 @@ def test_the_speed_up_is_against_plain_decoding_here() -> None:
     full, compact = shown(DRAFTED)
     assert "plain 40.0 tokens/s" in full
     assert "1.5×, 1.4–1.6" in full
-    assert "1.5×, 1.4–1.6 plain" in compact
+    assert "1.5× plain (1.4–1.6)" in compact
     noted = replace(DRAFTED, gamma_note=NOTE)
     assert "1.5× expected" in " ".join(shown(noted)[0].split())
     plain = replace(DRAFTED, drafted=0, speedup=None)

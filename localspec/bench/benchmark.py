@@ -13,7 +13,7 @@ from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
 from localspec.bench.request import BenchRequest, drafters_of
 from localspec.bench.result import OFF, Agreement, ArmReport, Report, Run, SweepPoint
-from localspec.bench.runner import Arm, BenchOutcome, Runner, Step
+from localspec.bench.runner import Arm, Asking, BenchOutcome, Runner
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
 from localspec.bench.verdict import verdict
 from localspec.chat.session import Session
@@ -42,7 +42,7 @@ def bench_pair(
     cancel: Cancel,
     *,
     progress: Progress,
-    asking: Callable[[Step], None],
+    asking: Asking,
     warn: Callable[[str], None],
 ) -> Report:
     """Load what is wanted, bench it, free it.
@@ -79,7 +79,7 @@ def bench(
     cancel: Cancel,
     *,
     progress: Progress,
-    asking: Callable[[Step], None],
+    asking: Asking,
 ) -> Report:
     """Measure everything; what an interruption leaves is reported all the same.
 
@@ -96,7 +96,7 @@ def bench(
     arms = arms_of(sessions, request)
     where = _environment(sessions)
     common = request.settings(sessions[0].pair.target.model.end_tokens)
-    runner = Runner(arms, common, cancel, deadline=request.deadline, progress=asking)
+    runner = Runner(arms, common, cancel, deadline=request.deadline, asking=asking)
     progress("Warming up", None)
     # Costs are measured behind what it leaves in the caches.
     by_length = sorted(request.prompts.prompts, key=lambda prompt: len(prompt.text))

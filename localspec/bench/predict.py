@@ -26,7 +26,7 @@ class Overhead:
 
     def of(self, drafted: int) -> float:
         """A round that drafts so many tokens."""
-        return max(0.0, self.fixed + self.per_token * drafted)
+        return self.fixed + self.per_token * drafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class RoundCosts:
 
     Attributes:
         target: T(n).
-        draft: the draft's decodes of n tokens; None without a draft.
+        draft: the draft's decodes of n tokens.
         python: what comes on top.
     """
 
     target: Curve
-    draft: Curve | None
+    draft: Curve
     python: Overhead
 
 
@@ -51,7 +51,7 @@ def overhead(rounds: Iterable[Round]) -> Overhead:
         return Overhead(0.0, 0.0)
     drafted, seconds = np.array(points, dtype=np.float64).T
     if drafted.min() == drafted.max():
-        return Overhead(float(seconds.mean()), 0.0)
+        return Overhead(max(0.0, float(seconds.mean())), 0.0)
     slope, fixed = np.polyfit(drafted, seconds, 1)
     return Overhead(max(0.0, float(fixed)), max(0.0, float(slope)))
 
@@ -75,27 +75,21 @@ def outcomes(rounds: Sequence[Round]) -> list[float]:
     return found
 
 
-def predictions(
-    costs: RoundCosts, rounds: Sequence[Round], longest: int = LONGEST
-) -> list[Prediction]:
-    """Every draft length from 0 up, replayed over what `rounds` saw; 0 alone without a draft."""
+def predictions(costs: RoundCosts, rounds: Sequence[Round]) -> list[Prediction]:
+    """Every draft length from 0 to `LONGEST`, replayed over what `rounds` saw."""
     alone = costs.target.seconds(1)
     plain = 1 / (alone + costs.python.of(0))
     found = [Prediction(0, 1.0, plain, 1.0, 1.0)]
-    if costs.draft is None:
-        return found
     text = _typical(outcomes(rounds) or [0.0])
-    for gamma in range(1, longest + 1):
-        n, seconds = _replayed(gamma, text, costs.target, costs.draft, costs.python)
+    for gamma in range(1, LONGEST + 1):
+        n, seconds = _replayed(gamma, text, costs)
         speed = len(text) / seconds
         roof = (gamma + 1) * alone / costs.target.seconds(gamma + 1)
         found.append(Prediction(gamma, len(text) / n, speed, speed / plain, roof))
     return found
 
 
-def _replayed(
-    gamma: int, text: Sequence[float], target: Curve, draft: Curve, python: Overhead
-) -> tuple[int, float]:
+def _replayed(gamma: int, text: Sequence[float], costs: RoundCosts) -> tuple[int, float]:
     """Rounds and seconds for `text` with drafts of `gamma` tokens, the first round a plain one.
 
     Luck is drawn once per position, so that every length meets the same.
@@ -108,9 +102,9 @@ def _replayed(
         n = min(gamma, len(text) - at - 1) if at else 0
         stay = next((i for i in range(n) if not accepted[at + i]), n)
         if n:
-            seconds += draft.seconds(max(1, at - read)) + (n - 1) * draft.seconds(1)
+            seconds += costs.draft.seconds(max(1, at - read)) + (n - 1) * costs.draft.seconds(1)
             read = at + min(stay, n - 1)
-        seconds += target.seconds(n + 1) + python.fixed + python.per_token * n
+        seconds += costs.target.seconds(n + 1) + costs.python.of(n)
         at += stay + 1
         rounds += 1
     return rounds, seconds

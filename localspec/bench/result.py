@@ -79,12 +79,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A ratio and its 95 % interval; without one where there is too little to tell.
-
-    Attributes:
-        value: the geometric mean.
-        low, high: the interval's ends.
-    """
+    """A geometric mean and its 95 % interval; without one where there is too little to tell."""
 
     value: float
     low: float | None = None
@@ -113,7 +108,7 @@ class KindRow:
     """One kind of text, or all of them, under one setting. Times in seconds.
 
     Attributes:
-        kind: the kind; `ALL` over all.
+        kind: `ALL` over all.
         prompts: questions that were timed.
         tokens_per_second: geometric mean over prompts (over all: of the kinds' means).
         speedup: over plain decoding, prompt by prompt; None for plain decoding itself.
@@ -122,7 +117,6 @@ class KindRow:
         gamma: drafted tokens per round that drafted; None where none did.
         drafting: share of the rounds that drafted.
         time_to_first_token_s: median over prompts.
-        shares: where the time goes.
     """
 
     kind: str
@@ -146,8 +140,6 @@ class ArmReport:
         draft: the draft's name; None where nothing drafts.
         gamma: ``"auto"`` or a number.
         swept: one of a sweep over draft lengths.
-        kinds: a row for every kind.
-        overall: the row over all.
     """
 
     name: str
@@ -159,7 +151,7 @@ class ArmReport:
 
     @property
     def rows(self) -> tuple[KindRow, ...]:
-        """All of them."""
+        """One for every kind, and the one over all."""
         return (*self.kinds, self.overall)
 
 
@@ -180,12 +172,9 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One draft length.
+    """What is expected of one draft length.
 
     Attributes:
-        gamma: the draft length.
-        tokens_per_round: expected.
-        tokens_per_second: expected.
         speedup: over the prediction for plain decoding.
         roofline: the same with a free draft that is always right, and Python for nothing.
     """

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from time import perf_counter
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,10 @@ WARM_UP_TOKENS = 32
 
 T = TypeVar("T")
 
+Asking: TypeAlias = Callable[[str, int, int, float | None], object]
+"""Called before a question: with its name, how many were asked (repeats count), of how many, and
+the seconds that are left, as far as can be told; None at the very beginning."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
@@ -33,7 +37,6 @@ class Arm:
 
     Attributes:
         name: how the report calls it; `OFF` is plain decoding.
-        session: the loaded models.
         gamma: draft length, 0 for plain decoding.
         swept: one of a sweep over draft lengths.
     """
@@ -55,22 +58,6 @@ def in_turn(arms: Sequence[T], turn: int) -> list[T]:
     return order[::-1] if turn % 2 else order
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """How far a run is.
-
-    Attributes:
-        prompt: what is asked now.
-        done, total: questions times repeats.
-        left_s: seconds that are left, as far as can be told; None at the very beginning.
-    """
-
-    prompt: BenchPrompt
-    done: int
-    total: int
-    left_s: float | None
-
-
 @dataclass(slots=True)
 class BenchOutcome:
     """What came of it. Every question that counts was answered under all settings.
@@ -90,7 +77,7 @@ class BenchOutcome:
     ended: str = ""
 
 
-class _OutOfTimeError(Exception):
+class _OutOfTime(Exception):
     """The deadline has passed."""
 
 
@@ -104,7 +91,7 @@ class Runner:
         cancel: ends the run; what is done is kept.
         deadline: by `clock`; the question that is running then is left out, unless it is the
             first. None for no deadline.
-        progress: called before every question.
+        asking: called before every question.
         clock: in seconds.
     """
 
@@ -112,7 +99,7 @@ class Runner:
     settings: ChatSettings
     cancel: Cancel
     deadline: float | None = None
-    progress: Callable[[Step], None] = lambda _step: None
+    asking: Asking = lambda *_: None
     clock: Callable[[], float] = perf_counter
 
     def warm_up(self, prompt: BenchPrompt) -> None:
@@ -133,11 +120,11 @@ class Runner:
             for turn, (repeat, prompt) in enumerate(product(range(repeats), prompts)):
                 self._check_time(outcome)
                 if prompt.name not in outcome.too_long:
-                    self.progress(Step(prompt, turn, total, self._left(begun, turn, total)))
+                    self.asking(prompt.name, turn, total, self._left(begun, turn, total))
                     self._ask(prompt, repeat, in_turn(self.arms, turn), outcome)
         except Cancelled:
             outcome.ended = INTERRUPTED
-        except _OutOfTimeError:
+        except _OutOfTime:
             outcome.ended = OUT_OF_TIME
         return outcome
 
@@ -149,7 +136,7 @@ class Runner:
 
     def _check_time(self, outcome: BenchOutcome) -> None:
         if self.deadline is not None and outcome.runs and self.clock() > self.deadline:
-            raise _OutOfTimeError
+            raise _OutOfTime
 
     def _ask(
         self, prompt: BenchPrompt, repeat: int, order: Sequence[Arm], outcome: BenchOutcome

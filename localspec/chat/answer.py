@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from localspec.chat.events import Origin, RoundText, Span
+from localspec.chat.events import Origin, RoundText, Span, joined
 from localspec.chat.thinking import overlap
 from localspec.engine.stats import FinishReason, Round
 
@@ -47,7 +47,7 @@ class AnswerText:
     @property
     def spans(self) -> tuple[Span, ...]:
         """The text released so far by origin."""
-        return joined(tuple(self._released))
+        return joined(self._released)
 
     def add(self, done: Round) -> RoundText:
         """Add what a round emitted; the round in the result ends where a stop string did.
@@ -65,7 +65,7 @@ class AnswerText:
         if done.finish is not None:
             released += self._stops.feed(self._text.flush())
             released += self._stops.flush()
-        spans = joined(tuple(released))
+        spans = joined(released)
         self._released += spans
         for span in spans:
             self.kind.feed(span.text)
@@ -102,19 +102,6 @@ class Detokeniser:
         begun, self._begun = self._begun, None
         text = self._decoder.decode(b"", final=True)
         return (Span(text, begun or Origin.TARGET),) if text else ()
-
-
-def joined(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """`spans` without empty ones, neighbours of one origin made one."""
-    merged: list[Span] = []
-    for span in spans:
-        if not span.text:
-            continue
-        if merged and merged[-1].origin is span.origin:
-            merged[-1] = Span(merged[-1].text + span.text, span.origin)
-        else:
-            merged.append(span)
-    return tuple(merged)
 
 
 def _joint(begun: Origin | None, origin: Origin) -> Origin:
@@ -167,7 +154,7 @@ def _split(spans: tuple[Span, ...], end: int) -> tuple[tuple[Span, ...], tuple[S
         before.append(Span(span.text[:cut], span.origin))
         after.append(Span(span.text[cut:], span.origin))
         end -= len(span.text)
-    return joined(tuple(before)), joined(tuple(after))
+    return joined(before), joined(after)
 
 
 class TextKind:
@@ -184,18 +171,11 @@ class TextKind:
 
     def feed(self, text: str) -> None:
         """Go on with `text`."""
-        first, *others = text.split("\n")
-        self._line += first[: max(0, _FENCE_WITHIN - len(self._line))]
-        for line in others:
-            self._end_line()
-            self._line = line[:_FENCE_WITHIN]
-
-    def _end_line(self) -> None:
-        found = _FENCE.match(self._line)
-        if found is None:
-            return
-        mark, after = found[1], self._line[found.end() :]
-        if not self._fence:
-            self._fence = mark
-        elif mark.startswith(self._fence) and not after.strip():
-            self._fence = ""
+        *lines, begun = (self._line + text).split("\n")
+        self._line = begun[:_FENCE_WITHIN]
+        for found in filter(None, map(_FENCE.match, lines)):
+            mark, after = found[1], found.string[found.end() : _FENCE_WITHIN]
+            if not self._fence:
+                self._fence = mark
+            elif mark.startswith(self._fence) and not after.strip():
+                self._fence = ""

@@ -57,11 +57,8 @@ class Drafting:
 
     def gamma(self) -> int:
         """The draft length now: a decision of `auto` counts as it came out lately."""
-        if not self._on:
-            return 0
-        if self._settings.gamma == "auto" and self._auto:
-            return self._auto.length
-        return self._settings.draft_length
+        chosen = self._chosen()
+        return chosen.length if isinstance(chosen, AutoGamma) else chosen.gamma
 
     def note(self, kind: str) -> GammaNote:
         """Where gamma comes from, in a text of `kind`."""
@@ -104,7 +101,7 @@ class Drafting:
         if self._auto is not None and self._policy is not self._auto:
             self._auto.follow(done)
 
-    def _chosen(self) -> GammaPolicy:
+    def _chosen(self) -> AutoGamma | FixedGamma:
         if self._on and self._settings.gamma == "auto" and self._auto:
             return self._auto
         return FixedGamma(self._settings.draft_length if self._on else 0)

@@ -6,6 +6,7 @@ A turn yields `Noticed` for what came up, `TurnsLeftOut` where the context is fu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -28,6 +29,19 @@ class Span:
 
     text: str
     origin: Origin
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """`spans` without empty ones, neighbours of one origin made one."""
+    merged: list[Span] = []
+    for span in spans:
+        if not span.text:
+            continue
+        if merged and merged[-1].origin is span.origin:
+            merged[-1] = Span(merged[-1].text + span.text, span.origin)
+        else:
+            merged.append(span)
+    return tuple(merged)
 
 
 class TurnsLeftOut(Struct, frozen=True, tag=True):

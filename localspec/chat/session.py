@@ -245,7 +245,8 @@ class Session:
                 self._running.set()
             # A turn that nobody is iterating will never end by itself.
             for turn in list(self._turns):
-                _close_suspended(turn)
+                with suppress(ValueError):  # another thread runs it, and has been asked to stop
+                    turn.close()
         try:
             if self._closing is not None:
                 self._closing()
@@ -305,7 +306,10 @@ class Session:
         settings = replace(self.settings)
         left_out = self._window.left_out
         known = len(self._template.notices)
-        prompt = self._fitting(asked, settings, cancel)
+        try:
+            prompt = self._window.fit(asked, lambda some: self._prompt(some, settings, cancel))
+        except Cancelled:
+            prompt = None
         yield from map(Noticed, self._template.notices[known:])
         if self._window.left_out > left_out:
             yield TurnsLeftOut(self._window.left_out)
@@ -316,10 +320,9 @@ class Session:
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
         try:
-            if prompt is not None:
-                reason = yield from self._write(prompt, settings, answer, cancel)
-            else:
-                reason = FinishReason.CANCELLED
+            if prompt is None:
+                raise Cancelled
+            reason = yield from self._write(prompt, settings, answer, cancel)
         except Cancelled:
             reason = FinishReason.CANCELLED
         except GeneratorExit:
@@ -335,15 +338,6 @@ class Session:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
                 self.messages.append(message)
         yield TurnEnd(answer.text, reason, self._meter.stats)
-
-    def _fitting(
-        self, asked: Sequence[Message], settings: ChatSettings, cancel: Cancel
-    ) -> list[int] | None:
-        """The ids of the messages that fit; None where making them was cancelled."""
-        try:
-            return self._window.fit(asked, lambda some: self._prompt(some, settings, cancel))
-        except Cancelled:
-            return None
 
     def _prompt(
         self, messages: Sequence[Message], settings: ChatSettings, cancel: Cancel
@@ -395,11 +389,6 @@ class Session:
                     prefill: Prefill = end.value
                     return prefill
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
-
-
-def _close_suspended(turn: Turn) -> None:
-    with suppress(ValueError):  # it is running in another thread, and has been asked to stop
-        turn.close()
 
 
 def answer_twice(

@@ -51,7 +51,8 @@ class ChatTemplate:
         else:
             bos, eos = self._special(model.bos), self._special(model.eos)
             self._source = TemplateSource(model.chat_template, bos, eos)
-        self._prefix_space = self._text_of(self._ids("x", control=False)) == " x"
+        pieces = map(model.piece, self._ids("x", control=False))
+        self._prefix_space = b"".join(pieces) == b" x"
 
     def close(self) -> None:
         """End the process that renders."""
@@ -92,15 +93,21 @@ class ChatTemplate:
     ) -> str:
         """The text of the first arrangement of the messages that the template takes."""
         refusal, budget = "", Budget()
-        for arrange in (list, fold_system, merge_neighbours, _fold_and_merge):
-            arranged = arrange(guarded)
+        folded = fold_system(guarded)
+        for arranged in (guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)):
             try:
                 text = self._renderer.render(source, arranged, budget, cancel)
             except Refused as error:
                 refusal = refusal or str(error)
                 continue
-            if text.strip() and _mentions_system(text, arranged):
-                self._note_folding(guarded, arranged)
+            systems = [m for m in arranged if m.role is Role.SYSTEM]
+            # Whether the system prompt arrived: some templates drop the role in silence.
+            if text.strip() and all(m.content.strip() in text for m in systems):
+                if not systems and any(m.role is Role.SYSTEM for m in guarded):
+                    self._notice(
+                        "the model's chat template takes no system prompt:"
+                        " it goes in front of the first message"
+                    )
                 return text
         if not refusal:
             raise Unusable("writes nothing")
@@ -201,9 +208,6 @@ class ChatTemplate:
     def _ids(self, text: str, *, control: bool) -> list[int]:
         return self._model.tokenize(text, add_special=False, parse_special=control)
 
-    def _text_of(self, ids: Sequence[int]) -> str:
-        return b"".join(self._model.piece(token) for token in ids).decode("utf-8", "replace")
-
     def _special(self, token: int | None) -> str:
         if token is None:
             return ""
@@ -213,14 +217,6 @@ class ChatTemplate:
         if text not in self.notices:
             self.notices.append(text)
 
-    def _note_folding(self, asked: Sequence[Message], used: Sequence[Message]) -> None:
-        had = any(m.role is Role.SYSTEM for m in asked)
-        if had and not any(m.role is Role.SYSTEM for m in used):
-            self._notice(
-                "the model's chat template takes no system prompt:"
-                " it goes in front of the first message"
-            )
-
 
 def _plain_text(messages: Sequence[Message]) -> str:
     """A transcript that any text model can continue, with the beginning of its next answer.
@@ -229,12 +225,3 @@ def _plain_text(messages: Sequence[Message]) -> str:
     """
     form = {Role.SYSTEM: "{}\n\n", Role.USER: "User: {}\n", Role.ASSISTANT: "Assistant:{}\n"}
     return "".join(form[m.role].format(m.content) for m in messages) + "Assistant:"
-
-
-def _fold_and_merge(messages: Sequence[Message]) -> list[Message]:
-    return merge_neighbours(fold_system(messages))
-
-
-def _mentions_system(text: str, messages: Sequence[Message]) -> bool:
-    """Whether the system prompt arrived: some templates drop the role in silence."""
-    return all(m.content.strip() in text for m in messages if m.role is Role.SYSTEM)

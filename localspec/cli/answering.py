@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from localspec.process.client import Worker
 
 
+_SUMS = (
+    *("prompt_tokens", "generated_tokens", "tokens_per_second", "time_to_first_token_s"),
+    *("drafted_tokens", "accepted_tokens", "acceptance_rate", "mean_tokens_per_round"),
+)
+
+
 def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
     """Print text, figures or a document of an `AnswerJob`; whether the user stopped it.
 
@@ -71,14 +77,7 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
         "text": found.text,
         "tokens": [token for done in stats.rounds for token in done.tokens],
         "finish_reason": found.reason.value,
-        "prompt_tokens": stats.prompt_tokens,
-        "generated_tokens": stats.generated_tokens,
-        "tokens_per_second": stats.tokens_per_second,
-        "time_to_first_token_s": stats.time_to_first_token_s,
-        "drafted_tokens": stats.drafted_tokens,
-        "accepted_tokens": stats.accepted_tokens,
-        "acceptance_rate": stats.acceptance_rate,
-        "mean_tokens_per_round": stats.mean_tokens_per_round,
+        **{name: getattr(stats, name) for name in _SUMS},
         "speedup": asdict(speedup) if speedup else None,
         "rounds": [_round(done) for done in stats.rounds],
         "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
@@ -94,24 +93,32 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
 
 def _summary(found: Answered, memory: int) -> str:
     """The figures for a person, one to a line."""
-    stats = found.stats
+    stats, figures = found.stats, found.figures
+    note = lossy_words(stats.lenience)
+    gamma = f"0 (plain decoding; {found.speculation_note or 'gamma is 0'})"
+    if figures.speculation:
+        gamma = f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
+    speedup = f"{speedup_words(figures.speedup)} (measured)" if figures.speedup else None
     rows = [
-        ("prompt", _prompt_line(stats)),
-        ("generated", _generated_line(stats)),
+        (
+            "prompt",
+            f"{stats.prompt_tokens} tokens, {stats.prefill_cached} cached, {stats.prefill_s:.2f} s",
+        ),
+        (
+            "generated",
+            f"{stats.generated_tokens} tokens, {formats.number(stats.tokens_per_second, 2)}"
+            f" tokens/s{f' ({note})' if note else ''}",
+        ),
         ("time to first token", formats.seconds(stats.time_to_first_token_s)),
-        ("draft length", _gamma_line(found)),
-        ("drafted", _drafted_line(stats)),
+        ("draft length", gamma),
+        ("drafted", _drafted(stats)),
         ("acceptance rate", formats.percent(stats.acceptance_rate, 1)),
         ("tokens per round", formats.number(stats.mean_tokens_per_round, 2)),
-        ("speed-up", _speedup_line(found)),
+        ("speed-up", speedup or "- (not measured)"),
         ("time", f"{stats.draft_s:.2f} s drafting, {stats.verify_s:.2f} s verifying"),
         ("peak memory", formats.size(memory)),
     ]
     return "\n".join(formats.columns(rows))
-
-
-def _prompt_line(stats: GenerationStats) -> str:
-    return f"{stats.prompt_tokens} tokens, {stats.prefill_cached} cached, {stats.prefill_s:.2f} s"
 
 
 def _round(done: Round) -> dict[str, Any]:
@@ -121,27 +128,9 @@ def _round(done: Round) -> dict[str, Any]:
     return {"gamma": done.gamma, "drafter": done.proposed_by, **figures}
 
 
-def _drafted_line(stats: GenerationStats) -> str:
+def _drafted(stats: GenerationStats) -> str:
     line = f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"
     if len(stats.drafters) < 2:
         return line
     each = (f"{name} {its.accepted} of {its.drafted}" for name, its in stats.drafters.items())
     return f"{line} ({', '.join(each)})"
-
-
-def _generated_line(stats: GenerationStats) -> str:
-    note = lossy_words(stats.lenience)
-    speed = f"{formats.number(stats.tokens_per_second, 2)} tokens/s{f' ({note})' if note else ''}"
-    return f"{stats.generated_tokens} tokens, {speed}"
-
-
-def _gamma_line(found: Answered) -> str:
-    figures = found.figures
-    if not figures.speculation:
-        return f"0 (plain decoding; {found.speculation_note or 'gamma is 0'})"
-    return f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
-
-
-def _speedup_line(found: Answered) -> str:
-    speedup = found.figures.speedup
-    return f"{speedup_words(speedup)} (measured)" if speedup else "- (not measured)"

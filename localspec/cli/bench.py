@@ -135,12 +135,12 @@ def command(
 
 def _request(pair: str | None, given: dict[str, Any], started: float) -> BenchRequest:
     """What is asked for, with the defaults that depend on each other."""
-    quick, repeat, n_predict = given["quick"], given["repeat"], given["n_predict"]
+    quick = given["quick"]
     drafts = tuple(name for name in given["drafts"] if name.lower() != "none")
     return BenchRequest(
-        prompts=_prompts(pair, given["prompts"], given["kinds"], ignore_end=given["ignore_end"]),
-        repeats=repeat or (_QUICK_REPEATS if quick else 2),
-        n_predict=n_predict or (64 if quick else 128),
+        prompts=_prompts(pair, given),
+        repeats=given["repeat"] or (_QUICK_REPEATS if quick else 2),
+        n_predict=given["n_predict"] or (64 if quick else 128),
         temperature=given["temp"],
         seed=given["seed"],
         gamma=given["gamma"],
@@ -150,19 +150,18 @@ def _request(pair: str | None, given: dict[str, Any], started: float) -> BenchRe
     )
 
 
-def _prompts(
-    pair: str | None, path: Path | None, kinds: tuple[str, ...], *, ignore_end: bool | None
-) -> PromptSet:
+def _prompts(pair: str | None, given: dict[str, Any]) -> PromptSet:
     """What to ask: a file's prompts, else the demo pair's own for it and the general ones.
 
     Raises:
         LocalspecError: the file cannot be used, or there is no such kind.
     """
-    if path is not None:
-        chosen = prompts.read(path)
+    if given["prompts"] is not None:
+        chosen = prompts.read(given["prompts"])
     else:
         is_demo = (pair or prompts.DEMO).strip().lower() == prompts.DEMO
         chosen = prompts.shipped(prompts.DEMO if is_demo else prompts.GENERAL)
-    if kinds:
-        chosen = chosen.only(kinds)
+    if given["kinds"]:
+        chosen = chosen.only(given["kinds"])
+    ignore_end = given["ignore_end"]
     return chosen if ignore_end is None else replace(chosen, ignore_end=ignore_end)

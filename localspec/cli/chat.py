@@ -55,18 +55,11 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     # Late, like everything heavy: `chat --help` needs neither Textual nor an engine.
     from localspec.process.client import EngineClient  # noqa: PLC0415
 
-    engine = EngineClient(
-        options
-    )  # it imports and loads in its process, while this one imports Textual
+    engine = EngineClient(options)  # it imports and loads while this process imports Textual
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
     looks = _looks(click.get_current_context().obj)
-    run_app(
-        engine,
-        archive=archive,
-        resume=found.id if found is not None else None,
-        looks=looks,
-    )
+    run_app(engine, archive=archive, resume=found.id if found else None, looks=looks)
 
 
 def _looks(settings: SettingsFile | None) -> Looks:

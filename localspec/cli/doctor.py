@@ -13,7 +13,6 @@ from localspec import formats
 if TYPE_CHECKING:
     from localspec.cli.settings_file import SettingsFile
     from localspec.doctor.facts import MachineFacts
-    from localspec.doctor.findings import Finding
 
 
 @click.command("doctor")
@@ -34,8 +33,14 @@ def command(settings: SettingsFile | None, as_json: bool) -> None:
         listed = [asdict(finding) | {"level": finding.level.value} for finding in found]
         click.echo(json.dumps({"facts": asdict(facts), "findings": listed}, indent=2))
         return
-    for line in [*_fact_lines(facts), "", *_finding_lines(found)]:
+    for line in [*_fact_lines(facts), ""]:
         click.echo(line)
+    for finding in found:
+        click.echo(f"{finding.level.value}: {finding.what}")
+        if finding.remedy:
+            click.echo(f"    {finding.remedy}")
+    if not found:
+        click.echo("Nothing stands in the way.")
 
 
 def _threads_asked(settings: SettingsFile | None) -> int:
@@ -65,14 +70,3 @@ def _fact_lines(facts: MachineFacts) -> list[str]:
         f"so          a model of 5 GB on the CPU writes at most"
         f" {facts.bandwidth / 5e9:.1f} tokens/s without drafting",
     ]
-
-
-def _finding_lines(found: list[Finding]) -> list[str]:
-    if not found:
-        return ["Nothing stands in the way."]
-    lines = []
-    for finding in found:
-        lines.append(f"{finding.level.value}: {finding.what}")
-        if finding.remedy:
-            lines.append(f"    {finding.remedy}")
-    return lines

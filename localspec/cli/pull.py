@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
 from localspec import formats
@@ -12,7 +10,7 @@ from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import Cancelled, Ended
 from localspec.pairs import describe
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.pull import PullPlan, PullProgress, execute, plan, require_room
+from localspec.pairs.pull import PullProgress, execute, plan, require_room
 from localspec.safe_text import unbroken
 
 
@@ -27,19 +25,28 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
     PAIR is a name from `localspec list`, or a Hub reference: user/repo[:QUANT|:file.gguf][@rev].
     A download that was stopped continues where it was.
     """
-    patience = Patience()
     line = ProgressLine()
+    patience = Patience(note=line.show)
     try:
         with raising():
-            found = plan(pair, draft, name, patience, line.show)
+            found = plan(pair, draft, name, patience)
             line.clear()
             for said in describe.lines(found.report):
                 click.echo(unbroken(said))
-            click.echo(f"disk        {_disk_line(found)}")
+            missing, free = formats.size(found.report.missing), formats.size(found.free)
+            fetched = f"{missing} to fetch, {free} free"
+            click.echo(
+                f"disk        {fetched if found.report.missing else 'nothing is to be fetched'}"
+            )
             require_room(found)
             if dry_run:
                 return
-            record = execute(found, patience, partial(_show, line))
+            # Without a terminal a line for every phase of every file.
+            record = execute(
+                found,
+                patience,
+                lambda at: line.update(_describe(at), (at.file.etag, at.file.phase)),
+            )
     except KeyboardInterrupt as error:
         line.clear()
         click.echo("stopped; what came so far is kept, and the same command continues", err=True)
@@ -49,22 +56,13 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
     click.echo(f"installed as {record.name}: try `localspec chat {record.name}`")
 
 
-def _disk_line(found: PullPlan) -> str:
-    if not found.report.missing:
-        return "nothing is to be fetched"
-    return f"{formats.size(found.report.missing)} to fetch, {formats.size(found.free)} free"
-
-
-def _show(line: ProgressLine, progress: PullProgress) -> None:
-    """Draw `progress`; a line for every phase of every file where there is no terminal."""
-    line.update(_describe(progress), (progress.file.etag, progress.file.phase))
-
-
 def _describe(progress: PullProgress) -> str:
     """Put `progress` into one line, what matters most first."""
     file = progress.file
     share = file.done / file.size if file.size else 1.0
-    parts = [f"{_short_name(file.name)} {file.phase} {formats.percent(share)}"]
+    # The end of a name has the quant and the part.
+    name = file.name if len(file.name) <= 30 else f"...{file.name[-27:]}"
+    parts = [f"{name} {file.phase} {formats.percent(share)}"]
     if file.phase == "pausing":
         parts.append(f"trying again soon: {file.note}")
     if file.phase == "fetching" and progress.seconds_left is not None:
@@ -72,8 +70,3 @@ def _describe(progress: PullProgress) -> str:
         parts.append(f"{formats.duration(progress.seconds_left)} left")
     parts.append(f"in all {formats.size(progress.done)} of {formats.size(progress.total)}")
     return ", ".join(parts)
-
-
-def _short_name(name: str) -> str:
-    """Give the end of a file's name, where its quant and its part are."""
-    return name if len(name) <= 30 else f"...{name[-27:]}"

@@ -22,12 +22,13 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
+from localspec.engine.params import SamplingParams
 from localspec.errors import SamplingError
 
 FILE = "settings.toml"
@@ -38,11 +39,7 @@ PANELS = ("full", "compact", "off")
 # What the command line gives and a file cannot: it would stand for a question, or act each time.
 _NEVER = {"help", "target", "prompt", "output", "compare"}
 _PAIR_FOR = {"chat", "run"}
-_SAMPLING = {
-    "temp": "temperature",
-    **{name: name for name in ("top_p", "min_p", "typical_p", "repeat_penalty")},
-    **{name: name for name in ("presence_penalty", "frequency_penalty")},
-}
+_SAMPLER = {one.name for one in fields(SamplingParams)} - {"logit_bias"}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'
 # Whatever else there is without Ctrl, Alt or F is for typing and moving about.
 _KEY = re.compile(
@@ -153,7 +150,7 @@ class SettingsFile:
             self._wrong(table, setting, value, f"{reason.rstrip('.')}. {help_text}".strip())
 
     def _unknown(self, table: str, setting: str | None, known: Iterable[str]) -> None:
-        what = f"setting {setting}" if setting else f"table [{table}]"
+        what = f"table [{table}]" if setting is None else f"setting {setting}"
         meant = _instead((setting or table).replace("_", "-"), known)
         self._note(table, setting, f"there is no {what}; {meant}")
 
@@ -232,12 +229,9 @@ def _checked(parameter: click.Parameter, value: Any) -> Any:
     # As the command line has it: 5.7 is no whole number there, and nothing is rounded.
     given = [_written(one) for one in value] if isinstance(value, list) else _written(value)
     taken = parameter.process_value(context, given)
-    sampler = _SAMPLING.get(str(parameter.name))
-    if sampler is not None:
-        # Late: most settings files need no numpy.
-        from localspec.engine.params import SamplingParams  # noqa: PLC0415
-
-        SamplingParams(**{sampler: taken})
+    name = "temperature" if parameter.name == "temp" else parameter.name
+    if name in _SAMPLER:
+        SamplingParams(**{name: taken})
     return given
 
 

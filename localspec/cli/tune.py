@@ -24,9 +24,7 @@ from localspec.cli.standard_streams import ProgressLine
 from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from localspec.loading.results import Choice, Tuned, TunedPair
+    from localspec.loading.results import Tuned, TunedPair
     from localspec.process.client import Worker
     from localspec.process.messages import Event
 
@@ -121,10 +119,24 @@ def _text(found: TunedPair) -> str:
     if draft is None:
         lines += ["", f"No draft: {found.draft_note or 'gamma is 0'}."]
     else:
-        lines += ["", *_draft_lines(draft, target), "", *_gamma_lines(found.choices)]
+        one, most = draft.points[1], max(draft.points)
+        lines += [
+            "",
+            f"Draft {draft.name}, {draft.threads} threads",
+            f"  one step {1e3 * one:.2f} ms, {one / target.points[1]:.2f} of the target's",
+            f"  reading {most} tokens {1e3 * draft.points[most]:.2f} ms",
+            "",
+            "accepted  draft  speed-up",
+            *(
+                f"{choice.acceptance:>7.0%} {choice.gamma or 'none':>7} {choice.speedup:>8.2f}x"
+                for choice in found.choices
+            ),
+        ]
     models = [target, draft] if draft else [target]
     for model in models:
-        lines += _thread_lines(model)
+        if model.by_threads:
+            tried = (f"{n}: {1e3 * one:.2f} ms" for n, (one, _) in model.by_threads.items())
+            lines += ["", f"Threads for {model.name}: {model.threads} ({', '.join(tried)} a token)"]
     spread = max(model.spread for model in models)
     if spread > _NOISY:
         lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
@@ -142,27 +154,3 @@ def _curve_lines(target: Tuned) -> list[str]:
         length = max(1, round(_WIDTH * seconds / longest))
         lines.append(f"{n:>4}{1e3 * seconds:>10.2f}{seconds / alone:>9.2f}  {bar * length}")
     return lines
-
-
-def _draft_lines(draft: Tuned, target: Tuned) -> list[str]:
-    one, alone, most = draft.points[1], target.points[1], max(draft.points)
-    return [
-        f"Draft {draft.name}, {draft.threads} threads",
-        f"  one step {1e3 * one:.2f} ms, {one / alone:.2f} of the target's",
-        f"  reading {most} tokens {1e3 * draft.points[most]:.2f} ms",
-    ]
-
-
-def _gamma_lines(choices: Sequence[Choice]) -> list[str]:
-    lines = ["accepted  draft  speed-up"]
-    for choice in choices:
-        gamma = choice.gamma or "none"
-        lines.append(f"{choice.acceptance:>7.0%} {gamma:>7} {choice.speedup:>8.2f}x")
-    return lines
-
-
-def _thread_lines(model: Tuned) -> list[str]:
-    if not model.by_threads:
-        return []
-    tried = ", ".join(f"{n}: {1e3 * one:.2f} ms" for n, (one, _) in model.by_threads.items())
-    return ["", f"Threads for {model.name}: {model.threads} ({tried} a token)"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from localspec.errors import LocalspecError
 from localspec.pairs import demo, folders, installed
@@ -25,15 +26,21 @@ class CuratedFile:
     """One side of a curated pair.
 
     Attributes:
-        n_bytes: size in bytes; rounded while the entry has not been verified.
-        sha256: the file's hash, empty while the entry has not been verified.
+        gb: size in GB, rounded; 0 where `bytes` says it.
+        bytes, revision, sha256: known once the entry has been verified.
     """
 
     repo: str
     file: str
-    revision: str
-    n_bytes: int
-    sha256: str
+    gb: float = 0
+    bytes: int = 0
+    revision: str = ""
+    sha256: str = ""
+
+    @property
+    def n_bytes(self) -> int:
+        """Size in bytes; rounded while the entry has not been verified."""
+        return self.bytes or int(self.gb * 1e9)
 
     @property
     def reference(self) -> Reference:
@@ -82,26 +89,11 @@ def pairs() -> dict[str, CuratedPair]:
     path = folders.shipped("catalogue.toml")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        return {entry["name"]: _pair(entry) for entry in data["pair"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {pair.name: pair for pair in msgspec.convert(data["pair"], list[CuratedPair])}
+    except (OSError, ValueError, KeyError) as error:
         raise LocalspecError(
             f"the catalogue {path} cannot be read: {error}", "Install localspec again."
         ) from None
-
-
-def _pair(entry: dict[str, Any]) -> CuratedPair:
-    sides = {side: _file(entry[side]) for side in ("target", "draft")}
-    return CuratedPair(**entry | sides)
-
-
-def _file(side: Mapping[str, Any]) -> CuratedFile:
-    return CuratedFile(
-        repo=side["repo"],
-        file=side["file"],
-        revision=side.get("revision", ""),
-        n_bytes=int(side.get("bytes") or side["gb"] * 1e9),
-        sha256=side.get("sha256", ""),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,34 +152,29 @@ def _demo() -> ListedPair:
 
 def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     n_bytes = sum(model.n_bytes for model in pair.models)
+    try:
+        target, *drafts = (facts(gguf.read_model(model.path).header) for model in pair.models)
+        fit = placement.counted(target, drafts[0] if drafts else None)
+    except LocalspecError:  # files are gone or damaged
+        fit = placement.unread(n_bytes)
     return ListedPair(
         name=pair.name,
         kind=entry.kind if entry else "own",
         memory_gb=entry.memory_gb if entry else 0,
         n_bytes=n_bytes,
-        fit=_fit(pair, n_bytes),
+        fit=fit,
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
-        target=pair.target.reference or pair.target.paths[0],
-        draft="none" if pair.draft is None else pair.draft.reference or pair.draft.paths[0],
+        target=pair.target.origin,
+        draft=pair.draft.origin if pair.draft else "none",
         notes=entry.notes if entry else "",
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),
     )
 
 
-def _fit(pair: InstalledPair, n_bytes: int) -> Fit:
-    """The fit by the headers, or by the sizes where the files are gone or damaged."""
-    try:
-        target, *drafts = (facts(gguf.read_model(model.path).header) for model in pair.models)
-    except LocalspecError:
-        return placement.unread(n_bytes)
-    return placement.counted(target, drafts[0] if drafts else None)
-
-
 def examined(report: PairReport) -> ListedPair:
     """A pair that was looked at and is not installed yet, as it would be listed."""
     target, draft = report.target, report.draft
-    files = [file for model in (target, draft) if model is not None for file in model.files]
     return ListedPair(
         name=report.name,
         n_bytes=report.n_bytes,
@@ -196,7 +183,7 @@ def examined(report: PairReport) -> ListedPair:
         state="available",
         target=target.reference or target.label,
         draft="none" if draft is None else draft.reference or draft.label,
-        verified=all(file.sha256 for file in files),
+        verified=all(file.sha256 for model in report.models for file in model.files),
     )
 
 

@@ -35,10 +35,13 @@ def pair() -> InstalledPair:
     Raises:
         ModelFileError: its files are not there.
     """
-    padded = [path for _, path, _ in _work()]
-    if _small_wanted() or not all(map(folders.is_file, padded)):
-        return _pair(*(source for source, _, _ in _work()))
-    return _pair(*padded)
+    work = _work()
+    padded = not _small_wanted() and all(folders.is_file(path) for _, path, _ in work)
+    target, draft = (
+        InstalledModel((str(path),), n_bytes=path.stat().st_size, licence=LICENCE)
+        for path in (out if padded else source for source, out, _ in work)
+    )
+    return InstalledPair(DEMO, target, draft)
 
 
 def is_meant(text: str | None) -> bool:
@@ -75,12 +78,15 @@ def unpad() -> int:
     """Delete the padded files, those of earlier versions too; give the bytes freed.
 
     Raises:
-        OSError: one cannot be deleted.
+        LocalspecError: one cannot be deleted.
     """
     freed = 0
-    for path in sorted(_folder().glob("*.gguf*")):
-        freed += path.stat().st_size
-        path.unlink()
+    try:
+        for path in sorted(_folder().glob("*.gguf*")):
+            freed += path.stat().st_size
+            path.unlink()
+    except OSError as error:
+        raise LocalspecError(f"demo cannot be removed: {reason(error)}") from None
     return freed
 
 
@@ -116,10 +122,3 @@ def _end(path: Path) -> bytes:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - (1 << 20)))
         return file.read()
-
-
-def _pair(*paths: Path) -> InstalledPair:
-    target, draft = (
-        InstalledModel((str(path),), n_bytes=path.stat().st_size, licence=LICENCE) for path in paths
-    )
-    return InstalledPair(DEMO, target, draft)

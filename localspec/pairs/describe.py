@@ -71,11 +71,10 @@ def _sizes(need: Need) -> str:
 
 def licence_line(report: PairReport) -> str:
     """Name the licences, and what a gated repository wants."""
-    models = [report.target] if report.draft is None else [report.target, report.draft]
-    names = list(dict.fromkeys(one_line(model.licence, 80) or "not stated" for model in models))
-    gated = [model.repo for model in models if model.gated]
+    names = (one_line(model.licence, 80) or "not stated" for model in report.models)
+    gated = [model.repo for model in report.models if model.gated]
     tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""
-    return " / ".join(names) + tail
+    return " / ".join(dict.fromkeys(names)) + tail
 
 
 def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
@@ -83,10 +82,9 @@ def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
     found = []
     for one in candidates[:MOST_CANDIDATES]:
         word = "fits" if one.fits else "no"
-        where = "on this disk" if one.here else "to be fetched"
-        found.append(
-            f"{word:5} --draft {one.name} ({formats.size(one.n_bytes)}, {where}): {one.reason}"
-        )
+        where = "on this disk" if one.on_disk else "to be fetched"
+        size = formats.size(one.bytes)
+        found.append(f"{word:5} --draft {one.draft} ({size}, {where}): {one.reason}")
     if len(candidates) > MOST_CANDIDATES:
         found.append(f"and {len(candidates) - MOST_CANDIDATES} more that do not fit better")
     return found
@@ -112,16 +110,7 @@ def as_data(report: PairReport) -> dict[str, Any]:
         "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
         "plan": _plan_data(report.outlook),
         "missing_bytes": report.missing,
-        "candidates": [
-            {
-                "draft": one.name,
-                "fits": one.fits,
-                "reason": one.reason,
-                "bytes": one.n_bytes,
-                "on_disk": one.here,
-            }
-            for one in report.candidates
-        ],
+        "candidates": [asdict(one) for one in report.candidates],
     }
 
 

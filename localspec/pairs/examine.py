@@ -13,19 +13,19 @@ from typing import Final
 
 from localspec import formats
 from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub
-from localspec.pairs import catalogue, demo, installed, references, resolver, sources, vocabulary
+from localspec.pairs import catalogue, demo, installed, resolver, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
-from localspec.pairs.gguf.header import GgufHeader, read_header
+from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.hub.patience import Patience, silent
+from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import placement
 from localspec.pairs.memory.free import Free, read_speed
 from localspec.pairs.memory.need import facts
 from localspec.pairs.memory.placement import Outlook
 from localspec.pairs.references import Reference
 from localspec.pairs.resolver import NO_DRAFT
-from localspec.pairs.sources import ModelSource, Note
+from localspec.pairs.sources import ModelSource
 from localspec.pairs.vocabulary import VocabularyReport
 
 # A draft that is not much smaller than its target costs more than it saves.
@@ -37,16 +37,16 @@ class DraftCandidate:
     """A model that may be tried as a draft, or was.
 
     Attributes:
-        name: what to give as ``--draft``.
-        n_bytes: its size.
-        here: whether it is on this disk already.
+        draft: what to give as ``--draft``.
+        bytes: its size.
+        on_disk: whether it is here already.
         fits: whether it can serve the target.
         reason: why it does or does not.
     """
 
-    name: str
-    n_bytes: int
-    here: bool
+    draft: str
+    bytes: int
+    on_disk: bool
     fits: bool = False
     reason: str = ""
 
@@ -72,23 +72,26 @@ class PairReport:
     candidates: tuple[DraftCandidate, ...] = ()
 
     @property
+    def models(self) -> tuple[ModelSource, ...]:
+        """The target, and the draft where there is one."""
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
     def missing(self) -> int:
-        """Bytes that are still to be fetched."""
+        """Bytes that are still to be fetched; what serves as both is fetched once."""
         same = self.draft is not None and self.draft.files == self.target.files
-        draft = 0 if self.draft is None or same else self.draft.missing
-        return self.target.missing + draft
+        return sum(model.missing for model in self.models[: 1 if same else 2])
 
     @property
     def n_bytes(self) -> int:
         """Size of all files of both models."""
-        return self.target.n_bytes + (self.draft.n_bytes if self.draft else 0)
+        return sum(model.n_bytes for model in self.models)
 
 
 def examine(
     pair: str,
     draft: str | None,
     patience: Patience,
-    note: Note = sources.silent,
     *,
     n_ctx: int | None = None,
     free: Free | None = None,
@@ -98,8 +101,7 @@ def examine(
     Args:
         pair: a short name, a file or a Hub reference.
         draft: a file, a reference, a pair's name or ``none``; None leaves it to the pair.
-        patience: how long to try, and whether the user wants to stop.
-        note: is told what is being looked at.
+        patience: of whoever waits for it.
         n_ctx: tokens of context to count memory for, None to choose.
         free: what the machine has free, None for its main memory alone.
 
@@ -107,16 +109,16 @@ def examine(
         HubError, ModelError, UsageError: a model cannot be found or read.
         Cancelled: the user wants to stop.
     """
-    name, target, known_draft = _find(pair, patience, note)
+    name, target, known_draft = _find(pair, patience)
     candidates: tuple[DraftCandidate, ...] = ()
     if draft is not None and draft.lower() == NO_DRAFT:
         found, reason = None, "none was wanted"
     elif draft is not None:
-        found, reason = _find_draft(draft, patience, note), "named"
+        found, reason = _find_draft(draft, patience), "named"
     elif known_draft is not None:
         found, reason = known_draft(), f"part of {name}"
     else:
-        found, reason, candidates = _search(target, patience, note)
+        found, reason, candidates = _search(target, patience)
     report = vocabulary.compare(target.header, found.header) if found else None
     ahead = placement.look(
         facts(target.header, target.more_bytes),
@@ -131,31 +133,28 @@ def examine(
 Finder = Callable[[], ModelSource | None]
 
 
-def _find(text: str, patience: Patience, note: Note) -> tuple[str, ModelSource, Finder | None]:
+def _find(text: str, patience: Patience) -> tuple[str, ModelSource, Finder | None]:
     """Find the pair's name (empty if none), its target, and how to find its own draft."""
     found = resolver.meaning(text)
     if isinstance(found, InstalledPair):
-        target, draft = _from_record(found.target, patience, note), found.draft
-        return (
-            found.name,
-            target,
-            lambda: None if draft is None else _from_record(draft, patience, note),
-        )
+        target, draft = sources.from_record(found.target, patience), found.draft
+        own = partial(sources.from_record, draft, patience) if draft else lambda: None
+        return found.name, target, own
     if isinstance(found, CuratedPair):
         entry = found
-        target = replace(_curated(entry, entry.target, patience, note), licence=entry.licence)
-        return entry.name, target, lambda: _curated(entry, entry.draft, patience, note)
+        target = replace(_curated(entry, entry.target, patience), licence=entry.licence)
+        return entry.name, target, lambda: _curated(entry, entry.draft, patience)
     if isinstance(found, Reference):
-        return "", sources.from_hub(found, patience, note), None
+        return "", sources.from_hub(found, patience), None
     return "", sources.local(found), None
 
 
-def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience, note: Note) -> ModelSource:
+def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience) -> ModelSource:
     """Look at one side of a curated pair; it must be the very file that was verified."""
     target, draft = (Reference(side.repo, file=side.file) for side in (entry.target, entry.draft))
     newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
     try:
-        found = sources.from_hub(file.reference, patience, note)
+        found = sources.from_hub(file.reference, patience)
     except NotOnHub as error:
         raise NotOnHub(error.message, newest if file.revision else error.remedy) from None
     if file.sha256 and sources.sha256(found) != file.sha256:
@@ -165,34 +164,20 @@ def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience, note: No
     return found
 
 
-def _from_record(model: InstalledModel, patience: Patience, note: Note) -> ModelSource:
-    """Look at an installed model where it is, or on the Hub where files of it are gone."""
-    if not model.complete and model.reference:
-        again = sources.from_hub(references.parse(model.reference), patience, note)
-        if tuple(file.sha256 for file in again.files) != model.sha256:
-            raise DownloadCorrupt(
-                f"{again.label} is not the file that was pulled before",
-                "Remove the pair, then pull it by its reference if you trust its owner.",
-            )
-        return again
-    found = sources.local(model.path)
-    return sources.from_record(found, model)
-
-
-def _find_draft(text: str, patience: Patience, note: Note) -> ModelSource:
-    _, found, own_draft = _find(text, patience, note)
+def _find_draft(text: str, patience: Patience) -> ModelSource:
+    _, found, own_draft = _find(text, patience)
     # A pair's name stands for its draft here.
     return (own_draft() if own_draft is not None else None) or found
 
 
 def _search(
-    target: ModelSource, patience: Patience, note: Note
+    target: ModelSource, patience: Patience
 ) -> tuple[ModelSource | None, str, tuple[DraftCandidate, ...]]:
     """Find a draft for a target that came without one."""
     paired = _paired_before(target)
     if paired:
-        return _find_draft(paired, patience, note), f"as in the pair {paired}", ()
-    candidates = _try_all(target, patience, note)
+        return _find_draft(paired, patience), f"as in the pair {paired}", ()
+    candidates = _try_all(target, patience)
     fitting = sum(candidate.fits for candidate in candidates)
     reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
     return None, reason, candidates
@@ -210,7 +195,7 @@ def _paired_before(target: ModelSource) -> str:
     return ""
 
 
-def _try_all(target: ModelSource, patience: Patience, note: Note) -> tuple[DraftCandidate, ...]:
+def _try_all(target: ModelSource, patience: Patience) -> tuple[DraftCandidate, ...]:
     """Try the demo's draft, installed models and the catalogue's drafts on `target`.
 
     Of what is not on this disk only the start of the header is read, and all of it where that
@@ -221,65 +206,50 @@ def _try_all(target: ModelSource, patience: Patience, note: Note) -> tuple[Draft
         Cancelled: the user wants to stop.
     """
     found: dict[str, DraftCandidate] = {}
-    for untried, header in (*_on_disk(target), *_in_catalogue(target, patience)):
-        if untried.name in found:
+    for untried, where in _untried(target):
+        if untried.draft in found:
             continue
         patience.check()
-        if not untried.here:
-            note(f"trying {untried.name} as a draft")
+        if not untried.on_disk:
+            patience.note(f"trying {untried.draft} as a draft")
         try:
-            found[untried.name] = _tried(target, untried, header)
+            found[untried.draft] = _tried(target, untried, where, patience)
         except HubOffline:
             break
-    return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.here, one.n_bytes)))
+    return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes)))
 
 
-Trial = tuple[DraftCandidate, Callable[[], GgufHeader]]
-"""A model to be tried, and how its header is read."""
-
-
-def _on_disk(target: ModelSource) -> Iterator[Trial]:
-    own = target.paths[0].resolve()
-    shipped = demo.pair().models[-1]
+def _untried(target: ModelSource) -> Iterator[tuple[DraftCandidate, Path | Reference]]:
+    """What is on this disk, but for the target itself, then what the catalogue knows besides."""
     named = [
         # The draft first: it has the pair's name.
-        (pair.name if model is pair.draft else model.reference or model.paths[0], model)
+        (pair.name if model is pair.draft else model.origin, model)
         for pair in installed.all_pairs()
         for model in reversed(pair.models)
         if model.complete
     ]
-    for name, model in (*named, (DEMO, shipped)):
-        if model.path.resolve() != own:
-            yield _here(name, model.n_bytes, model.path)
-
-
-def _here(name: str, n_bytes: int, path: Path) -> Trial:
-    return DraftCandidate(name, n_bytes, here=True), partial(read_header, path)
-
-
-def _in_catalogue(target: ModelSource, patience: Patience) -> Iterator[Trial]:
+    for name, model in (*named, (DEMO, demo.pair().models[-1])):
+        if model.path.resolve() != target.paths[0].resolve():
+            yield DraftCandidate(name, model.n_bytes, on_disk=True), model.path
     for entry in catalogue.pairs().values():
-        reference, n_bytes = entry.draft.reference, entry.draft.n_bytes
-        cached = hub_cache.find(reference)
-        if cached:
-            yield _here(str(reference), n_bytes, cached[0])
-        else:
-            read = partial(_read_remote, target, reference, patience)
-            yield DraftCandidate(str(reference), n_bytes, here=False), read
-
-
-def _read_remote(target: ModelSource, reference: Reference, patience: Patience) -> GgufHeader:
-    return sources.from_hub(reference, patience, like=target.header).header
+        reference, cached = entry.draft.reference, hub_cache.find(entry.draft.reference)
+        untried = DraftCandidate(str(reference), entry.draft.n_bytes, on_disk=bool(cached))
+        yield untried, cached[0] if cached else reference
 
 
 def _tried(
-    target: ModelSource, untried: DraftCandidate, header: Callable[[], GgufHeader]
+    target: ModelSource, untried: DraftCandidate, where: Path | Reference, patience: Patience
 ) -> DraftCandidate:
-    if untried.n_bytes > LARGEST_SHARE * target.n_bytes:
+    if untried.bytes > LARGEST_SHARE * target.n_bytes:
         share = formats.percent(LARGEST_SHARE)
         return replace(untried, reason=f"it is too large: more than {share} of the target")
     try:
-        report = vocabulary.compare(target.header, header())
+        if isinstance(where, Path):
+            header = read_header(where)
+        else:
+            quiet = replace(patience, note=silent)
+            header = sources.from_hub(where, quiet, like=target.header).header
+        report = vocabulary.compare(target.header, header)
     except HubOffline:
         raise
     except LocalspecError as error:

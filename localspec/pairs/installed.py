@@ -59,6 +59,11 @@ class InstalledModel:
         return Path(self.paths[0])
 
     @property
+    def origin(self) -> str:
+        """Where it came from: what `localspec pull` takes."""
+        return self.reference or self.paths[0]
+
+    @property
     def complete(self) -> bool:
         """Whether all files are still there."""
         return not self.first_gone

@@ -20,7 +20,7 @@ from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
-from localspec.pairs.sources import ModelSource, Note, silent
+from localspec.pairs.sources import ModelSource
 
 # Room that a download leaves on the disk, in bytes.
 DISK_MARGIN: Final = 256 * 1000 * 1000
@@ -51,9 +51,6 @@ class PullProgress:
     seconds_left: float | None
 
 
-Report = Callable[[PullProgress], None]
-
-
 @dataclass(frozen=True, slots=True)
 class PullPlan:
     """A pull that can work.
@@ -72,17 +69,14 @@ class PullPlan:
         return self.report.name
 
 
-def plan(
-    pair: str, draft: str | None, name: str | None, patience: Patience, note: Note = silent
-) -> PullPlan:
+def plan(pair: str, draft: str | None, name: str | None, patience: Patience) -> PullPlan:
     """Look at a pair and insist that pulling it makes sense; no weight is fetched.
 
     Args:
         pair: a short name, a file or a Hub reference.
         draft: a file, a reference, a pair's name or ``none``; None leaves it to the pair.
         name: the pair's new name; None derives one.
-        patience: how long to try, and whether the user wants to stop.
-        note: is told what is being looked at.
+        patience: of whoever waits for it.
 
     Raises:
         VocabularyMismatch: the draft cannot serve the target.
@@ -94,7 +88,7 @@ def plan(
         raise UsageError("demo comes with localspec", "Run `localspec chat demo`.")
     if name is not None:
         installed.check_name(name)
-    report = examine(pair, draft, patience, note)
+    report = examine(pair, draft, patience)
     if report.draft is not None:
         vocabulary.check(report.target.header, report.draft.header)
     report = replace(report, name=_choose_name(name, report))
@@ -117,7 +111,9 @@ def require_room(plan: PullPlan) -> None:
         )
 
 
-def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair:
+def execute(
+    plan: PullPlan, patience: Patience, report: Callable[[PullProgress], None]
+) -> InstalledPair:
     """Fetch what is missing and record the pair under its name.
 
     Whatever stops it, what came so far stays, and the next pull continues there.
@@ -130,8 +126,13 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
     require_room(plan)
     installed.require_recordable(plan.name)
     pair = plan.report
-    models = [pair.target] if pair.draft is None else [pair.target, pair.draft]
-    wanted = [file_and_revision for model in models for file_and_revision in _to_fetch(model)]
+    wanted = [
+        (file, model.revision)
+        for model in pair.models
+        for file, path in zip(model.files, model.paths, strict=False)
+        # An installed pair may have them, complete, in another HF_HOME's cache.
+        if path.absolute() == hub_cache.snapshot_path(file)
+    ]
     meter = _PullMeter(list(dict.fromkeys(file for file, _ in wanted)), report)
     for file, revision in dict.fromkeys(wanted):  # once each: a model may be its own draft
         download.fetch(file, revision, patience, meter.tell)
@@ -149,24 +150,12 @@ def execute(plan: PullPlan, patience: Patience, report: Report) -> InstalledPair
     return record
 
 
-def _to_fetch(model: ModelSource) -> list[tuple[RemoteFile, str]]:
-    """List the model's files that belong in the present cache, each with its revision.
-
-    Local models have none; an installed pair may have them, complete, in another HF_HOME's cache.
-    """
-    return [
-        (file, model.revision)
-        for file, path in zip(model.files, model.paths, strict=False)
-        if path.absolute() == hub_cache.snapshot_path(file)
-    ]
-
-
 @dataclass(slots=True)
 class _PullMeter:
     """Adds up the files' progress and knows the speed."""
 
     wanted: list[RemoteFile]
-    report: Report
+    report: Callable[[PullProgress], None]
     last: dict[str, FileProgress] = field(default_factory=dict)
     points: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -177,27 +166,15 @@ class _PullMeter:
         self.points.append((now, sum(each.fetched for each in self.last.values())))
         while now - self.points[0][0] > _RATE_WINDOW_S:
             self.points.popleft()
-        done, total = self._sums()
-        rate = self._rate()
+        total = sum(file.size for file in self.wanted)
+        done = sum(  # what was not begun counts with its part
+            self.last[file.etag].done if file.etag in self.last else download.have(file)
+            for file in self.wanted
+        )
+        (first, before), (last, after) = self.points[0], self.points[-1]
+        rate = (after - before) / (last - first) if last - first > _RATE_FIRST_S else 0.0
         left = (total - done) / rate if rate > 0 else None
         self.report(PullProgress(progress, done, total, rate, left))
-
-    def _sums(self) -> tuple[int, int]:
-        """Give the bytes on disk and the bytes in all; files not begun count with their part."""
-        done = total = 0
-        for file in self.wanted:
-            total += file.size
-            if file.etag in self.last:
-                done += self.last[file.etag].done
-            elif hub_cache.is_here(file):
-                done += file.size
-            else:
-                done += download.part_size(file)
-        return done, total
-
-    def _rate(self) -> float:
-        (first, before), (last, after) = self.points[0], self.points[-1]
-        return (after - before) / (last - first) if last - first > _RATE_FIRST_S else 0.0
 
 
 def _choose_name(wanted: str | None, report: PairReport) -> str:

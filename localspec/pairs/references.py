@@ -73,11 +73,6 @@ def means_local(text: str) -> bool:
     return folders.is_file(path) or path.parent.is_dir()
 
 
-def looks_like_reference(text: str) -> bool:
-    """Tell whether `text` is meant as a Hub reference rather than as a short name."""
-    return "/" in text or ":" in text or "@" in text
-
-
 def parse(text: str) -> Reference:
     """Parse a Hub reference in any of the forms that users know.
 
@@ -95,9 +90,8 @@ def parse(text: str) -> Reference:
         repo = f"{owner}/{name}"
     elif body.endswith(":"):
         raise BadReference(f"{text!r} ends with a colon and names no quant or file", _FORMS)
-    if which.lower().endswith(".gguf"):
-        return _checked(text, Reference(repo, file=which, revision=revision))
-    return _checked(text, Reference(repo, quant=which, revision=revision))
+    kind = "file" if which.lower().endswith(".gguf") else "quant"
+    return _checked(text, Reference(repo, revision=revision, **{kind: which}))
 
 
 def safe_file(name: str) -> bool:
@@ -133,7 +127,8 @@ def _parse_url(text: str) -> Reference:
     path = f"{url.netloc}{url.path}" if scheme == "hf" else url.path
     if scheme not in ("", "http", "https", "hf") or not rest:
         raise BadReference(f"{text!r} is no Hub address", _FORMS)
-    if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, _endpoint_host()):
+    own = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
+    if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, own):
         raise BadReference(f"{url.netloc} is not the Hub", "Set HF_ENDPOINT to use another Hub.")
     path = path.strip("/").removeprefix("models/")
     parts = [unquote(part) for part in path.split("/")]  # a branch may have a %2F in its name
@@ -144,10 +139,6 @@ def _parse_url(text: str) -> Reference:
         file = file if file.lower().endswith(".gguf") else ""
         return _checked(text, Reference("/".join(parts[:2]), file=file, revision=revision))
     return parse("/".join(parts)) if len(parts) > 1 else _checked(text, Reference(parts[0]))
-
-
-def _endpoint_host() -> str:
-    return urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
 
 
 def _checked(text: str, reference: Reference) -> Reference:
@@ -180,7 +171,7 @@ def choose(files: Iterable[str], reference: Reference) -> list[str]:
         )
     else:
         first = _by_quant(models, reference)
-    parts = parts_of(first)
+    parts = split_names(first)
     missing = [part for part in parts if part not in names]
     if missing:
         raise NotOnHub(
@@ -207,17 +198,11 @@ def quant_of(name: str) -> str:
     return found[-1].upper() if found else ""
 
 
-def parts_of(first: str) -> list[str]:
-    """Name every file of the model that begins with `first`, folders included."""
-    folder, slash, name = first.rpartition("/")
-    return [f"{folder}{slash}{part}" for part in split_names(name)]
-
-
 def _by_name(names: list[str], models: list[str], reference: Reference) -> str:
     wanted = reference.file.lower()
     for name in names:
         if wanted in (name.lower(), name.rpartition("/")[2].lower()):
-            return parts_of(name)[0]
+            return split_names(name)[0]
     raise NotOnHub(f"{reference.repo} has no file {reference.file}", _offer(models))
 
 

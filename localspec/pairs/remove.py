@@ -15,7 +15,6 @@ from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
-from localspec.safe_text import reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def remove(name: str, patience: Patience) -> Removal:
         Cancelled: the user wants to stop while another process holds a file.
     """
     if demo.is_meant(name):
-        return _unpad()
+        return Removal(DEMO, demo.unpad(), ("the small models that ship with localspec",))
     try:
         pair = installed.find(name)
     except LocalspecError:
@@ -54,22 +53,15 @@ def remove(name: str, patience: Patience) -> Removal:
     installed.forget(name)  # first: a pair without all its files would be worse than none
     freed, kept = 0, []
     for model in pair.models:
-        for file, path in _files(model):
-            reason = _reason_to_keep(model, path)
-            if reason:
-                kept.append(f"{path}: {reason}")
-            elif file is not None:
+        names = model.files if model.repo else model.paths
+        for file_name, path in zip(names, map(Path, model.paths), strict=False):
+            keep = _reason_to_keep(model, path)
+            if keep:
+                kept.append(f"{path}: {keep}")
+            else:
+                file = RemoteFile(model.repo, model.commit, file_name, 0, path.resolve().name)
                 freed += _delete(file, patience)
     return Removal(pair.name, freed, tuple(kept))
-
-
-def _unpad() -> Removal:
-    """Remove what the demo pair was padded to; what ships stays."""
-    try:
-        freed = demo.unpad()
-    except OSError as error:
-        raise LocalspecError(f"demo cannot be removed: {reason(error)}") from None
-    return Removal(DEMO, freed, ("the small models that ship with localspec",))
 
 
 def used_bytes(pairs: list[InstalledPair]) -> int:
@@ -80,19 +72,6 @@ def used_bytes(pairs: list[InstalledPair]) -> int:
         with contextlib.suppress(OSError):
             sizes[path.resolve()] = path.stat().st_size
     return sum(sizes.values())
-
-
-def _files(model: InstalledModel) -> list[tuple[RemoteFile | None, Path]]:
-    """List the model's files; those that are not the Hub cache's come without a description."""
-    if not model.repo:
-        return [(None, Path(path)) for path in model.paths]
-    found: list[tuple[RemoteFile | None, Path]] = []
-    for name, text in zip(model.files, model.paths, strict=False):
-        path = Path(text)
-        blob = path.resolve()
-        size = blob.stat().st_size if blob.is_file() else 0
-        found.append((RemoteFile(model.repo, model.commit, name, size, blob.name), path))
-    return found
 
 
 def _reason_to_keep(model: InstalledModel, path: Path) -> str:
@@ -125,7 +104,9 @@ def _delete(file: RemoteFile, patience: Patience) -> int:
             size = pointer.stat().st_size if pointer.is_file() else 0
             pointer.unlink(missing_ok=True)
             freed = size if not blob.exists() else 0
-            if not _still_named(file, blob):
+            snapshots, real = hub_cache.repo_folder(file.repo) / "snapshots", blob.resolve()
+            links = (path for path in snapshots.rglob("*") if path.is_symlink())
+            if not any(link.resolve() == real for link in links):
                 freed += blob.stat().st_size if blob.exists() else 0
                 blob.unlink(missing_ok=True)
             freed += _delete_part(file)
@@ -135,12 +116,6 @@ def _delete(file: RemoteFile, patience: Patience) -> int:
             f"{pointer} cannot be deleted: {error.strerror}", "Check its folder's permissions."
         ) from None
     return freed
-
-
-def _still_named(file: RemoteFile, blob: Path) -> bool:
-    snapshots = hub_cache.repo_folder(file.repo) / "snapshots"
-    real = blob.resolve()
-    return any(path.is_symlink() and path.resolve() == real for path in snapshots.rglob("*"))
 
 
 def _delete_part(file: RemoteFile) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -53,11 +53,11 @@ def resolve(pair: str | None, draft: str | None = None) -> ResolvedPair:
     if draft is None:
         return found
     if draft.lower() == NO_DRAFT:
-        return ResolvedPair(found.name, found.target, None, "none was wanted")
-    named = _on_disk(draft, pull_draft=None)
+        return replace(found, draft=None, draft_reason="none was wanted")
+    named = _on_disk(draft)
     # A pair's name stands for its draft here.
     own = named.draft if isinstance(meaning(draft), InstalledPair | CuratedPair) else None
-    return ResolvedPair(found.name, found.target, own or named.target, "named")
+    return replace(found, draft=own or named.target, draft_reason="named")
 
 
 def meaning(text: str) -> InstalledPair | CuratedPair | Reference | Path:
@@ -79,7 +79,7 @@ def meaning(text: str) -> InstalledPair | CuratedPair | Reference | Path:
     path = folders.user_path(text)
     if references.means_local(text):
         return path
-    if references.looks_like_reference(text):  # a user's file may be a/b without an ending
+    if any(mark in text for mark in "/:@"):  # a user's file may be a/b without an ending
         return path if folders.is_file(path) else references.parse(text)
     pair = demo.pair() if text.lower() == DEMO else installed.find(text)
     found = pair or catalogue.pairs().get(text.lower())
@@ -90,51 +90,36 @@ def meaning(text: str) -> InstalledPair | CuratedPair | Reference | Path:
     raise NotOnHub(f"there is no pair named {text}", suggestion(text))
 
 
-def _on_disk(text: str, pull_draft: str | None) -> ResolvedPair:
+def _on_disk(text: str, pull_draft: str | None = None) -> ResolvedPair:
     text, found = text.strip(), meaning(text)
     if isinstance(found, InstalledPair):
         return _from_record(found)
     if isinstance(found, CuratedPair):
-        return _from_cache(found)
+        target, draft = (hub_cache.find(side.reference) for side in (found.target, found.draft))
+        if target and draft:
+            return ResolvedPair(found.name, target[0], draft[0], f"part of {found.name}")
+        raise NotOnHub(f"{found.name} is not on this disk", f"Run `localspec pull {found.name}`.")
     if isinstance(found, Reference):
-        return _from_reference(text, found, pull_draft)
+        if paths := hub_cache.find(found):
+            return _with_known_draft(text, paths[0])
+        more = f" --draft {pull_draft}" if pull_draft and pull_draft.lower() != NO_DRAFT else ""
+        raise NotOnHub(f"{text} is not on this disk", f"Run `localspec pull {text}{more}`.")
     gguf.require_file(found)
     return _with_known_draft(found.stem, found)
 
 
-def _from_reference(text: str, reference: Reference, pull_draft: str | None) -> ResolvedPair:
-    paths = hub_cache.find(reference)
-    if not paths:
-        more = f" --draft {pull_draft}" if pull_draft and pull_draft.lower() != NO_DRAFT else ""
-        raise NotOnHub(f"{text} is not on this disk", f"Run `localspec pull {text}{more}`.")
-    return _with_known_draft(text, paths[0])
-
-
 def _from_record(pair: InstalledPair) -> ResolvedPair:
+    target, draft = pair.target, pair.draft
     for model in pair.models:
         if not model.complete:
+            named = NO_DRAFT if draft is None else draft.origin
             raise ModelFileError(
                 f"a file of the pair {pair.name} is gone: {model.first_gone}",
-                f"Run `localspec pull {_repull_arguments(pair)}`.",
+                f"Run `localspec pull {target.origin} --draft {named} --name {pair.name}`.",
             )
-    if pair.draft is None:
-        return ResolvedPair(pair.name, pair.target.path, None, "the pair was pulled without one")
-    return ResolvedPair(pair.name, pair.target.path, pair.draft.path, f"part of {pair.name}")
-
-
-def _repull_arguments(pair: InstalledPair) -> str:
-    """Give the arguments with which `localspec pull` restores `pair`."""
-    draft = pair.draft
-    words = [pair.target.reference or pair.target.paths[0]]
-    words += ["--draft", NO_DRAFT if draft is None else draft.reference or draft.paths[0]]
-    return " ".join([*words, "--name", pair.name])
-
-
-def _from_cache(entry: CuratedPair) -> ResolvedPair:
-    target, draft = (hub_cache.find(side.reference) for side in (entry.target, entry.draft))
-    if not target or not draft:
-        raise NotOnHub(f"{entry.name} is not on this disk", f"Run `localspec pull {entry.name}`.")
-    return ResolvedPair(entry.name, target[0], draft[0], f"part of {entry.name}")
+    if draft is None:
+        return ResolvedPair(pair.name, target.path, None, "the pair was pulled without one")
+    return ResolvedPair(pair.name, target.path, draft.path, f"part of {pair.name}")
 
 
 def _with_known_draft(name: str, target: Path) -> ResolvedPair:

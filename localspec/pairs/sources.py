@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.errors import HubOffline, ModelFileError, VocabularyMismatch
+from localspec.errors import DownloadCorrupt, HubOffline, ModelFileError, VocabularyMismatch
 from localspec.pairs import folders, references, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import strict
@@ -17,17 +16,10 @@ from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
-from localspec.pairs.hub.client import RemoteFile, RemoteRepo
+from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel
 from localspec.pairs.references import Reference
-
-Note = Callable[[str], None]
-"""Is told what is being looked at."""
-
-
-def silent(_: str) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +60,10 @@ class ModelSource:
         return self.files[0].repo if self.files else ""
 
     @property
-    def commit(self) -> str:
-        """The commit it is pinned to; empty for local files."""
-        return self.files[0].commit if self.files else ""
-
-    @property
     def reference(self) -> str:
         """The pinned Hub reference, empty for local files."""
-        return f"{self.repo}:{self.files[0].name}@{self.commit}" if self.files else ""
+        first = self.files[0] if self.files else None
+        return f"{first.repo}:{first.name}@{first.commit}" if first else ""
 
     @property
     def more_bytes(self) -> int:
@@ -90,7 +78,7 @@ class ModelSource:
             paths=tuple(str(path.absolute()) for path in self.paths),
             reference=self.reference,
             repo=self.repo,
-            commit=self.commit,
+            commit=self.files[0].commit if self.files else "",
             files=tuple(file.name for file in self.files),
             sha256=tuple(file.sha256 for file in self.files),
             n_bytes=self.n_bytes,
@@ -112,10 +100,7 @@ def local(path: Path) -> ModelSource:
 
 
 def from_hub(
-    reference: Reference,
-    patience: Patience,
-    note: Note = silent,
-    like: GgufHeader | None = None,
+    reference: Reference, patience: Patience, like: GgufHeader | None = None
 ) -> ModelSource:
     """Look at a model on the Hub; a few MB at most are read of what is not on this disk.
 
@@ -123,8 +108,7 @@ def from_hub(
 
     Args:
         reference: which model.
-        patience: how long to try, and whether the user wants to stop.
-        note: is told what is being looked at.
+        patience: of whoever waits for it.
         like: a target; reading stops as soon as the model cannot be a draft for it.
 
     Raises:
@@ -134,7 +118,7 @@ def from_hub(
         UnsupportedModel: nobody can chat with it.
         Cancelled: the user wants to stop.
     """
-    note(f"looking at {reference}")
+    patience.note(f"looking at {reference}")
     try:
         repo = hub.look_up(reference, patience)
     except HubOffline:
@@ -145,8 +129,18 @@ def from_hub(
     files = tuple(repo.files[name] for name in references.choose(repo.files, reference))
     for file in files:
         hub.require_safe(file)
-    source = _describe(repo, files, _header_of(files[0], patience, like))
-    strict.require_usable(source.header, source.label)
+    header = _header_of(files[0], patience, like)
+    source = ModelSource(
+        header=header,
+        n_bytes=sum(file.size for file in files),
+        paths=tuple(hub_cache.snapshot_path(file) for file in files),
+        files=files,
+        missing=sum(file.size - download.have(file) for file in files),
+        revision=reference.revision or "main",
+        licence=repo.licence or header.text("general.license"),
+        gated=repo.gated,
+    )
+    strict.require_usable(header, source.label)
     return source
 
 
@@ -168,8 +162,23 @@ def _from_cache(reference: Reference, paths: list[Path]) -> ModelSource:
     return replace(local(paths[0]), paths=tuple(paths), files=files, revision=revision)
 
 
-def from_record(found: ModelSource, model: InstalledModel) -> ModelSource:
-    """Add to a local model what its pair's record knows about where it came from."""
+def from_record(model: InstalledModel, patience: Patience) -> ModelSource:
+    """Look at an installed model where it is, or on the Hub where files of it are gone.
+
+    Raises:
+        DownloadCorrupt: the Hub has another file in its place now.
+        LocalspecError: as `local` and `from_hub`.
+    """
+    if not model.complete and model.reference:
+        again = from_hub(references.parse(model.reference), patience)
+        if tuple(file.sha256 for file in again.files) == model.sha256:
+            return again
+        raise DownloadCorrupt(
+            f"{again.label} is not the file that was pulled before",
+            "Remove the pair, then pull it by its reference if you trust its owner.",
+        )
+    found = local(model.path)
+    found = replace(found, licence=model.licence or found.licence)
     files = tuple(
         # A file kept in git itself has no sha256 in the record; its blob has its name.
         RemoteFile(
@@ -177,7 +186,6 @@ def from_record(found: ModelSource, model: InstalledModel) -> ModelSource:
         )
         for name, path, digest in zip(model.files, found.paths, model.sha256, strict=False)
     )
-    found = replace(found, licence=model.licence or found.licence)
     if not model.repo or len(files) != len(found.paths):
         return found
     return replace(found, files=files, revision=model.commit)
@@ -195,22 +203,6 @@ def sha256(source: ModelSource) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _describe(repo: RemoteRepo, files: tuple[RemoteFile, ...], header: GgufHeader) -> ModelSource:
-    missing = sum(
-        file.size - download.part_size(file) for file in files if not hub_cache.is_here(file)
-    )
-    return ModelSource(
-        header=header,
-        n_bytes=sum(file.size for file in files),
-        paths=tuple(hub_cache.snapshot_path(file) for file in files),
-        files=files,
-        missing=missing,
-        revision=repo.revision,
-        licence=repo.licence or header.text("general.license"),
-        gated=repo.gated,
-    )
-
-
 def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) -> GgufHeader:
     if hub_cache.is_here(file):
         return _cached_header(file)
@@ -224,9 +216,7 @@ def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) ->
         return download.read_part(file, offset, size) or remote(offset, size)
 
     def parsed(read: ReadRange) -> GgufHeader:
-        header = gguf.parse_header(read, file.size, label, accept)
-        gguf.check_size(header, file.size, label)
-        return header
+        return gguf.parse_header(read, file.size, label, accept)
 
     if download.part_size(file):
         # What an earlier pull has left need not come again just to be looked at; but it is not

@@ -241,10 +241,8 @@ def _different_text(target: StringArray, draft: StringArray) -> tuple[str, int |
         for token in range(FIRST_CHECKED_ID, end):
             ours, theirs = _text(target, token), _text(draft, token)
             if ours != theirs:
-                return (
-                    f"token {token} is {printable(theirs)}, in the target {printable(ours)}",
-                    token,
-                )
+                shown = f"token {token} is {printable(theirs)}, in the target {printable(ours)}"
+                return shown, token
     return "", None
 
 

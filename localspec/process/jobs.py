@@ -97,6 +97,6 @@ def _result(job: Job, tell: Tell, cancel: Cancel) -> Answered | Report | TunedPa
                 how,
                 cancel,
                 progress=loading,
-                asking=lambda at: tell(Asking(at.prompt.name, at.done, at.total, at.left_s)),
+                asking=lambda *at: tell(Asking(*at)),
                 warn=lambda notice: hear(Noticed(notice)),
             )

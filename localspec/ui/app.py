@@ -19,29 +19,17 @@ from textual.theme import BUILTIN_THEMES
 from localspec import formats
 from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.record import Record
-from localspec.errors import LocalspecError, UsageError, in_words
-from localspec.process.messages import (
-    ChangeDone,
-    Died,
-    Event,
-    Letter,
-    Loaded,
-    LoadFailed,
-    Loading,
-    Status,
-    Turn,
-    TurnOver,
-)
+from localspec.errors import LocalspecError, UsageError
+from localspec.process import messages
 from localspec.ui import commands
 from localspec.ui.conversation import extracts
-from localspec.ui.conversation.gate import Gate, Phase
+from localspec.ui.conversation.gate import Gate, InUse, Phase
 from localspec.ui.conversation.growing import legend
-from localspec.ui.conversation.prompt import LONGEST_PASTE, Completion, PromptArea
+from localspec.ui.conversation.prompt import Completion, PromptArea
 from localspec.ui.conversation.shelf import Shelf
 from localspec.ui.conversation.stream import Stream
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.conversation.turns import Turns
-from localspec.ui.in_use import InUse
 from localspec.ui.lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
@@ -84,26 +72,11 @@ def themes() -> list[str]:
     return sorted(BUILTIN_THEMES)
 
 
-def _bindings() -> list[BindingType]:
-    return [
-        Binding(
-            command.keys,
-            f"command('{command.name}')",
-            command.footer or command.name,
-            show=bool(command.footer),
-            priority=True,
-            id=command.name,
-        )
-        for command in commands.COMMANDS
-        if command.keys
-    ]
-
-
 def _raised(fault: Fault | None) -> Exception | None:
     return None if fault is None else fault.exception()
 
 
-class ChatApp(App[None]):
+class ChatApp(App[None], inherit_bindings=False):
     """Chat with a draft and a target.
 
     Args:
@@ -127,7 +100,6 @@ class ChatApp(App[None]):
         (16, "-tall"),
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        *_bindings(),
         Binding("escape", "stop", "Stop", show=False),
         Binding("ctrl+c", "interrupt", "Stop or quit", show=False, priority=True),
     ]
@@ -146,45 +118,44 @@ class ChatApp(App[None]):
         self.engine = engine
         self._interrupted_at = float("-inf")
         self._pairs: Pairs | None = None
+        self._bind_keys()
         self._place_widgets()
         self._connect(archive, resume)
 
+    def _bind_keys(self) -> None:
+        # What the user chose comes first: it takes a key away from another command.
+        for one in sorted(self.commands, key=lambda one: one.name not in self._looks.keys):
+            if one.keys:
+                action = f"command('{one.name}')"
+                self._bindings.bind(one.keys, action, one.name, show=False, priority=True)
+
     def _place_widgets(self) -> None:
         self.dashboard = Dashboard(self._looks.panel)
-        self.transcript = Transcript(id="transcript")
-        self._completion = Completion(self.commands, id="completion")
-        self.prompt = PromptArea(self._accepts, self._completion.next, id="prompt")
-        self._status = StatusLine(id="status")
-        self.title_line = TitleLine(id="title")
+        self.transcript = Transcript()
+        self._status = StatusLine()
+        self._gate = Gate(self._status.flash, self._phase_changed)
+        self._completion = Completion(self.commands)
+        self.prompt = PromptArea(self._enter, self._completion.next, self.transcript.say)
+        self.title_line = TitleLine("", markup=False, id="title")
 
     def _connect(self, archive: Path | None, resume: str | None) -> None:
         """Make what works behind the widgets, each with what it needs."""
-        engine, transcript, prompt = self.engine, self.transcript, self.prompt
+        gate, engine, transcript = self._gate, self.engine, self.transcript
+        prompt, dashboard = self.prompt, self.dashboard
         keeper = None
         if archive is not None:
             keeper = Keeper(archive, lambda error: self.soon(self.in_use.trouble, error))
         record = Record(keeper)
-        self._gate = gate = Gate(self._status.flash, self._phase_changed)
         stream = Stream(
-            transcript, self.dashboard, self._prompt_read,
-            lambda: self.soon(self.turns.stream.news),
-        )  # fmt: skip
-        self.turns = turns = Turns(
-            gate=gate, engine=engine, record=record, stream=stream, transcript=transcript,
-            prompt=prompt, dashboard=self.dashboard,
-        )  # fmt: skip
-        self.shelf = Shelf(
-            keeper=keeper, record=record, resume=resume, gate=gate, engine=engine, turns=turns,
-            transcript=transcript, prompt=prompt,
-        )  # fmt: skip
-        self.in_use = InUse(
-            gate=gate, engine=engine, turns=turns, transcript=transcript, seat=self._seat,
-            troubles=map(UsageError, self._looks.problems),
-        )  # fmt: skip
+            transcript, dashboard, self._prompt_read, lambda: self.soon(self.turns.stream.news)
+        )
+        self.turns = Turns(gate, engine, record, stream, transcript, prompt, dashboard)
+        self.shelf = Shelf(keeper, record, resume, gate, engine, self.turns, transcript, prompt)
+        troubles: list[Exception] = [*map(UsageError, self._looks.problems)]
+        self.in_use = InUse(gate, engine, self.turns, transcript, self._seat, troubles)
         self._parts = commands.Parts(
-            engine=engine, turns=turns, shelf=self.shelf, in_use=self.in_use,
-            pairs=lambda: self.pairs, dashboard=self.dashboard, transcript=transcript,
-            prompt=prompt, say=gate.say, copy=self._copy, open=self.push_screen,
+            engine, self.turns, self.shelf, self.in_use, lambda: self.pairs, dashboard, transcript,
+            prompt, say=gate.say, copy=self._copy, open=self.push_screen,
             show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
 
@@ -199,11 +170,10 @@ class ChatApp(App[None]):
                 yield self._completion
                 yield self.prompt
             yield self.dashboard.full
-        yield KeyLine(self.commands, id="keys")
+        yield KeyLine(self.commands)
 
     def on_mount(self) -> None:
         """Begin loading; the screen is there already."""
-        self._set_keys()
         if self._looks.theme is not None:
             self.theme = self._looks.theme
         self.dashboard.start()
@@ -213,14 +183,6 @@ class ChatApp(App[None]):
         self.shelf.start()
         self.engine.listen(self._hear)
 
-    def _set_keys(self) -> None:
-        """The keys that the user chose, also for commands that have none by themselves."""
-        self.set_keymap(dict(self._looks.keys))
-        for command in commands.COMMANDS:
-            if not command.keys and (keys := self._looks.keys.get(command.name)):
-                action = f"command('{command.name}')"
-                self._bindings.bind(keys, action, command.name, show=False, priority=True)
-
     @property
     def pairs(self) -> Pairs:
         """Made when it is first asked for: what it imports can wait for the first frame."""
@@ -228,7 +190,7 @@ class ChatApp(App[None]):
             from localspec.ui.pair_work import Pairs  # noqa: PLC0415
 
             self._pairs = Pairs(
-                gate=self._gate, engine=self.engine, use=self.in_use.switch,
+                gate=self._gate, engine=self.engine, switch=self.in_use.switch,
                 tell=self.transcript.say, hints=commands.hints(self.commands), soon=self.soon,
             )  # fmt: skip
         return self._pairs
@@ -262,9 +224,9 @@ class ChatApp(App[None]):
 
     # From other threads
 
-    def _hear(self, letter: Letter[Event]) -> None:
+    def _hear(self, letter: messages.Letter[messages.Event]) -> None:
         """Take what the engine says, in the thread that hears it."""
-        if isinstance(letter.body, Turn) and letter.body.speculation is None:
+        if isinstance(letter.body, messages.Turn) and letter.body.speculation is None:
             self.shelf.record.hear(letter.body.event)
             self.turns.stream.inbox.put(letter.body.event)
         else:
@@ -278,27 +240,27 @@ class ChatApp(App[None]):
             # The event loop has just been closed: nobody is left to be told.
             self.engine.stop()
 
-    def _from_engine(self, letter: Letter[Event]) -> None:
+    def _from_engine(self, letter: messages.Letter[messages.Event]) -> None:
         """Take an event of the engine, other than those of a running turn."""
         self.engine.settle(letter)
         match letter.body:
-            case Loading(step, share) if self.turns.phase is Phase.LOADING:
+            case messages.Loading(step, share) if self.turns.phase is Phase.LOADING:
                 self._status.lasting(step, share, hint="Esc cancels")
-            case Loaded(info):
+            case messages.Loaded(info):
                 self.in_use.loaded(info)
-            case LoadFailed() as failed:
+            case messages.LoadFailed() as failed:
                 self.in_use.failed(failed)
-            case Turn(event, speculation) if isinstance(self.screen, CompareScreen):
+            case messages.Turn(event, speculation) if isinstance(self.screen, CompareScreen):
                 self.screen.hear(event, speculation=bool(speculation))
-            case TurnOver(error, said):
+            case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
-            case ChangeDone(error):
+            case messages.ChangeDone(error):
                 if error is not None:
                     self._leave_comparison()
                 self.turns.changed(_raised(error))
-            case Status() as status:
+            case messages.Status() as status:
                 self.dashboard.hear(status)
-            case Died(error):
+            case messages.Died(error):
                 self._leave_comparison()
                 self.in_use.died(error.exception())
 
@@ -315,33 +277,37 @@ class ChatApp(App[None]):
 
     # From the keyboard
 
+    def _enter(self, text: str) -> bool:
+        """Take what was entered, as soon as the input is empty, if it may be sent now."""
+        accepted = self._accepts(text)
+        if accepted:
+            self.call_later(self._sent, text)
+        elif text:
+            self._gate.refuse()
+        return accepted
+
     def _accepts(self, text: str) -> bool:
         """Whether `text` may be sent now; Enter without any loads again what died."""
         if (slash := commands.parse(text)) is not None:
             return commands.may_run(*slash, self.turns.phase)
         return self.turns.phase is Phase.DEAD or (bool(text) and self.turns.phase is Phase.READY)
 
-    @on(PromptArea.NotAccepted)
-    def _refused(self) -> None:
-        if self.prompt.text.strip():
-            self._gate.refuse()
-
-    @on(PromptArea.Sent)
-    def _sent(self, message: PromptArea.Sent) -> None:
-        if (slash := commands.parse(message.text)) is not None:
+    def _sent(self, text: str) -> None:
+        """Do what was entered."""
+        if (slash := commands.parse(text)) is not None:
             self._run_command(*slash)
         elif self.turns.phase is Phase.DEAD:
-            self.prompt.put_back(message.text)
+            self.prompt.put_back(text)
             self.in_use.reload(self.prompt.submit)
         else:
-            self._ask(message.text)
+            self._ask(text)
 
     def _ask(self, text: str) -> None:
         """Send a message; what cannot be sent stands in the input again."""
         try:
             question = extracts.expand(commands.message_text(text))
         except LocalspecError as error:
-            self.transcript.say(*in_words(error), error=True)
+            self.transcript.say_error(error)
         else:
             if self.turns.reserve():
                 self.turns.ask(question)
@@ -355,18 +321,9 @@ class ChatApp(App[None]):
         self._completion.look(text if at_end else "")
         self.shelf.draft(text)
 
-    @on(PromptArea.PasteRefused)
-    def _paste_refused(self, message: PromptArea.PasteRefused) -> None:
-        self.transcript.say(
-            f"the pasted text is too long: {message.length:,} characters, not more than"
-            f" {LONGEST_PASTE:,} are taken",
-            "Paste a part of it that fits into the context.",
-            error=True,
-        )
-
-    @on(PromptArea.ScrollWanted)
-    def _scroll(self, message: PromptArea.ScrollWanted) -> None:
-        self.transcript.page(message.pages)
+    def action_page(self, pages: int) -> None:
+        """Move the conversation by pages, backwards if negative."""
+        self.transcript.page(pages)
 
     def action_stop(self) -> None:
         """Stop the answer, or the loading; leave an edited question as it was."""
@@ -414,7 +371,7 @@ class ChatApp(App[None]):
         try:
             commands.find(name).run(self._parts, argument)
         except LocalspecError as error:
-            self.transcript.say(*in_words(error), error=True)
+            self.transcript.say_error(error)
 
     # What commands and turns ask for
 

@@ -21,11 +21,11 @@ from localspec.ui.screens.history import HistoryScreen
 if TYPE_CHECKING:
     from localspec.process.client import EngineClient
     from localspec.process.messages import SessionInfo
+    from localspec.ui.conversation.gate import InUse
     from localspec.ui.conversation.prompt import PromptArea
     from localspec.ui.conversation.shelf import Shelf
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.conversation.turns import Turns
-    from localspec.ui.in_use import InUse
     from localspec.ui.pair_work import Pairs
     from localspec.ui.panel.dashboard import Dashboard
 
@@ -77,7 +77,6 @@ class Command:
         meaning: one line for the help and the palette.
         run: does it; gets the app's parts and the text after the name.
         keys: key names as Textual spells them, separated by commas; empty for none.
-        shown: the keys as people spell them.
         footer: label in the footer; empty where there is no room for it.
         when: what the engine may be doing meanwhile.
         bare: whether it can run at any time without its argument.
@@ -88,14 +87,16 @@ class Command:
     meaning: str
     run: Action
     keys: str = ""
-    shown: str = ""
     footer: str = ""
     when: frozenset[Phase] = ANY_TIME
     bare: bool = False
 
-    def can_run(self, argument: str, phase: Phase) -> bool:
-        """Whether the engine lets it run now."""
-        return phase in self.when or (self.bare and not argument)
+    @property
+    def shown(self) -> str:
+        """The keys as people spell them."""
+        return ", ".join(
+            "+".join(part.capitalize() for part in key.split("+")) for key in self.keys.split(",")
+        )
 
 
 def parse(text: str) -> tuple[str, str] | None:
@@ -136,9 +137,10 @@ def find(name: str) -> Command:
 def may_run(name: str, argument: str, phase: Phase) -> bool:
     """Whether the engine lets a command run now; one that does not exist says so when run."""
     try:
-        return find(name).can_run(argument, phase)
+        command = find(name)
     except UsageError:
         return True
+    return phase in command.when or (command.bare and not argument)
 
 
 def _speculation(app: Parts, argument: str) -> None:
@@ -224,22 +226,22 @@ def _system(app: Parts, argument: str) -> None:
 
 def _gamma(app: Parts, argument: str) -> None:
     settings = app.session().settings
-    if not argument:
-        app.transcript.say(f"gamma: {settings.gamma}")
-        return
-    gamma = parameters.gamma(argument)
-    app.engine.configure(replace(settings, gamma=gamma))
-    app.transcript.say(f"gamma {gamma} from the next round on")
+    said = f"gamma: {settings.gamma}"
+    if argument:
+        settings = replace(settings, gamma=parameters.gamma(argument))
+        app.engine.configure(settings)
+        said = f"gamma {settings.gamma} from the next round on"
+    app.transcript.say(said)
 
 
 def _temperature(app: Parts, argument: str) -> None:
     settings = app.session().settings
-    if not argument:
-        app.transcript.say(f"temperature: {settings.sampling.temperature:g}")
-        return
-    changed = parameters.changed(settings, "temp", argument)
-    app.engine.configure(changed)
-    app.transcript.say(f"temperature {changed.sampling.temperature:g} for the answers to come")
+    said = f"temperature: {settings.sampling.temperature:g}"
+    if argument:
+        settings = parameters.changed(settings, "temp", argument)
+        app.engine.configure(settings)
+        said = f"temperature {settings.sampling.temperature:g} for the answers to come"
+    app.transcript.say(said)
 
 
 def _history(app: Parts, _argument: str) -> None:
@@ -252,13 +254,14 @@ def _export(app: Parts, argument: str) -> None:
     if form not in exchange.FORMS:
         ending = argument.rpartition(".")[2].lower()
         form, rest = (ending if ending in exchange.FORMS else "md"), argument
-    app.shelf.export(form, user_path(rest.strip()) if rest.strip() else None)
+    path = user_path(rest.strip()) if rest.strip() else None
+    app.shelf.work(app.shelf.export(form, path))
 
 
 def _import(app: Parts, argument: str) -> None:
     if not argument:
         raise UsageError("/import needs a file", "Name a file that /export has written.")
-    app.shelf.import_file(user_path(argument))
+    app.shelf.work(app.shelf.import_file(user_path(argument)))
 
 
 def _title(app: Parts, argument: str) -> None:
@@ -275,105 +278,81 @@ def _thoughts(app: Parts, _argument: str) -> None:
 
 
 COMMANDS = (
-    Command("help", "", "keys and commands", lambda app, _: app.show_help(), "f1", "F1", "Help"),
+    Command("help", "", "keys and commands", lambda app, _: app.show_help(), "f1", "Help"),
     Command(
         "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
-        _speculation, "f2,ctrl+t", "F2, Ctrl+T", "Speculation",
-        when=LOADED,
+        _speculation, "f2,ctrl+t", "Speculation", when=LOADED,
     ),
     Command(
         "origin", "", "show who proposed each piece first, draft or target",
-        _origin, "f3,ctrl+o", "F3, Ctrl+O", "Origin",
+        _origin, "f3,ctrl+o", "Origin",
     ),
     Command(
         "panel", "[full|compact|off]", "size of the figures panel",
-        _panel, "f4,ctrl+g", "F4, Ctrl+G", "Panel",
+        _panel, "f4,ctrl+g", "Panel",
     ),
     Command(
         "regen", "", "answer the last message again",
-        _regenerate, "f5,ctrl+r", "F5, Ctrl+R", "Again",
-        when=IDLE | {Phase.DEAD},
+        _regenerate, "f5,ctrl+r", "Again", when=IDLE | {Phase.DEAD},
     ),
     Command(
         "history", "", "stored conversations: search, open, rename, delete, export",
-        _history, "f7,ctrl+l", "F7, Ctrl+L", "History",
+        _history, "f7,ctrl+l", "History",
     ),
     Command(
         "edit", "", "change an earlier message; again for the one before",
-        lambda app, _: app.turns.edit_earlier(), "f8", "F8", "Edit",
-        when=IDLE,
+        lambda app, _: app.turns.edit_earlier(), "f8", "Edit", when=IDLE,
     ),
     Command(
         "earlier", "", "go back to an earlier version of an answer or a message",
-        lambda app, _: app.shelf.step_newest(-1), "f9,alt+left", "F9, Alt+Left",
-        when=IDLE,
+        lambda app, _: app.shelf.step_newest(-1), "f9,alt+left", when=IDLE,
     ),
     Command(
         "later", "", "go on to a later version",
-        lambda app, _: app.shelf.step_newest(1), "f10,alt+right", "F10, Alt+Right",
-        when=IDLE,
+        lambda app, _: app.shelf.step_newest(1), "f10,alt+right", when=IDLE,
     ),
     Command(
         "copy", "[N|code [N]]", "copy the last answer, an earlier one, or a block of code",
-        _copy, "f6", "F6", "Copy",
+        _copy, "f6", "Copy",
     ),
     Command("read", "FILE", "put a text file into the message; @FILE in a message does too", _read),
     Command(
         "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
-        _pairs, "f12", "F12", "Pairs",
-        when=LOADABLE, bare=True,
+        _pairs, "f12", "Pairs", when=LOADABLE, bare=True,
     ),
     Command(
         "twice", "", "answer the prompt without and with speculation, side by side",
-        _compare, "ctrl+b", "Ctrl+B",
-        when=IDLE,
+        _compare, "ctrl+b", when=IDLE,
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),
     Command(
-        "set", "[NAME NUMBER]", "show or set any parameter of this conversation", _set,
-        when=LOADED,
+        "set", "[NAME NUMBER]", "show or set any parameter of this conversation", _set, when=LOADED,
     ),
     Command(
-        "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature,
-        when=LOADED,
+        "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature, when=LOADED,
     ),
     Command(
         "thoughts", "", "open or fold what a reasoning model thinks before it answers",
-        _thoughts, "f11,alt+t", "F11, Alt+T",
+        _thoughts, "f11,alt+t",
     ),
     Command("title", "[TEXT]", "show or set the title of this conversation", _title),
+    Command("export", "[md|json] [FILE]", "write this conversation to a file", _export, when=WHOLE),
     Command(
-        "export", "[md|json] [FILE]", "write this conversation to a file", _export,
-        when=WHOLE,
-    ),
-    Command(
-        "import", "FILE", "read an exported conversation, Markdown or JSON", _import,
-        when=IDLE,
+        "import", "FILE", "read an exported conversation, Markdown or JSON", _import, when=IDLE,
     ),
     Command(
         "compact", "", "have the model sum the conversation up and go on from there",
-        lambda app, _: app.turns.compact(),
-        when=IDLE,
+        lambda app, _: app.turns.compact(), when=IDLE,
     ),
     Command("clear", "", "begin a new conversation", lambda app, _: app.turns.clear(), when=IDLE),
-    Command("quit", "", "leave", lambda app, _: app.leave(), "ctrl+q", "Ctrl+Q", "Quit"),
+    Command("quit", "", "leave", lambda app, _: app.leave(), "ctrl+q", "Quit"),
 )  # fmt: skip
 
 
 def with_keys(keys: Mapping[str, str]) -> tuple[Command, ...]:
     """The table with other keys, by the command's name."""
-    return tuple(
-        replace(one, keys=keys[one.name], shown=spelt(keys[one.name])) if one.name in keys else one
-        for one in COMMANDS
-    )
-
-
-def spelt(keys: str) -> str:
-    """Keys as people spell them."""
-    return ", ".join(
-        "+".join(part.capitalize() for part in key.split("+")) for key in keys.split(",")
-    )
+    return tuple(replace(one, keys=keys.get(one.name, one.keys)) for one in COMMANDS)
 
 
 # What also works while a dialogue is open. The rest would act on what stands behind it.

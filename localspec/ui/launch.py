@@ -42,7 +42,8 @@ class _App(ChatApp):
 
     def on_mount(self) -> None:
         """Import the rest once the first frame is drawn."""
-        self.call_after_refresh(_go_on_importing)
+        rest = threading.Thread(target=_import_the_rest, name="imports", daemon=True)
+        self.call_after_refresh(rest.start)
 
     def get_driver_class(self) -> type[Driver]:
         """The platform's driver, which goes on once where the program was stopped from outside."""
@@ -72,11 +73,7 @@ class _App(ChatApp):
         self._exit_renderables.clear()
 
 
-def _go_on_importing() -> None:
-    threading.Thread(target=_import, name="imports", daemon=True).start()
-
-
-def _import() -> None:
+def _import_the_rest() -> None:
     """What answers and the pairs need, before it is asked for; garbage is collected from now on."""
     for name in ("markdown_it", "textual.highlight", "localspec.ui.pair_work"):
         import_module(name)

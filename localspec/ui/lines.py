@@ -9,7 +9,6 @@ from textual.widgets import Static
 
 from localspec.safe_text import one_line
 from localspec.ui.bases import HEAD, KEY, MUTED, Uncopied, key_hint
-from localspec.ui.commands import COMMANDS
 from localspec.ui.panel import drawing
 
 if TYPE_CHECKING:
@@ -26,9 +25,6 @@ _BAR = 16
 
 class TitleLine(Static, Uncopied):
     """The program's name, the pair's, and those of its models."""
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__("", markup=False, id=id)
 
     def show(self, session: SessionInfo | None) -> None:
         """Name what has been loaded, if anything has."""
@@ -47,8 +43,8 @@ class TitleLine(Static, Uncopied):
 class StatusLine(Static, Uncopied):
     """Shows a lasting state, covered for some seconds by the latest short answer."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__("", markup=False, id=id)
+    def __init__(self) -> None:
+        super().__init__("", markup=False, id="status")
         self._lasting = Content("")
         self._timer: Timer | None = None
 
@@ -86,20 +82,6 @@ class StatusLine(Static, Uncopied):
         self.update(self._lasting, layout=False)
 
 
-def key_line(width: int, commands: Sequence[Command] = COMMANDS) -> Content:
-    """Keys and labels from the command table, in its order, as far as `width` reaches."""
-    line = Content(" ")
-    for command in commands:
-        if not command.footer:
-            continue
-        key = command.shown.split(",")[0]
-        item = key_hint(key, command.footer, f"app.command('{command.name}')")
-        if line.cell_length + item.cell_length + 1 > width:
-            break
-        line = Content.assemble(line, item, "  ")
-    return line
-
-
 class KeyLine(Uncopied):
     """Textual's own footer lists keys by focus; this one keeps the order and what fits.
 
@@ -109,10 +91,15 @@ class KeyLine(Uncopied):
 
     ALLOW_SELECT = False
 
-    def __init__(self, commands: Sequence[Command], *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
+    def __init__(self, commands: Sequence[Command]) -> None:
+        super().__init__(id="keys")
         self._commands = commands
 
     def render(self) -> Content:
-        """Lay the keys out for the present width."""
-        return key_line(self.size.width, self._commands)
+        """Lay out as many keys as fit."""
+        items = [
+            key_hint(one.shown.split(",")[0], one.footer, f"app.command('{one.name}')")
+            for one in self._commands
+            if one.footer
+        ]
+        return Content.assemble(" ", drawing.joined(items, self.size.width - 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from localspec import formats
@@ -12,50 +13,39 @@ from localspec.pairs import catalogue, installed, pull, remove
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.pull import PullRequest
 from localspec.ui.conversation.gate import Gate, Phase
-from localspec.ui.screens.pairs import PairsScreen
-from localspec.ui.screens.pairs_lines import PairsState, Work
+from localspec.ui.screens.pairs import PairsScreen, PairsState, Work
 
 if TYPE_CHECKING:
     from localspec.pairs.catalogue import ListedPair
-    from localspec.pairs.pull import PullPlan, PullProgress
+    from localspec.pairs.pull import PullPlan
     from localspec.process.client import EngineClient
 
 _STOP_WITHIN_S = 2.0
 
 
+@dataclass(eq=False, repr=False)
 class Pairs:
     """Knows what the pairs screen shows, whether it is open or not; lives in the screen's thread.
 
-    Args:
-        gate: knows what the engine is doing.
-        engine: knows the pair in use.
-        use: loads another pair.
+    Attributes:
+        switch: loads another pair.
         tell: says in the conversation what became of a pull while the screen is closed.
         hints: keys of the app that work on the screen as well, and what they do.
         soon: has something called in the screen's thread.
+        state: what the screen shows.
     """
 
-    def __init__(
-        self,
-        *,
-        gate: Gate,
-        engine: EngineClient,
-        use: Callable[[str], None],
-        tell: Callable[..., None],
-        hints: Sequence[tuple[str, str]],
-        soon: Callable[[Callable[[], None]], None],
-    ) -> None:
-        self._gate = gate
-        self._engine = engine
-        self._switch = use
-        self._tell_outside = tell
-        self._hints = hints
-        self._soon = soon
-        self._patience = Patience()
-        self._thread: threading.Thread | None = None
-        self._screen: PairsScreen | None = None
-        self._asked: dict[str, PullRequest] = {}  # by the name that the pair will have
-        self.state = PairsState()
+    gate: Gate
+    engine: EngineClient
+    switch: Callable[[str], None]
+    tell: Callable[..., None]
+    hints: Sequence[tuple[str, str]]
+    soon: Callable[[Callable[[], None]], None]
+    state: PairsState = field(default_factory=PairsState)
+    _patience: Patience = field(default_factory=Patience)
+    _thread: threading.Thread | None = None
+    _screen: PairsScreen | None = None
+    _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
 
     # What the user asks for
 
@@ -78,12 +68,14 @@ class Pairs:
         state.doomed = ""
         if row.name == state.in_use:
             self._say(f"{row.name} is in use")
-        elif state.checked(row.name) is not None:
-            self._pull(state.checked(row.name))
+        elif (plan := state.checked(row.name)) is not None:
+            state.expect(plan)  # before the first progress can come
+            self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
         elif row.state == "installed":
             self._use(row.name)
         else:
-            self._check(row.name, self._asked.get(row.name) or PullRequest(row.name))
+            wanted = self._asked.get(row.name) or PullRequest(row.name)
+            self._begin(Work.CHECKING, row.name, lambda: self._look(wanted))
 
     def ask(self, text: str) -> bool:
         """Check what was typed, as `localspec pull` would; whether it can be looked at."""
@@ -94,7 +86,7 @@ class Pairs:
             self.state.said = (f"✗ {error.message}", error.remedy)
             self.redraw()
             return False
-        return self._check(text, wanted, typed=True)
+        return self._begin(Work.CHECKING, text, lambda: self._look(wanted), typed=True)
 
     def remove(self, row: ListedPair) -> None:
         """Remove `row` when it is asked for the second time."""
@@ -126,7 +118,7 @@ class Pairs:
 
     def refresh(self) -> None:
         """Look at the disk and at the catalogue again."""
-        session = self._engine.info
+        session = self.engine.info
         self.state.in_use = session.pair_name if session is not None else ""
         threading.Thread(target=self._list_safely, name="pairs list", daemon=True).start()
 
@@ -137,8 +129,8 @@ class Pairs:
 
     def app_hints(self) -> list[tuple[str, str]]:
         """Keys of the app that work on the screen as well, and what they do."""
-        stop = [("Ctrl+C", "stop the answer")] if self._gate.phase is Phase.ANSWERING else []
-        return [*stop, *self._hints, ("Ctrl+P", "palette")]
+        stop = [("Ctrl+C", "stop the answer")] if self.gate.phase is Phase.ANSWERING else []
+        return [*stop, *self.hints, ("Ctrl+P", "palette")]
 
     def shut_down(self) -> None:
         """The app ends: stop, and give the thread a moment to let go of its files."""
@@ -151,54 +143,43 @@ class Pairs:
     def _list(self) -> None:
         rows = catalogue.rows()
         used = remove.used_bytes(installed.all_pairs())
-        self._tell(lambda: self.state.list(rows, used))
+        self._settle(lambda: self.state.list(rows, used))
 
     def _list_safely(self) -> None:
         try:
             self._list()
         except Exception as error:
             text, _ = in_words(error)
-            self._tell(lambda: self._say(f"✗ {text}"))
+            self._settle(lambda: self._say(f"✗ {text}"))
 
     def _look(self, wanted: PullRequest) -> None:
-        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience, self._note)
+        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience)
         pull.require_room(plan)
-        self._tell(lambda: self._looked(plan, wanted))
+        self._settle(lambda: self._looked(plan, wanted))
 
     def _note(self, text: str) -> None:
         self.state.note = text  # one word, read by the screen now and then
 
     def _fetch(self, plan: PullPlan) -> None:
-        record = pull.execute(plan, self._patience, self._progress)
-        self._tell(lambda: self._ended(f"{record.name} is installed", "Enter uses it."))
+        record = pull.execute(plan, self._patience, self.state.move)
+        self._settle(lambda: self._ended(f"{record.name} is installed", "Enter uses it."))
         self._list()
-
-    def _progress(self, progress: PullProgress) -> None:
-        self.state.move(progress)
 
     def _remove(self, name: str) -> None:
         removal = remove.remove(name, self._patience)
         kept = f"{len(removal.kept)} files are kept: others use them" if removal.kept else ""
         text = f"{name} is removed, {formats.size(removal.freed)} freed"
-        self._tell(lambda: self._ended(text, kept))
+        self._settle(lambda: self._ended(text, kept))
         self._list()
 
     # Around it
 
     def _use(self, name: str) -> None:
-        self._switch(name)
-        if self._engine.info is None and self._screen is not None:
+        self.switch(name)
+        if self.engine.info is None and self._screen is not None:
             self._screen.dismiss()
         else:
-            self._say(self._gate.reason)
-
-    def _check(self, name: str, wanted: PullRequest, *, typed: bool = False) -> bool:
-        return self._begin(Work.CHECKING, name, lambda: self._look(wanted), typed=typed)
-
-    def _pull(self, plan: PullPlan | None) -> None:
-        if plan is not None:
-            self.state.expect(plan)  # before the first progress can come
-            self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
+            self._say(self.gate.reason)
 
     def _begin(
         self, work: Work, name: str, job: Callable[[], None], *, typed: bool = False
@@ -208,7 +189,7 @@ class Pairs:
         if state.work is not Work.NONE:
             self._say(f"{state.name} is being {state.work.value}: C cancels that")
             return False
-        self._patience = Patience()
+        self._patience = Patience(note=self._note)
         state.work, state.name, state.note, state.said = work, name, "", ()
         state.typed = typed
         # A daemon: what cannot be interrupted must not keep the program from ending.
@@ -223,15 +204,15 @@ class Pairs:
         try:
             job()
         except Cancelled:
-            self._tell(self._cancelled)
+            self._settle(self._cancelled)
         except Exception as error:
             text, remedy = in_words(error)
-            self._tell(lambda: self._ended(text, remedy, failed=True))
+            self._settle(lambda: self._ended(text, remedy, failed=True))
 
-    def _tell(self, settle: Callable[[], None]) -> None:
+    def _settle(self, settle: Callable[[], None]) -> None:
         """Bring the state up to date, in the screen's thread."""
-        self._soon(settle)
-        self._soon(self.redraw)
+        self.soon(settle)
+        self.soon(self.redraw)
 
     def _looked(self, plan: PullPlan, wanted: PullRequest) -> None:
         """Ask whether to go on; what was typed gets a line of its own if it is no known pair."""
@@ -257,7 +238,7 @@ class Pairs:
         """Say how the work ended, where the user is now."""
         state = self.state
         if self._screen is None and state.work in (Work.PULLING, Work.REMOVING):
-            self._tell_outside(f"{state.name}: {text}", remedy, error=failed)
+            self.tell(f"{state.name}: {text}", remedy, error=failed)
         state.end((f"{'✗ ' if failed else ''}{text}", remedy))
         if state.typed:
             state.typed, state.name = False, ""

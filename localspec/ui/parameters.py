@@ -14,21 +14,19 @@ if TYPE_CHECKING:
 
     from localspec.chat.settings import ChatSettings, Gamma
 
-_LEFT_OUT = ("logit_bias",)
-
-
-def _optional(value: str) -> int | None:
-    return None if value in ("none", "-1") else int(value)
-
 
 def _kinds() -> dict[str, Callable[[str], Any]]:
-    """How the words of a user become values, by the parameter's name."""
-    found: dict[str, Callable[[str], Any]] = {}
-    for one in fields(SamplingParams):
-        if one.name not in _LEFT_OUT:
-            kind = float if one.type in ("float", float) else int
-            found[one.name] = _optional if one.name == "seed" else kind
-    return found
+    """How the words of a user become values, by the field of `SamplingParams`."""
+    found: dict[str, Callable[[str], Any]] = {
+        one.name: float if one.type in ("float", float) else int
+        for one in fields(SamplingParams)
+        if one.name != "logit_bias"
+    }
+    return found | {"seed": lambda value: None if value in ("none", "-1") else int(value)}
+
+
+def _field(name: str) -> str:
+    return "temperature" if name == "temp" else name.replace("-", "_")
 
 
 NAMES = ("temp", *(n.replace("_", "-") for n in _kinds() if n != "temperature"), "n-predict")
@@ -36,7 +34,7 @@ NAMES = ("temp", *(n.replace("_", "-") for n in _kinds() if n != "temperature"),
 
 def shown(settings: ChatSettings) -> str:
     """All parameters on a few lines."""
-    values = {name: _value(settings, name) for name in NAMES}
+    values = {name: getattr(settings.sampling, _field(name), settings.n_predict) for name in NAMES}
     return " · ".join(f"{name} {_spelt(value)}" for name, value in values.items())
 
 
@@ -50,14 +48,13 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     plain = name.lower().replace("_", "-")
     if plain not in NAMES:
         raise UsageError(f"there is no parameter {name}", f"There is {', '.join(NAMES)}.")
-    inner = "temperature" if plain == "temp" else plain.replace("-", "_")
     try:
         if plain == "n-predict":
             return replace(settings, n_predict=max(-1, int(value)))
-        taken = _kinds()[inner](value)
+        taken = _kinds()[_field(plain)](value)
     except ValueError:
         raise UsageError(f"{plain} cannot be “{value}”", "Say a number.") from None
-    sampling = replace(settings.sampling, **{inner: taken})
+    sampling = replace(settings.sampling, **{_field(plain): taken})
     repeatable = settings.repeatable if plain != "seed" else taken is not None
     return replace(settings, sampling=sampling, repeatable=repeatable)
 
@@ -80,13 +77,6 @@ def gamma(value: str) -> Gamma:
             f"gamma cannot be {int(value)}", f"At most {MAX_GAMMA} tokens are drafted at a time."
         )
     return int(value)
-
-
-def _value(settings: ChatSettings, name: str) -> object:
-    if name == "n-predict":
-        return settings.n_predict
-    inner = "temperature" if name == "temp" else name.replace("-", "_")
-    return getattr(settings.sampling, inner)
 
 
 def _spelt(value: object) -> str:

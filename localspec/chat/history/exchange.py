@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -171,12 +172,9 @@ def _require_bounded(text: str) -> None:
 
 def _free_name(title: str, form: str) -> Path:
     stem = re.sub(r"[^\w-]+", "-", title).strip("-")[:50] or "conversation"
-    name = Path(f"{stem}.{form}")
-    number = 2
-    while name.exists():
-        name = Path(f"{stem}-{number}.{form}")
-        number += 1
-    return name
+    endings = chain([""], (f"-{number}" for number in count(2)))
+    names = (Path(f"{stem}{ending}.{form}") for ending in endings)
+    return next(name for name in names if not name.exists())
 
 
 def _stored(export: _Export) -> Stored:

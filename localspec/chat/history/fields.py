@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import msgspec
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import Origin, Span
+from localspec.chat.events import Origin, Span, joined
 from localspec.chat.history.tree import Header, Node, PairReference
 from localspec.chat.settings import ChatSettings
 from localspec.engine.params import SamplingParams
@@ -51,14 +51,7 @@ def text(value: Any) -> str:
 
 def pack(spans: Iterable[Span]) -> str:
     """Who wrote how many characters, such as ``t5d12t4``."""
-    runs: list[tuple[str, int]] = []
-    for span in spans:
-        letter = _LETTERS[span.origin]
-        if runs and runs[-1][0] == letter:
-            runs[-1] = (letter, runs[-1][1] + len(span.text))
-        else:
-            runs.append((letter, len(span.text)))
-    return "".join(f"{letter}{count}" for letter, count in runs if count)
+    return "".join(f"{_LETTERS[span.origin]}{len(span.text)}" for span in joined(spans))
 
 
 def unpack(content: str, origins: str) -> tuple[Span, ...]:
@@ -93,9 +86,7 @@ def sound_figures(figures: Any) -> dict[str, Any]:
 def header_of(row: Sequence[Any], wrong: set[str]) -> Header:
     """A conversation out of its id, title, pair, parameters and two times.
 
-    Args:
-        row: these values.
-        wrong: gets the names of those that cannot be read.
+    `wrong` gets the names of those that cannot be read.
     """
     return Header(
         text(row[0]),
@@ -109,9 +100,7 @@ def header_of(row: Sequence[Any], wrong: set[str]) -> Header:
 def node_of(row: Sequence[Any], wrong: set[str]) -> Node:
     """A message out of its id, parent, role, content, finish, origins and figures.
 
-    Args:
-        row: these values.
-        wrong: gets the names of those that cannot be read.
+    `wrong` gets the names of those that cannot be read.
     """
     node_id, parent, role, content, finish, origins, figures = row
     said = sound(content, str, text(content), wrong, "message")

@@ -19,7 +19,7 @@ from localspec.chat.history.store import Store
 from localspec.errors import ConversationError, LocalspecError
 
 Result = TypeVar("Result")
-Job: TypeAlias = "Callable[[Store], Any]"
+Write: TypeAlias = "Callable[[Store], Any]"
 # What may pass while the program runs: no room on the disk, too many open files.
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO}
 _PASSING_SQLITE = {
@@ -45,7 +45,7 @@ class Keeper:
         self._tell = tell
         self._told: set[str] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._unwritten: deque[Job] = deque()
+        self._unwritten: deque[Write] = deque()
         self._pieces: deque[tuple[str, Sequence[Span]]] = deque()  # a round each
         self._announced = False
         self._running: dict[str, bool] = {}  # messages that stream, or have streamed
@@ -59,7 +59,7 @@ class Keeper:
         """Open the store."""
         self._thread.start()
 
-    def write(self, job: Job, *, begins: str | None = None, ends: str | None = None) -> None:
+    def write(self, job: Write, *, begins: str | None = None, ends: str | None = None) -> None:
         """Have `job` change the store soon.
 
         Args:
@@ -168,7 +168,7 @@ class Keeper:
                 self._trouble(ConversationError(spoilt, "The rest is shown; nothing is deleted."))
             self._store.spoilt.clear()
 
-    def _write(self, job: Job, begins: str | None, ends: str | None) -> None:
+    def _write(self, job: Write, begins: str | None, ends: str | None) -> None:
         if self._store is None and not self._later:
             return
         if begins is not None:
@@ -185,7 +185,7 @@ class Keeper:
                 return
             self._unwritten.popleft()
 
-    def _is_settled(self, job: Job, store: Store) -> bool:
+    def _is_settled(self, job: Write, store: Store) -> bool:
         """Do what changes the store; whether it is not to be tried again."""
         try:
             self._done(job, store)

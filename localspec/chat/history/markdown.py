@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -63,7 +63,13 @@ def from_markdown(text: str) -> dict[str, Any]:
     if said and said[0][0] is Role.SYSTEM:
         document["parameters"][_PROMPT] = said.pop(0)[1]
     document["title"] = first.partition("\n")[0].removeprefix("# ").strip()
-    document["messages"] = list(_messages(said, document["finish"]))
+    finish = document["finish"]
+    if len(finish) != len(said):  # somebody has added or removed messages
+        finish = [None] * len(said)
+    document["messages"] = [
+        {"id": n, "parent": n - 1, "role": role, "content": content, "finish": finish[n - 1]}
+        for n, (role, content) in enumerate(said, 1)
+    ]
     return document
 
 
@@ -105,17 +111,3 @@ def _without_note(text: str) -> tuple[str, dict[str, Any]]:
         raise ValueError("its last line is not the comment that localspec writes")
     document: dict[str, Any] = json.loads(note.removesuffix(_NOTE_END))
     return body, document
-
-
-def _messages(
-    said: Sequence[tuple[Role, str]], finish: Sequence[str | None]
-) -> Iterator[Mapping[str, Any]]:
-    known = len(finish) == len(said)  # else somebody has added or removed messages
-    for number, (role, content) in enumerate(said, start=1):
-        yield {
-            "id": number,
-            "parent": number - 1 or None,
-            "role": role,
-            "content": content,
-            "finish": finish[number - 1] if known else None,
-        }

@@ -110,20 +110,15 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS
     require_known(db, len(migrations))
 
 
-def back_up(db: sqlite3.Connection, path: Path, newest: int = len(MIGRATIONS)) -> Path | None:
-    """Copy a file of an older version, before it is changed; None where it is not to be.
-
-    Args:
-        db: the file.
-        path: its path; the copy gets the version into its name.
-        newest: the version that it is to have.
+def back_up(db: sqlite3.Connection, path: Path) -> None:
+    """Copy a file of an older version beside it, the version in its name, before it is changed.
 
     Raises:
         OSError, sqlite3.Error: there is no room for it.
     """
     version = _version(db)
-    if not 0 < version < newest:
-        return None
+    if not 0 < version < len(MIGRATIONS):
+        return
     copy = path.with_name(f"{path.stem}.version-{version}{path.suffix}")
     part = copy.with_name(f".{copy.name}.{os.getpid()}.part")
     try:
@@ -132,7 +127,6 @@ def back_up(db: sqlite3.Connection, path: Path, newest: int = len(MIGRATIONS)) -
         part.replace(copy)
     finally:
         part.unlink(missing_ok=True)
-    return copy
 
 
 def _version(db: sqlite3.Connection) -> int:

@@ -75,7 +75,7 @@ class Store:
             self._db.execute("PRAGMA synchronous = NORMAL")
             migrate(self._db)
             with suppress(sqlite3.OperationalError):  # a file that may only be read can be listed
-                self._settle_all()
+                self._settle()
                 self._purge()
         except BaseException:
             self._db.close()
@@ -215,7 +215,7 @@ class Store:
         ).fetchone()
         if row is None:
             raise ConversationError("this conversation is no longer there", "Choose another one.")
-        with suppress(sqlite3.OperationalError), self._transaction():
+        with suppress(sqlite3.OperationalError):
             self._settle(conversation)
         messages = self._db.execute(
             "SELECT id, parent, role, content, finish, origins, figures FROM messages"
@@ -265,40 +265,30 @@ class Store:
                 (message, conversation, content),
             )
 
-    def _settle_all(self) -> None:
-        """Put answers together that a program left behind when it was killed.
+    def _settle(self, conversation: str | None = None) -> None:
+        """Put answers together, of one or all, that a program left behind when it was killed.
 
         One that another program is writing at this moment comes to no harm: what it adds later
         is put behind, and its last `save` replaces everything.
         """
         with self._transaction():
-            for (conversation,) in self._db.execute(
-                "SELECT DISTINCT conversation FROM messages WHERE id IN"
-                " (SELECT message FROM pieces)"
-            ).fetchall():
-                self._settle(conversation)
-
-    def _settle(self, conversation: str) -> None:
-        pieces: dict[str, list[tuple[str, str]]] = {}
-        for message, content, origins in self._db.execute(
-            "SELECT p.message, p.content, p.origins FROM pieces p JOIN messages m"
-            " ON m.id = p.message WHERE m.conversation = ? ORDER BY p.number",
-            (conversation,),
-        ):
-            pieces.setdefault(message, []).append((text(content), text(origins)))
-        for message, parts in pieces.items():
-            content, origins = self._db.execute(
-                "SELECT content, origins FROM messages WHERE id = ?", (message,)
-            ).fetchone()
-            content = text(content) + "".join(part[0] for part in parts)
-            origins = text(origins) + "".join(part[1] for part in parts)
-            origins = pack(unpack(content, origins))  # rounds of one origin become one run
-            self._db.execute(
-                "UPDATE messages SET content = ?, origins = ? WHERE id = ?",
-                (content, origins, message),
-            )
-            self._db.execute("DELETE FROM pieces WHERE message = ?", (message,))
-            self._index(message, conversation, content)
+            whole: dict[tuple[str, str], tuple[str, str]] = {}
+            for message, owner, said, origins, more, its_origins in self._db.execute(
+                "SELECT m.id, m.conversation, m.content, m.origins, p.content, p.origins"
+                " FROM pieces p JOIN messages m ON m.id = p.message"
+                " WHERE m.conversation = ifnull(?, m.conversation) ORDER BY p.number",
+                (conversation,),
+            ):
+                before = whole.get((message, owner), (text(said), text(origins)))
+                whole[message, owner] = before[0] + text(more), before[1] + text(its_origins)
+            for (message, owner), (content, origins) in whole.items():
+                self._db.execute(
+                    "UPDATE messages SET content = ?, origins = ? WHERE id = ?",
+                    # Rounds of one origin become one run.
+                    (content, pack(unpack(content, origins)), message),
+                )
+                self._db.execute("DELETE FROM pieces WHERE message = ?", (message,))
+                self._index(message, owner, content)
 
     def _purge(self) -> None:
         # Only what was surely deleted on purpose: a damaged field is no such thing.

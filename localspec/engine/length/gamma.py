@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copy, Copying
@@ -17,7 +16,6 @@ from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation, StoppingPlan
 from localspec.engine.stats import LOOKUP, GammaNote, GammaReason, Round, Speedup
-from localspec.limits import MAX_GAMMA
 
 LONGEST = 24
 """Tokens that a model drafts at most: one that is always right gains little more. Copies go on."""
@@ -170,6 +168,14 @@ class _Rate:
         return self.tokens / self.spent if self.spent else 0.0
 
 
+class _Prices(NamedTuple):
+    """What decodes cost in a round: T(n), lambda, and what copies cost."""
+
+    times: Sequence[float]
+    rate: float
+    copying: Copying
+
+
 class AutoGamma:
     """Chooses by the stopping rule, drafter by drafter; plain decoding is one of the choices.
 
@@ -211,22 +217,23 @@ class AutoGamma:
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
         self._probing = False
-        if self._table.longest(situation.room) < 1:
+        room = self._table.longest(situation.room)
+        if room < 1:
             return PLAIN
-        hoping = self._hopes and self.neighbours.compares and self._table.doubtful
-        plan, cost = self._best(situation, self._times(situation, hoping=hoping))
-        copy = self._copy(situation)
+        prices = self._prices(situation, room)
+        copy, (plan, cost) = self._copy(situation, prices.copying), self._best(situation, prices)
         if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
             return self._decided(FixedPlan(copy.length, LOOKUP))
         if plan is not None and plan.pays(cost):
             self._probes.rest()
             return self._decided(plan)
         self._note_willing(0.0)
-        times = self._times(situation, hoping=self._hopes)
-        if plan is None or not self._probe(plan.drafter, situation, times):
+        if self._hopes:
+            prices = self._hoping(situation, prices)
+        if plan is None or not self._probe(plan.drafter, situation, prices.times):
             return PLAIN
         self._probing = self._hopes
-        return self._best(situation, times)[0] or plan
+        return self._choice(plan.drafter, situation, prices)[0] if self._hopes else plan
 
     def _decided(self, plan: Plan) -> Plan:
         """A plan that promises to pay; now and then a plain round in its place, to compare."""
@@ -245,8 +252,8 @@ class AutoGamma:
         if done.draft_prefill > _HORIZON:  # a prompt is not read again every round
             done = replace(done, draft_prefill=_USUAL_LAG)
         rounds = self._table.plain_rounds(done)
-        for rate in (self._going if done.copied else self._usual, self._all):
-            rate.add(done.emitted, rounds)
+        (self._going if done.copied else self._usual).add(done.emitted, rounds)
+        self._all.add(done.emitted, rounds)
         share = _SHARE_UNSURE if self._unsure else _SHARE
         self._saved = min(1.0, self._saved + share * rounds)
         self._probes.credit = min(_CREDIT, self._probes.credit + _INTEREST * done.emitted)
@@ -280,12 +287,13 @@ class AutoGamma:
 
     def note(self) -> GammaNote:
         """What was decided lately, and why: for people, whom a single round would mislead."""
-        if not self.costs.drafts and (self._willing or 0.0) < _WILLING:
+        drafting = self._willing is not None and self._willing >= _WILLING
+        if not self.costs.drafts and not drafting:
             return GammaNote(GammaReason.NOTHING_REPEATS)
         if not self._all.tokens or self._willing is None:
             return GammaNote(GammaReason.UNDECIDED)
         track = max(self._tracks.values(), key=lambda each: each.rounds)
-        if self._willing < _WILLING:
+        if not drafting:
             return GammaNote(GammaReason.TOO_DEAR)
         if track.drafted < 1:
             return GammaNote(GammaReason.UNKNOWN)
@@ -312,14 +320,22 @@ class AutoGamma:
         """
         return self._follow_clock and not self._table.rereads
 
-    def _times(
-        self, situation: Situation, longest: int = LONGEST, *, hoping: bool = False
-    ) -> Sequence[float]:
-        """T(n) up to the longest draft and one more, as known or as hoped for."""
-        target, longest = self._table.target, self._table.longest(min(situation.room, longest))
-        if hoping:
-            return target.hoped(longest + 1, situation.context)
-        return target.at(situation.context).times(longest + 1)
+    def _prices(self, situation: Situation, room: int) -> _Prices:
+        """What this round's decodes cost, as known or as hoped for, and what that is worth."""
+        target = self._table.target.at(situation.context)
+        rate = max(1.0, self._usual.gain) / target.seconds(1)
+        going = max(rate, self._going.gain / target.seconds(1))
+        times, calibration = target.times(room + 1), self._tracks[LOOKUP].calibration
+        copying = Copying(calibration, times, rate, going, self._table.rereads)
+        prices = _Prices(times[: LONGEST + 2], rate, copying)
+        if self._hopes and self.neighbours.compares and self._table.doubtful:
+            return self._hoping(situation, prices)
+        return prices
+
+    def _hoping(self, situation: Situation, prices: _Prices) -> _Prices:
+        """The same if decodes take no more than they do at best."""
+        most = len(prices.times) - 1
+        return prices._replace(times=self._table.target.hoped(most, situation.context))
 
     def _compares(self) -> bool:
         """Whether to decode plainly for once although drafting pays, to see what that takes."""
@@ -328,28 +344,33 @@ class AutoGamma:
         self._saved = 0.0
         return True
 
-    def _best(
-        self, situation: Situation, times: Sequence[float]
-    ) -> tuple[StoppingPlan | None, float]:
+    def _best(self, situation: Situation, prices: _Prices) -> tuple[StoppingPlan | None, float]:
         """The plan of the model that promises most, and what its first pass costs, in tokens."""
-        choices = [self._choice(name, situation, times) for name in situation.lags]
+        choices = [self._choice(name, situation, prices) for name in situation.lags]
         if len(choices) < 2:  # a promise takes a while to work out
             return choices[0] if choices else (None, 0.0)
         return max(choices, key=lambda choice: choice[0].promise() - choice[1])
 
-    def _copying(self, situation: Situation) -> Copying:
-        """What copied tokens cost in this round."""
-        times = self._times(situation, MAX_GAMMA)
-        usual = max(1.0, self._usual.gain)
-        going = max(usual, self._going.gain)
-        calibration, rereads = self._tracks[LOOKUP].calibration, self._table.rereads
-        return Copying(calibration, times, usual / times[1], going / times[1], rereads)
+    def _choice(
+        self, name: str, situation: Situation, prices: _Prices
+    ) -> tuple[StoppingPlan, float]:
+        """A drafter's plan, and what its first pass costs, in tokens."""
+        lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
+        cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
+        cost += self._owed(situation, self._tracks[name].emitted, but=name)
+        plan = StoppingPlan(
+            self._tracks[name].calibration,
+            prices.times,
+            curve.seconds(1),
+            prices.rate,
+            drafter=name,
+            rereads=self._table.rereads,
+            copying=prices.copying,
+        )
+        return plan, prices.rate * cost
 
-    def _copy(self, situation: Situation) -> Copy:
+    def _copy(self, situation: Situation, copying: Copying) -> Copy:
         """The best copy, if it is worth more than plain decoding."""
-        if not situation.copies:
-            return Copy()
-        copying = self._copying(situation)
         copy = copying.best(situation.copies)
         owed = copying.rate * self._owed(situation, 1 + copy.accepted) if copy.length else 0.0
         return Copy(copy.length, copy.worth - owed, copy.accepted) if copy.worth > owed else Copy()
@@ -363,24 +384,6 @@ class AutoGamma:
                 more = curve.seconds(round(lag + tokens)) - curve.seconds(lag + 1)
                 total += self._tracks[name].lately * max(0.0, more)
         return total
-
-    def _choice(
-        self, name: str, situation: Situation, times: Sequence[float]
-    ) -> tuple[StoppingPlan, float]:
-        """A drafter's plan, and what its first pass costs, in tokens."""
-        rate = max(1.0, self._usual.gain) / times[1]
-        lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
-        cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
-        plan = StoppingPlan(
-            self._tracks[name].calibration,
-            times,
-            curve.seconds(1),
-            rate,
-            drafter=name,
-            rereads=self._table.rereads,
-            copying=partial(self._copying, situation),
-        )
-        return plan, rate * (cost + self._owed(situation, self._tracks[name].emitted, but=name))
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual."""

@@ -6,7 +6,7 @@ A leaf: a plan sees confidences and costs, never a clock, a model or a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
@@ -147,7 +147,7 @@ class StoppingPlan:
         *,
         drafter: str = DRAFT,
         rereads: float = 0.0,
-        copying: Callable[[], Copying] | None = None,
+        copying: Copying | None = None,
     ) -> None:
         """Plan one round.
 
@@ -225,9 +225,9 @@ class StoppingPlan:
 
     def copies(self, confidences: Sequence[float]) -> int:
         """As many as are worth more than what verifying them adds to the pass."""
-        if self._copying is None or not confidences:
+        if self._copying is None:
             return 0
-        return self._copying().best(confidences, self._kept, self._kept_chain).length
+        return self._copying.best(confidences, self._kept, self._kept_chain).length
 
     def _with(self, accepted: float) -> tuple[float, float, float]:
         """S, the sum of all S, and V if one more token is accepted with this chance."""

@@ -1,12 +1,12 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
 from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
-from localspec.engine.llama.cores import default_threads
 from localspec.engine.llama.hardware import (
     RPC,
     add_servers,
     backends,
     build,
+    default_threads,
     devices,
     machine,
     repacking_works,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
-from localspec.engine.llama.cores import default_threads
+from localspec.engine.llama.hardware import default_threads
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
 from localspec.errors import Cancelled, EngineError, OutOfMemory, UnsupportedModel
@@ -367,7 +367,7 @@ class _Batch:
 
     def __init__(self, size: int) -> None:
         self._tokens, self._positions = np.zeros((2, size), np.int32)
-        self._wanted = np.zeros(size, np.int8)
+        self._range, self._wanted = np.arange(size, dtype=np.int32), np.zeros(size, np.int8)
         ids = ctypes.POINTER(ctypes.c_int32)
         self._struct = lib.llama_batch(  # without sequences all are of the first one
             token=self._tokens.ctypes.data_as(ids),
@@ -379,8 +379,9 @@ class _Batch:
         """The batch of `tokens` from `position` on, logits wanted for the last `n_logits`."""
         n = self._struct.n_tokens = len(tokens)
         self._tokens[:n] = tokens
-        self._positions[:n] = np.arange(position, position + n)
-        self._wanted[:n] = np.arange(n) >= n - n_logits
+        np.add(self._range[:n], position, out=self._positions[:n])
+        self._wanted[: n - n_logits] = 0
+        self._wanted[n - n_logits : n] = 1
         return self._struct
 
 

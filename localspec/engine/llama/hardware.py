@@ -1,4 +1,4 @@
-"""The machine as llama.cpp sees it: the build, accelerators, other machines' devices over RPC."""
+"""What llama.cpp computes on: this machine's cores and accelerators, other machines' devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 from localspec.engine.llama.log import start_backend
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import EngineError, UsageError
-from localspec.machine import processor_name
+from localspec.machine import processor_name, processors, text_of
 
 _GPU, _INTEGRATED_GPU = 1, 2  # enum ggml_backend_dev_type
 RPC = "RPC"
@@ -47,6 +47,9 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, an
         "ggml_backend_dev_memory": ((_HANDLE, _NUMBER_P, _NUMBER_P), None),
     },
 }
+_CORE: Final = 0  # RelationProcessorCore
+_RECORD: Final = struct.Struct("<IIBB")  # SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX
+_LITTLE: Final = 0.75  # of the fastest core's capacity
 _ANSWER_S: Final = 5.0
 # ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's major version, which must be the same on
 # both sides; and the first command, its input and its output.
@@ -99,6 +102,7 @@ def repacking_works() -> bool:
     compiler may drop the tile configuration before it is loaded (GCC 12 does; ggml-org/llama.cpp,
     pull request 26954).
     """
+    start_backend()  # or what it says of devices goes to the terminal
     return b"AMX_INT8 = 1" not in lib.llama_print_system_info()
 
 
@@ -209,3 +213,96 @@ def _require_server(endpoint: str, place: tuple[str, int]) -> None:
             f"what answers at {endpoint} is no RPC server of this llama.cpp's version",
             "Build rpc-server from the llama.cpp that llama-cpp-python brings.",
         )
+
+
+def default_threads() -> int:
+    """Fast physical cores that this process may use, at least 1.
+
+    A second thread on a core adds nothing to a decode that waits for memory, and costs when
+    the operating system parks it. Every thread waits for the slowest, so efficiency cores beside
+    performance cores are left out. So are those whose time a container does not give: threads that
+    share what there is would be stopped in the middle of a step.
+    """
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    bounds = [physical, _fast(allowed), processors(), len(allowed) if allowed else None]
+    return max(1, int(min(bound for bound in bounds if bound is not None)))
+
+
+def _fast(allowed: set[int] | None) -> int | None:
+    """Performance cores, None where all are alike."""
+    if sys.platform == "darwin":
+        return _fast_on_macos()
+    if sys.platform == "win32":
+        return _fastest(_cores_on_windows())
+    return _fast_on_linux(Path("/sys/devices"), allowed)
+
+
+def _fast_on_linux(devices: Path, allowed: set[int] | None) -> int | None:
+    """Performance cores by Intel's list or by Arm's capacities; None where all are alike."""
+    fast = _listed(devices / "cpu_core" / "cpus") or _capable(devices / "system" / "cpu")
+    if allowed is not None:
+        fast &= allowed
+    if not fast:
+        return None
+    topology = "system/cpu/cpu{}/topology/thread_siblings_list"
+    cores = {text_of(devices / topology.format(cpu)) or str(cpu) for cpu in fast}
+    return len(cores)
+
+
+def _capable(folder: Path) -> set[int]:
+    capacities = {
+        int(path.parent.name.removeprefix("cpu")): int(text)
+        for path in folder.glob("cpu[0-9]*/cpu_capacity")
+        if (text := text_of(path)).isdecimal()
+    }
+    most = max(capacities.values(), default=0)
+    fast = {cpu for cpu, capacity in capacities.items() if capacity >= _LITTLE * most}
+    return fast if len(fast) < len(capacities) else set()
+
+
+def _listed(path: Path) -> set[int]:
+    """A list such as ``0-7,16`` as numbers; empty where there is none."""
+    found: set[int] = set()
+    for part in text_of(path).split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal():
+            found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _fast_on_macos() -> int | None:
+    count, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+    runtime = ctypes.CDLL(None)
+    name = b"hw.perflevel0.physicalcpu"
+    failed = runtime.sysctlbyname(name, ctypes.byref(count), ctypes.byref(size), None, 0)
+    return None if failed else count.value
+
+
+def _cores_on_windows() -> bytes:
+    """What GetLogicalProcessorInformationEx says of the cores, empty where it fails."""
+    records = b""
+    if sys.platform == "win32":
+        ask = ctypes.WinDLL("kernel32").GetLogicalProcessorInformationEx
+        size = ctypes.c_ulong()
+        ask(_CORE, None, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        if ask(_CORE, buffer, ctypes.byref(size)):
+            records = buffer.raw[: size.value]
+    return records
+
+
+def _fastest(records: bytes) -> int | None:
+    """How many cores are of the highest class, None where all are.
+
+    Each record begins with its kind and its size; a core's flags and its class follow.
+    """
+    classes = []
+    while len(records) >= _RECORD.size:
+        kind, size, _, efficiency = _RECORD.unpack_from(records)
+        if size < _RECORD.size:
+            break
+        classes += [efficiency] if kind == _CORE else []
+        records = records[size:]
+    fast = classes.count(max(classes, default=0))
+    return fast if fast < len(classes) else None

@@ -79,13 +79,11 @@ class Model:
         """
         if not path.is_file():
             raise ModelFileError(f"there is no file {path}", "Check the path for typing errors.")
-        start_backend()
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         params.load_mtp = mtp
         params.use_extra_bufts = repack and repacking_works()
-        if mlock or not mmap:
-            params.load_mode = mmap + 2 * mlock  # enum llama_load_mode
+        params.load_mode = mmap + 2 * mlock if mlock or not mmap else lib.LLAMA_LOAD_MODE_AUTO
         if devices is not None:
             chosen = device_list(devices)  # has to live while the model is read
             params.devices = ctypes.addressof(chosen)

@@ -7,24 +7,13 @@ the schema: required properties come first, in the schema's order; white space i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from typing import Any
 from urllib.parse import unquote
 
-from localspec.engine.schema.pattern import pattern_to_gbnf
-from localspec.engine.schema.text import (
-    CHAR,
-    DATE,
-    FORMATS,
-    HEX,
-    TIME,
-    all_but,
-    key_but,
-    literal,
-    one_of,
-    times,
-)
+from localspec.engine.schema import strings
 from localspec.errors import UsageError
 
 Schema = Mapping[str, Any]
@@ -37,18 +26,16 @@ _READ: dict[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties"}),
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
     "string": frozenset({"pattern", "format", "minLength", "maxLength"}),
-    "number": frozenset(),
-    "integer": frozenset(),
-    "boolean": frozenset(),
-    "null": frozenset(),
+    **dict.fromkeys(("number", "integer", "boolean", "null"), frozenset()),
 }
 _ALTERNATIVES = ("anyOf", "oneOf")
+_HALF = re.compile("[\ud800-\udfff]")
 
 _BASIC = {
     "space": '" "?',
-    "hex": HEX,
-    "char": CHAR,
-    "plain": one_of(all_but(())),
+    "hex": strings.HEX,
+    "char": strings.CHAR,
+    "plain": strings.one_of(strings.all_but(())),
     "integral": '"0" | [1-9] [0-9]{0,15}',
     "value": "object | array | string | number | boolean | null",
     "member": 'string ":" space value',
@@ -59,8 +46,8 @@ _BASIC = {
     "integer": '"-"? integral space',
     "boolean": '("true" | "false") space',
     "null": '"null" space',
-    "date": DATE,
-    "time": TIME,
+    "date": strings.DATE,
+    "time": strings.TIME,
 }
 
 
@@ -90,8 +77,7 @@ class _Writer:
     def __init__(self, document: Schema) -> None:
         self._document = document
         self._rules: dict[str, str] = {}  # from what they say to their names
-        self._targets: dict[str, str] = {}  # from references to names
-        self._referred: list[str] = []
+        self._referred: dict[str, str] = {}  # from references to what their rules say
 
     def grammar(self) -> str:
         """All rules, a line for each."""
@@ -100,7 +86,7 @@ class _Writer:
         root = self._any(self._document if says else {"type": "object"})
         lines = [("root", root), *_BASIC.items()]
         lines += [(name, text) for text, name in self._rules.items()]
-        lines += zip(self._targets.values(), self._referred, strict=True)
+        lines += [(f"ref{i}", text) for i, text in enumerate(self._referred.values())]
         return "\n".join(f"{name} ::= {text}" for name, text in lines)
 
     def _rule(self, text: str) -> str:
@@ -140,13 +126,11 @@ class _Writer:
     # ------------------------------------------------------------ combinations
 
     def _reference(self, ref: object) -> str:
-        target = self._follow(ref)
-        if str(ref) not in self._targets:
-            self._targets[str(ref)] = f"ref{len(self._targets)}"
-            place = len(self._referred)
-            self._referred.append("")
-            self._referred[place] = self._any(target)
-        return self._targets[str(ref)]
+        target, name = self._follow(ref), str(ref)
+        if name not in self._referred:
+            self._referred[name] = ""  # it may refer to itself
+            self._referred[name] = self._any(target)
+        return f"ref{list(self._referred).index(name)}"
 
     def _follow(self, ref: object) -> Any:
         """What `ref`, a JSON pointer (RFC 6901) into this document, points to."""
@@ -233,16 +217,17 @@ class _Writer:
     def _constants(self, given: Schema) -> list[str]:
         keyword = "const" if "const" in given else "enum"
         _only(given, {"type", keyword})
-        kinds = _kinds(given) if "type" in given else list(_READ)
-        values = [x for x in _values(given) or () if _of_kind(x, kinds)]
+        kinds = {*_kinds(given)}
+        kinds |= {"integer"} if "number" in kinds else set()
+        values = [value for value in _values(given) or () if _kind(value) in kinds]
         if not values:
             raise _refused(keyword)
         try:
-            texts = [json.dumps(x, ensure_ascii=False, allow_nan=False) for x in values]
+            texts = [_written(value) for value in values]
             "".join(texts).encode()
         except ValueError as error:  # NaN, or half a pair of surrogates
             raise _refused(keyword) from error
-        return [f"{literal(text)} space" for text in dict.fromkeys(texts)]
+        return [f"{text} space" for text in dict.fromkeys(texts)]
 
     def _typed(self, kind: str, given: Schema) -> str:
         here = {keyword: value for keyword, value in given.items() if keyword in _READ[kind]}
@@ -253,20 +238,21 @@ class _Writer:
 
     def _object(self, given: Schema) -> str:
         properties, required = given.get("properties", {}), given.get("required", [])
-        if not isinstance(properties, dict) or any(_half_a_pair(name) for name in properties):
+        # Half a pair of surrogates is no text.
+        if not isinstance(properties, dict) or any(map(_HALF.search, properties)):
             raise _refused("properties")
         if not isinstance(required, list) or not all(name in properties for name in required):
             raise _refused("required")
         more = given.get("additionalProperties", "properties" not in given)
         members = {
-            name: self._rule(f'{literal(_spelled(name))} space ":" space {self._any(part)}')
+            name: self._rule(f'{_written(name)} space ":" space {self._any(part)}')
             for name, part in properties.items()
         }
         first = [members[name] for name in properties if name in required]
         free = [members[name] for name in properties if name not in required]
         extra = ""
         if more is not False:
-            key = key_but(properties) if properties else "string"
+            key = strings.key_but(properties) if properties else "string"
             extra = self._rule(f'{key} ":" space {self._any(more)}')
         return f'"{{" space {self._members(first, free, extra)} "}}" space'
 
@@ -301,7 +287,7 @@ def _string(given: Schema) -> str:
     if "pattern" in given:
         _only(given, {"pattern"})
         try:
-            return rf'"\"" {pattern_to_gbnf(given["pattern"])} "\"" space'
+            return rf'"\"" {strings.pattern_to_gbnf(given["pattern"])} "\"" space'
         except ValueError as error:
             raise UsageError(
                 f"the JSON schema's 'pattern' cannot be enforced: {error}",
@@ -309,17 +295,17 @@ def _string(given: Schema) -> str:
             ) from error
     if "format" in given:
         _only(given, {"format"})
-        if given["format"] not in FORMATS:
+        if given["format"] not in strings.FORMATS:
             raise _refused("format")
-        return rf'"\"" {FORMATS[given["format"]]} "\"" space'
-    return rf'"\"" char{times(least, most)} "\"" space'
+        return rf'"\"" {strings.FORMATS[given["format"]]} "\"" space'
+    return rf'"\"" char{strings.times(least, most)} "\"" space'
 
 
 def _repeated(item: str, least: int, most: int | None) -> str:
     """`item`s between commas."""
     if most == 0:
         return ""
-    more = f'{item} ("," space {item}){times(max(0, least - 1), most and most - 1)}'
+    more = f'{item} ("," space {item}){strings.times(max(0, least - 1), most and most - 1)}'
     return more if least else f"({more})?"
 
 
@@ -359,11 +345,6 @@ def _kind(value: object) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-def _of_kind(value: object, kinds: Sequence[str]) -> bool:
-    kind = _kind(value)
-    return kind in kinds or (kind == "integer" and "number" in kinds)
-
-
 def _number_is_number(kinds: Iterable[str]) -> set[str]:
     return {"number" if kind == "integer" else kind for kind in kinds}
 
@@ -384,13 +365,9 @@ def _canonical(value: object) -> str:
     return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def _spelled(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
-
-
-def _half_a_pair(text: str) -> bool:
-    """Whether `text` has half a pair of surrogates, which is no text."""
-    return any("\ud800" <= char <= "\udfff" for char in text)
+def _written(value: object) -> str:
+    """A terminal that is `value` as JSON."""
+    return strings.literal(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def _some(keyword: str, parts: object) -> list[Any]:

@@ -6,7 +6,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from localspec import formats
 from localspec.errors import ModelFileError
@@ -77,20 +77,14 @@ class Cursor:
         self.position = start + size
         return start
 
-    def number(self, code: str) -> int:
-        """Read a whole number of struct format `code`."""
-        value: int = self.scalar(code)  # type: ignore[assignment]
-        return value
-
-    def scalar(self, code: str) -> int | float | bool:
+    def number(self, code: str) -> Any:
         """Read a number or truth value of struct format `code`."""
         start = self.skip(struct.calcsize("<" + code))
-        value: int | float | bool = struct.unpack_from("<" + code, self.buffer, start)[0]
-        return value
+        return struct.unpack_from("<" + code, self.buffer, start)[0]
 
     def count(self, what: str, limit: int) -> int:
         """Read a count of `what` that may be `limit` at most."""
-        n = self.number("Q")
+        n: int = self.number("Q")
         if n > limit:
             raise self.damaged(f"it claims to have {n:,} {what}; at most {limit:,} are allowed")
         return n

@@ -188,11 +188,6 @@ class GgufHeader:
         """Bytes of all tensors in this file."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
-    @property
-    def split_count(self) -> int:
-        """Of how many files the model consists."""
-        return max(1, self.integer("split.count", 1))
-
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
@@ -220,14 +215,12 @@ def read_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file:
             total = file.seek(0, 2)
-            header = parse_header(_file_reader(file), total, str(path))
+            return parse_header(_file_reader(file), total, str(path))
     except PermissionError:
         raise ModelFileError(f"{path} may not be read", "Check its permissions.") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise ModelFileError(f"{path} cannot be read: {reason}", "Check the disk.") from None
-    check_size(header, total, str(path))
-    return header
 
 
 def require_file(path: Path) -> None:
@@ -258,27 +251,14 @@ def read_model(path: Path) -> ModelFiles:
         ModelFileError: as `read_header`, for any part; a missing part; `path` is a later part.
     """
     header = read_header(path)
-    if header.split_count == 1:
+    count = header.integer("split.count", 1)
+    if count <= 1:
         return ModelFiles(header, (path,), path.stat().st_size)
-    paths = _require_parts(path, header.split_count)
+    paths = _require_parts(path, count)
     headers = [header, *(read_header(part) for part in paths[1:])]
     tensors = tuple(chain.from_iterable(part.tensors for part in headers))
     size = sum(part.stat().st_size for part in paths)
     return ModelFiles(replace(header, tensors=tensors), paths, size)
-
-
-def check_size(header: GgufHeader, actual: int, label: str) -> None:
-    """Check that a file of `actual` bytes can hold all the weights that `header` names.
-
-    Raises:
-        ModelFileError: it is too short.
-    """
-    if actual < header.expected_size:
-        raise ModelFileError(
-            f"{label} is cut off: it has {actual:,} bytes and its header promises"
-            f" {header.expected_size:,}",
-            FETCH_AGAIN,
-        )
 
 
 def _file_reader(file: BinaryIO) -> ReadRange:
@@ -305,7 +285,7 @@ def parse_header(
         accept: may look at the metadata as it comes, and raise to spare the rest.
 
     Raises:
-        ModelFileError: no GGUF, an unsupported version, damaged, or cut off in the header.
+        ModelFileError: no GGUF, an unsupported version, damaged, or shorter than it promises.
     """
     cursor = Cursor(read, total, label)
     version = _read_version(cursor)
@@ -325,14 +305,14 @@ def parse_header(
             alignment = _checked_alignment(cursor, kind, metadata[key])
     tensors, data_size = _read_tensors(cursor, n_tensors, alignment)
     data_offset = padded(cursor.position, alignment) if tensors else cursor.position
-    return GgufHeader(
-        version=version,
-        metadata=MappingProxyType(metadata),
-        tensors=tensors,
-        alignment=alignment,
-        data_offset=data_offset,
-        expected_size=data_offset + data_size,
-    )
+    expected = data_offset + data_size
+    if total is not None and total < expected:
+        raise ModelFileError(
+            f"{label} is cut off: it has {total:,} bytes and its header promises {expected:,}",
+            FETCH_AGAIN,
+        )
+    known = MappingProxyType(metadata)
+    return GgufHeader(version, known, tensors, alignment, data_offset, expected)
 
 
 def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
@@ -358,7 +338,7 @@ def _read_version(cursor: Cursor) -> int:
         raise cursor.not_gguf()
     cursor.fill(24)
     cursor.skip(4)
-    version = cursor.number("I")
+    version: int = cursor.number("I")
     if version and version & 0xFFFF == 0:
         raise ModelFileError(
             f"{cursor.label} is a big-endian GGUF file",
@@ -379,7 +359,8 @@ def _read_value(cursor: Cursor, kind: int) -> Value:
         return _read_array(cursor)
     if kind not in _SCALARS:
         raise cursor.damaged(f"it has a metadata value of unknown type {kind}")
-    return cursor.scalar(_SCALARS[kind])
+    value: Value = cursor.number(_SCALARS[kind])
+    return value
 
 
 def _read_array(cursor: Cursor) -> StringArray | array[Any]:

@@ -69,16 +69,26 @@ def headers() -> dict[str, str]:
 
 
 class Body:
-    """The bytes of one request's answer; redirects are followed.
+    """The bytes of one request's answer, to be used in a `with`; redirects are followed.
+
+    Args:
+        url: whose bytes.
+        patience: whether the user wants to stop.
+        start: where they should begin; some servers know no ranges, and begin at 0.
+        stop: where they should end, None for the end of the file.
 
     Attributes:
-        start: where in the file they begin.
+        start: where they do begin.
     """
 
-    def __init__(self, url: str, more: dict[str, str], patience: Patience) -> None:
-        self.start = 0
+    def __init__(
+        self, url: str, patience: Patience, start: int = 0, stop: int | None = None
+    ) -> None:
+        self.start = start
         self._url = url
-        self._headers = headers() | {"Accept-Encoding": "identity"} | more
+        self._headers = headers() | {"Accept-Encoding": "identity"}
+        if start or stop is not None:
+            self._headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
         self._patience = patience
         # Simple queues pass 64 KiB on in a third of the time that one with a bound takes.
         self._come: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -88,6 +98,31 @@ class Body:
         self._unwanted = threading.Event()
         self._thread = threading.Thread(target=self._receive, name="localspec-hub", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Body:
+        """Wait for the answer's status and headers.
+
+        Raises:
+            Interrupted: they take too long.
+            Cancelled: the user wants to stop.
+            Exception: what the HTTP client raised.
+        """
+        deadline = time.monotonic() + HEAD_S
+        try:
+            while (head := self._next()) is None:
+                if time.monotonic() > deadline:
+                    raise _silent()
+            self.start = _first_byte(head, self.start)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Have no more of it."""
+        self._unwanted.set()
+        self._room.put(None)
+        self._thread.join(STEP_S)
 
     def __iter__(self) -> Iterator[bytes]:
         """Give the pieces to the end as they come, an empty one where none does for a moment.
@@ -110,26 +145,6 @@ class Body:
                     raise Interrupted(f"{endpoint()} sends only {slow}", CONTINUES)
                 since, count = now, 0
             yield piece or b""
-
-    def await_head(self, wanted: int) -> None:
-        """Wait for the answer's status and headers; the bytes should begin at `wanted`.
-
-        Raises:
-            Interrupted: they take too long.
-            Cancelled: the user wants to stop.
-            Exception: what the HTTP client raised.
-        """
-        deadline = time.monotonic() + HEAD_S
-        while (head := self._next()) is None:
-            if time.monotonic() > deadline:
-                raise _silent()
-        self.start = _first_byte(head, wanted)
-
-    def leave(self) -> None:
-        """Have no more of it."""
-        self._unwanted.set()
-        self._room.put(None)
-        self._thread.join(STEP_S)
 
     def _next(self) -> Any:
         """Give what comes next: the head, pieces, then an empty one; None when nothing does."""
@@ -183,33 +198,14 @@ class _Unwanted(Exception):
     """Nobody waits for the answer any more."""
 
 
-@contextlib.contextmanager
-def opened(url: str, patience: Patience, start: int = 0, stop: int | None = None) -> Iterator[Body]:
-    """Open the bytes of `url` from `start` up to `stop` (its end when None).
-
-    They may begin at 0 all the same: some servers know no ranges.
-
-    Raises:
-        Exception: what `client.translated` turns into the errors people meet.
-        Cancelled: the user wants to stop.
-    """
-    wanted = f"bytes={start}-{'' if stop is None else stop - 1}"
-    body = Body(url, {"Range": wanted} if start or stop is not None else {}, patience)
-    try:
-        body.await_head(start)
-        yield body
-    finally:
-        body.leave()
-
-
 def document(url: str, patience: Patience, limit: int) -> bytes:
     """Read all of `url`, which may have `limit` bytes at most.
 
     Raises:
-        Exception: as `opened`; HubUnavailable where it is larger, Interrupted where it is slow.
+        Exception: as `Body`; HubUnavailable where it is larger, Interrupted where it is slow.
     """
     deadline, got = time.monotonic() + HEAD_S, bytearray()
-    with opened(url, patience) as body:
+    with Body(url, patience) as body:
         for piece in body:
             got += piece
             if len(got) > limit:

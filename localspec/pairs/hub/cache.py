@@ -143,7 +143,7 @@ def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
     blob, pointer = blob_path(file), snapshot_path(file)
     if complete is not None:
         complete.replace(blob)
-    if not _leads_to(pointer, blob):
+    if not (pointer.is_symlink() and blob.is_file() and pointer.resolve() == blob.resolve()):
         _link(pointer, blob)
     note_revision(file, revision)
 
@@ -154,11 +154,6 @@ def note_revision(file: RemoteFile, revision: str) -> None:
         ref = repo_folder(file.repo) / "refs" / revision
         ref.parent.mkdir(parents=True, exist_ok=True)
         write_whole(ref, file.commit)
-
-
-def _leads_to(pointer: Path, blob: Path) -> bool:
-    """Tell whether a file's name in the cache is a link to its bytes."""
-    return pointer.is_symlink() and blob.is_file() and pointer.resolve() == blob.resolve()
 
 
 def _link(pointer: Path, blob: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -26,7 +26,7 @@ from localspec.errors import (
 )
 from localspec.limits import LARGEST_FILE
 from localspec.pairs import references
-from localspec.pairs.hub.body import LOGIN, Body, document, endpoint, headers, opened
+from localspec.pairs.hub.body import LOGIN, Body, document, endpoint, headers
 from localspec.pairs.hub.patience import (
     CONTINUES,
     NO_HUB,
@@ -79,9 +79,7 @@ class RemoteRepo:
         files: every file by name.
     """
 
-    repo: str
     commit: str
-    revision: str
     gated: bool
     licence: str
     files: dict[str, RemoteFile]
@@ -135,31 +133,17 @@ def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
         raise HubUnavailable(
             f"{endpoint()} does not answer like a Hub: {reason(error)}", NO_HUB
         ) from None
-    _check_moved(reference, info.id)
-    return _describe(reference, info)
-
-
-def _describe(reference: Reference, info: _Info) -> RemoteRepo:
-    if not _COMMIT.fullmatch(info.sha):
-        raise HubUnavailable(f"{endpoint()} gives no commit for {reference.repo}", NO_HUB)
-    files = [_remote_file(reference.repo, info.sha, sibling) for sibling in info.siblings]
-    return RemoteRepo(
-        repo=reference.repo,
-        commit=info.sha,
-        revision=reference.revision or "main",
-        gated=bool(info.gated),
-        licence=_licence(info),
-        files={file.name: file for file in files if file is not None},
-    )
-
-
-def _check_moved(reference: Reference, actual: str) -> None:
-    if actual.lower() != reference.repo.lower():
-        actual = one_line(actual, 200)
-        moved = Reference(actual, reference.file, reference.quant, reference.revision)
+    if info.id.lower() != reference.repo.lower():
+        actual = one_line(info.id, 200)
+        moved = replace(reference, repo=actual)
         raise NotOnHub(
             f"{reference.repo} has moved to {actual}", f"Pull {moved} if you trust its owner."
         )
+    if not _COMMIT.fullmatch(info.sha):
+        raise HubUnavailable(f"{endpoint()} gives no commit for {reference.repo}", NO_HUB)
+    files = [_remote_file(reference.repo, info.sha, sibling) for sibling in info.siblings]
+    named = {file.name: file for file in files if file is not None}
+    return RemoteRepo(info.sha, bool(info.gated), _licence(info), named)
 
 
 def _remote_file(repo: str, commit: str, sibling: _Sibling) -> RemoteFile | None:
@@ -200,9 +184,7 @@ def require_safe(file: RemoteFile) -> None:
 def open_body(
     file: RemoteFile, patience: Patience, start: int = 0, stop: int | None = None
 ) -> Iterator[Body]:
-    """Open the bytes of `file` from `start` up to `stop` (its end when None).
-
-    The body may begin at 0 all the same: some servers know no ranges.
+    """Open the bytes of `file`; see `Body`.
 
     Raises:
         Cancelled: the user wants to stop.
@@ -214,7 +196,7 @@ def open_body(
 
     url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=endpoint())
     named = Reference(file.repo, file.name)
-    with translated(named), opened(url, patience, start, stop) as body:
+    with translated(named), Body(url, patience, start, stop) as body:
         yield body
 
 
@@ -312,16 +294,13 @@ def _from_plain_status(status: int, repo: str, error: Any) -> HubError:
             f"Check the token: {LOGIN}; unset HF_TOKEN to go without one.",
         )
     if status in _PASSING:
+        after = error.response.headers.get("Retry-After", "")
         what = "asks for fewer requests" if status == 429 else "has a fault of its own"
         return Interrupted(
             f"{endpoint()} {what} (status {status})",
             "Run the same command again in a while: it continues where it stopped.",
-            _retry_after(error.response.headers.get("Retry-After", "")),
+            float(after) if re.fullmatch(r"\d{1,6}", after) else None,
         )
     if status == 404:
         return NotOnHub(f"{repo} is not at {endpoint()}", "Check the spelling.")
     return HubUnavailable(f"{endpoint()} refuses the request (status {status})", NO_HUB)
-
-
-def _retry_after(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d{1,6}", text) else None

@@ -56,9 +56,6 @@ class FileProgress:
     note: str = ""
 
 
-Report = Callable[[FileProgress], None]
-
-
 def part_path(file: RemoteFile) -> Path:
     """Give the place of the file's bytes while they are not complete."""
     blob = hub_cache.blob_path(file)
@@ -74,6 +71,11 @@ def part_size(file: RemoteFile) -> int:
     return min(found.st_size, file.size) if stat.S_ISREG(found.st_mode) else 0
 
 
+def have(file: RemoteFile) -> int:
+    """Give the bytes of the file that are on this disk."""
+    return file.size if hub_cache.is_here(file) else part_size(file)
+
+
 def read_part(file: RemoteFile, offset: int, size: int) -> bytes:
     """Read bytes that an earlier attempt has left; they are not verified, and may be fewer."""
     if not part_size(file):  # a pipe would never be read to its end
@@ -86,7 +88,9 @@ def read_part(file: RemoteFile, offset: int, size: int) -> bytes:
         return b""
 
 
-def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -> Path:
+def fetch(
+    file: RemoteFile, revision: str, patience: Patience, report: Callable[[FileProgress], None]
+) -> Path:
     """Have `file` in the Hub cache, and return its path there.
 
     Two processes that fetch the same file take turns: the second finds it done.
@@ -117,10 +121,10 @@ def fetch(file: RemoteFile, revision: str, patience: Patience, report: Report) -
 
 
 def _disk_error(file: RemoteFile, error: OSError) -> HubError:
-    if _is_full(error):
-        have = formats.size(part_size(file))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # disk, quota, largest file
+        kept = formats.size(part_size(file))
         return NotEnoughDisk(
-            f"the disk is full: {have} of {file.name} ({formats.size(file.size)}) are kept",
+            f"the disk is full: {kept} of {file.name} ({formats.size(file.size)}) are kept",
             "Make room, then run the same command again: it continues where it stopped.",
         )
     return HubError(
@@ -129,15 +133,12 @@ def _disk_error(file: RemoteFile, error: OSError) -> HubError:
     )
 
 
-def _is_full(error: OSError) -> bool:
-    """Tell whether `error` means that there is no room: disk, quota or file size limit."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
 class _Fetching:
     """One file on its way: what is on disk, its running hash, and how often it was tried."""
 
-    def __init__(self, file: RemoteFile, patience: Patience, report: Report) -> None:
+    def __init__(
+        self, file: RemoteFile, patience: Patience, report: Callable[[FileProgress], None]
+    ) -> None:
         self._file = file
         self._patience = patience
         self._report = report

@@ -34,17 +34,23 @@ class Unreachable(HubOffline):
     """Nobody answers at the Hub's address."""
 
 
+def silent(_: str) -> None:
+    """Tell nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often to try again, with which pauses, and whether the user has had enough.
+    """Whoever waits: how often to try again, with which pauses, and whether they had enough.
 
     Attributes:
         pauses: seconds to wait before each new attempt; their number is that of the attempts.
         cancel: set by somebody else to stop.
+        note: is told what is being looked at.
     """
 
     pauses: tuple[float, ...] = PAUSES
     cancel: threading.Event = field(default_factory=threading.Event)
+    note: Callable[[str], None] = silent
 
     def check(self) -> None:
         """Stop here if the user wants it.

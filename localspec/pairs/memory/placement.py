@@ -278,26 +278,19 @@ class _Planner:
 
     def given_up(self, chosen: MemoryPlan, best: MemoryPlan) -> Iterator[str]:
         """What is smaller than usual."""
-        if chosen.target.n_ctx < best.target.n_ctx:
-            yield f"{chosen.target.n_ctx:,} instead of {best.target.n_ctx:,} tokens of context"
-        if chosen.target.cache_k != best.target.cache_k:
-            yield f"a cache in {chosen.target.cache_k} instead of {best.target.cache_k}"
-        if self.target.state[1] and chosen.target.snapshots < best.target.snapshots:
+        free, wishes, target, draft = self.free, self.wishes, chosen.target, chosen.draft
+        if target.n_ctx < best.target.n_ctx:
+            yield f"{target.n_ctx:,} instead of {best.target.n_ctx:,} tokens of context"
+        if target.cache_k != best.target.cache_k:
+            yield f"a cache in {target.cache_k} instead of {best.target.cache_k}"
+        if self.target.state[1] and target.snapshots < best.target.snapshots:
             yield "snapshots of the recurrent state: after a rejection more is read again"
-        layers = chosen.target.gpu_layers
-        if (
-            self.free.on_devices(draft=False)
-            and self.wishes.gpu_layers is None
-            and 0 <= layers <= self.target.layers
-        ):
+        if free.on_devices(draft=False) and wishes.gpu_layers is None:
             whole = self.target.layers + 1  # with the output, as llama.cpp counts
-            yield f"{layers} of {whole} layers of the target on the accelerator"
-        if (
-            self.free.on_devices(draft=True)
-            and chosen.draft is not None
-            and self.wishes.draft_gpu_layers is None
-            and chosen.draft.gpu_layers == 0
-        ):
+            if 0 <= target.gpu_layers < whole:
+                yield f"{target.gpu_layers} of {whole} layers of the target on the accelerator"
+        on_cpu = draft is not None and draft.gpu_layers == 0
+        if on_cpu and free.on_devices(draft=True) and wishes.draft_gpu_layers is None:
             yield "the draft on the CPU"
 
     def advice(self, chosen: MemoryPlan, *, reduced: bool) -> Iterator[str]:

@@ -28,6 +28,9 @@ class Frame:
     rest: Content
 
 
+PLAIN_FRAME = Frame(Content(""), Content(""))
+
+
 @dataclass(frozen=True, slots=True)
 class Paragraph:
     """Words that wrap; a heading is a paragraph of another style."""

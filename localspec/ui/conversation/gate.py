@@ -1,12 +1,20 @@
-"""What the engine is doing, as far as the screen knows, and what may be done meanwhile."""
+"""What the engine is doing, as far as the screen knows, and which pair it does it with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from localspec.errors import in_words
+from localspec.safe_text import one_line
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from localspec.process.client import EngineClient
+    from localspec.process.messages import LoadFailed, SessionInfo
+    from localspec.ui.conversation.transcript import Transcript
+    from localspec.ui.conversation.turns import Turns
 
 
 class Phase(Enum):
@@ -29,45 +37,37 @@ LOADABLE = IDLE | {Phase.UNUSABLE, Phase.DEAD}
 WHOLE = LOADABLE | {Phase.LOADING}  # no message is being written
 
 
+@dataclass(eq=False, repr=False)
 class Gate:
     """Knows the phase, and whether an earlier question is being edited; in the screen's thread.
 
-    Args:
+    Attributes:
         say: says something briefly, in the status line.
         changed: called when the phase is another, or what the input is for.
+        phase: what the engine is doing; `enter` another.
+        editing: the node of the question that is being edited, None for a new one.
     """
 
-    def __init__(self, say: Callable[[str], None], changed: Callable[[], None]) -> None:
-        self.say = say
-        self._changed = changed
-        self._phase = Phase.LOADING
-        self._editing: str | None = None
-
-    @property
-    def phase(self) -> Phase:
-        """What the engine is doing."""
-        return self._phase
-
-    @property
-    def editing(self) -> str | None:
-        """The node of the question that is being edited, None for a new one."""
-        return self._editing
+    say: Callable[[str], None]
+    changed: Callable[[], None]
+    phase: Phase = Phase.LOADING
+    editing: str | None = None
 
     @property
     def reason(self) -> str:
         """Why something else has to wait; empty where nothing has to."""
-        return _REASONS[self._phase]
+        return _REASONS[self.phase]
 
     def enter(self, phase: Phase) -> None:
         """The engine does something else now."""
-        self._phase = phase
-        self._changed()
+        self.phase = phase
+        self.changed()
 
     def edit(self, node: str | None) -> None:
         """Let the next question be another version of `node`, or a new one."""
-        if node != self._editing:
-            self._editing = node
-            self._changed()
+        if node != self.editing:
+            self.editing = node
+            self.changed()
 
     def refuse(self) -> None:
         """Say what has to end first."""
@@ -75,13 +75,13 @@ class Gate:
 
     def free(self) -> bool:
         """Whether the engine has nothing to do; says what it does otherwise."""
-        if self._phase is not Phase.READY:
+        if self.phase is not Phase.READY:
             self.refuse()
-        return self._phase is Phase.READY
+        return self.phase is Phase.READY
 
     def close_for_loading(self) -> bool:
         """Begin to load another pair; False, and a word, while the engine does something else."""
-        if self._phase not in LOADABLE:
+        if self.phase not in LOADABLE:
             self.refuse()
             return False
         self.enter(Phase.LOADING)
@@ -89,9 +89,9 @@ class Gate:
 
     def shown(self) -> tuple[str, str]:
         """What is going on, for the status line, and which key matters."""
-        if self._phase is Phase.READY and self._editing is not None:
+        if self.phase is Phase.READY and self.editing is not None:
             return "editing an earlier message", "Enter sends it again, Esc leaves it"
-        return _SHOWN[self._phase]
+        return _SHOWN[self.phase]
 
 
 _REASONS = {
@@ -113,3 +113,99 @@ _SHOWN = {
     Phase.UNUSABLE: ("no model is loaded", "/pairs chooses one, Ctrl+Q quits"),
     Phase.DEAD: ("the models are gone", "Enter loads them again"),
 }
+
+
+@dataclass(eq=False, repr=False)
+class InUse:
+    """Puts what is loaded on the screen, or says why there is nothing; in the screen's thread.
+
+    Attributes:
+        seat: told of the pair that answers from now on, also where it is the one before.
+        troubles: what to tell once the first pair is there.
+        load_error: why the last load failed; None where it did not, or was cancelled.
+    """
+
+    gate: Gate
+    engine: EngineClient
+    turns: Turns
+    transcript: Transcript
+    seat: Callable[[SessionInfo], None]
+    troubles: list[Exception]
+    load_error: Exception | None = None
+    _first: bool = True
+    _then: Callable[[], None] | None = None
+
+    def loaded(self, info: SessionInfo) -> None:
+        """A pair has been loaded: the engine knows it."""
+        self.load_error, self._first = None, False
+        self._show(info)
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+
+    def failed(self, failed: LoadFailed) -> None:
+        """A pair could not be loaded, or the user cancelled it: the one before is back, or none."""
+        first, self._first, self._then = self._first, False, None
+        error = None if failed.error is None else failed.error.exception()
+        if failed.info is not None:
+            self._show(failed.info)
+        else:
+            self.gate.enter(Phase.UNUSABLE)
+        if not first:
+            for text, remedy in switch_failure(failed):
+                self.transcript.say(text, remedy, error=error is not None)
+        elif error is None:
+            self.transcript.say("loading was cancelled", "/pairs chooses one.")
+        else:
+            self.load_error = error
+            self.transcript.say_error(error)
+
+    def died(self, error: Exception) -> None:
+        """The engine's process has ended by itself: say so, and how it goes on."""
+        if self.gate.phase is Phase.LOADING:
+            self.load_error = error
+        self._then = None
+        self.turns.died(error)
+
+    def switch(self, name: str) -> None:
+        """Load another pair in place of this one; the conversation stays."""
+        info = self.engine.info
+        if info is not None and info.pair_name == name:
+            self.gate.say(f"{one_line(name, 40)} is in use")
+        elif self.gate.close_for_loading():
+            self.engine.load(name, self.turns.messages())
+
+    def reload(self, then: Callable[[], None]) -> None:
+        """Load the pair again after the engine died; the conversation goes on with `then`."""
+        if self.gate.close_for_loading():
+            self._then = then
+            self.engine.reload(self.turns.messages())
+
+    def trouble(self, error: Exception) -> None:
+        """Tell what went wrong elsewhere, now or when loading has ended."""
+        if self.engine.info is None:  # the end of loading shows everything anew
+            self.troubles.append(error)
+        else:
+            self.transcript.say_error(error)
+
+    def _show(self, info: SessionInfo) -> None:
+        self.gate.enter(Phase.READY)
+        self.turns.show_conversation()
+        for trouble in self.troubles:
+            self.transcript.say_error(trouble)
+        self.troubles.clear()
+        self.seat(info)
+
+
+def switch_failure(failed: LoadFailed) -> list[tuple[str, str]]:
+    """What became of a switch to another pair that did not come about."""
+    cancelled = ("loading was cancelled", "")
+    lines = [cancelled if failed.error is None else in_words(failed.error.exception())]
+    if failed.info is not None:
+        lines.append((f"{failed.info.pair_name} is in use again; the conversation is kept", ""))
+    elif failed.second is not None:
+        text, remedy = in_words(failed.second.exception())
+        lines.append((f"the pair before could not be loaded again either: {text}", remedy))
+    else:
+        lines.append(("no model is loaded; the conversation is kept", "/pairs chooses one."))
+    return lines

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Protocol
+import time
+from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
-from localspec.chat.events import Origin
+from localspec import formats
+from localspec.chat.events import Origin, Span
+from localspec.chat.thinking import Thinking, ThoughtSplitter
 from localspec.ui.bases import MUTED
-from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph
+from localspec.ui.conversation.blocks import PLAIN_FRAME, Block, Frame, Gap, Paragraph, divided
 from localspec.ui.conversation.markdown_blocks import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from localspec.chat.events import Span
+    from localspec.ui.conversation.items import Figures
 
 # Underlined and coloured: the difference stays where there are no colours.
 DRAFT_STYLE = "$text-success underline"
-_PLAIN_FRAME = Frame(Content(""), Content(""))
-_GAP = Block(_PLAIN_FRAME, Gap())
+_GAP = Block(PLAIN_FRAME, Gap())
 # A block that never ends (one line of a megabyte, a long listing) is cut here.
 _LONGEST_TAIL = 4000
 LONGEST_PIECE = 2000
+_SHOWN_WHILE_GROWING = 4000  # of a thought
 # A fence and the name of its language, as far as both are of a usual length.
 _OPENING = re.compile(r"\s*(`{3,40}(?![^\n]*`)|~{3,40}(?!~)) *([\w+#.-]{0,40})")
-
-
-class Growing(Protocol):
-    """A text that grows: blocks that are final, and the blocks of its unfinished end."""
-
-    def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
-        """Append text: blocks that have become final, and the new unfinished end."""
 
 
 class GrowingMarkdown:
@@ -127,12 +123,112 @@ class GrowingOrigins:
             self._length += len(text)
 
     def _block(self) -> Block:
-        return Block(_PLAIN_FRAME, Paragraph(Content.assemble(*self._line)))
+        return Block(PLAIN_FRAME, Paragraph(Content.assemble(*self._line)))
 
     def _take_line(self) -> Block:
         block = self._block()
         self._line, self._length = [], 0
         return block
+
+
+class Thought:
+    """What an answer's model thought, how many tokens and seconds that took.
+
+    Args:
+        thinking: how the model marks it.
+    """
+
+    def __init__(self, thinking: Thinking) -> None:
+        self._thinking = thinking
+        self._splitter = ThoughtSplitter(thinking)
+        self._text = ""
+        self._answered = False
+        self._began: float | None = None
+        self._open = False
+        self.tokens = 0.0
+        self.seconds = 0.0
+
+    def restart(self) -> None:
+        """The whole text comes once more."""
+        self._splitter = ThoughtSplitter(self._thinking)
+        self._text = ""
+        self._answered = False
+
+    def show(self, shown: bool) -> None:
+        """Open or fold it."""
+        self._open = shown
+
+    def take(self, spans: Iterable[Span], tokens: int) -> tuple[list[Span], bool]:
+        """The part of `spans` that belongs to the answer, and whether the thought has grown.
+
+        Args:
+            spans: new text.
+            tokens: how many tokens it is; they are divided as the text is.
+        """
+        before, total, answer = len(self._text), 0, []
+        for span in spans:
+            total += len(span.text)
+            for thought, text in self._splitter.feed(span.text):
+                if thought:
+                    self._text += text
+                else:
+                    answer.append(Span(text, span.origin))
+        grown = len(self._text) - before
+        if grown and tokens:
+            now = time.monotonic()
+            self._began = self._began or now
+            self.seconds = now - self._began
+            self.tokens += tokens * min(1.0, grown / total)
+        if self._text and answer and not self._answered:  # blank lines between the two
+            answer[0] = Span(answer[0].text.lstrip(), answer[0].origin)
+        self._answered = self._answered or any(span.text for span in answer)
+        return [span for span in answer if span.text], grown > 0
+
+    def figures(self) -> dict[str, float]:
+        """What is worth keeping about it."""
+        if not self.tokens:
+            return {}
+        return {"thought_tokens": round(self.tokens), "thought_s": self.seconds}
+
+    def recall(self, figures: Figures) -> None:
+        """Take over what was kept of an answer that was written earlier."""
+        tokens, seconds = figures.get("thought_tokens"), figures.get("thought_s")
+        if not self.tokens and isinstance(tokens, int) and isinstance(seconds, int | float):
+            self.tokens, self.seconds = tokens, seconds
+
+    def flush(self) -> str:
+        """Text that looked like the beginning of a mark at the very end."""
+        return self._splitter.flush()
+
+    def blocks(self) -> list[Block]:
+        """One line, and the text where it is open; nothing without thoughts.
+
+        While it grows its end alone is shown: it is laid out anew for every frame.
+        """
+        if not self._text.strip():
+            return []
+        parts = ["thinking …" if self._splitter.inside else "thought"]
+        if self.tokens:
+            tokens = formats.count(round(self.tokens))
+            parts += [f"{tokens} tokens", formats.seconds(self.seconds)]
+        else:
+            parts.append(f"{formats.count(len(self._text.split()))} words")
+        sign = "▾" if self._open else "▸"
+        head = Content.from_markup(
+            f"[@click=app.command('thoughts')][bold $text-accent]{sign}[/] [{MUTED}]"
+            f"{' · '.join(parts)}[/][/]"
+        )
+        blocks = [Block(PLAIN_FRAME, Paragraph(head))]
+        if self._open:
+            bar = Content.styled("┊ ", MUTED)
+            text = self._text.strip("\n")
+            if self._splitter.inside and len(text) > _SHOWN_WHILE_GROWING:
+                text = f"…{text[-_SHOWN_WHILE_GROWING:]}"
+            blocks += [
+                Block(Frame(bar, bar), Paragraph(Content.styled(part, f"{MUTED} italic")))
+                for part in divided(text)
+            ]
+        return [*blocks, _GAP]
 
 
 def legend() -> Content:

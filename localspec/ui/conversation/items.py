@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
@@ -19,12 +18,11 @@ from localspec.ui.bases import HEAD, KEY, MUTED
 from localspec.ui.conversation.blocks import Block, Frame, Paragraph, divided, lay_out
 from localspec.ui.conversation.growing import (
     LONGEST_PIECE,
-    Growing,
     GrowingMarkdown,
     GrowingOrigins,
+    Thought,
 )
 from localspec.ui.conversation.markdown_blocks import definitions
-from localspec.ui.conversation.thought import Thought
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,6 +37,12 @@ Figures: TypeAlias = "Mapping[str, Any]"
 """How an answer was made, by name; `figures_of` says what there can be."""
 
 _SHOWN_OF_QUESTION, _SHOWN_OF_NOTICE = 20_000, 5000
+_FIRST_KEYS = (
+    ("Enter", "send"),
+    ("Ctrl+J", "break the line"),
+    ("Esc", "stop an answer"),
+    ("F1", "all keys and commands"),
+)
 _INDENT = Content("  ")
 _ENDINGS = {
     FinishReason.STOP: "",
@@ -48,7 +52,7 @@ _ENDINGS = {
 }
 
 
-class Item(ABC):
+class Item:
     """Something in the conversation. Lines are kept until the width or the item changes.
 
     It is laid out step by step, so that nothing holds up the screen, however long it is.
@@ -63,6 +67,7 @@ class Item(ABC):
         self.strips: dict[int, tuple[int, Strip]] = {}
         self._lines: list[Content] = []
         self._width = 0
+        self._parts: Iterator[list[Content]] = iter(())
 
     @property
     def shown(self) -> Sequence[Content]:
@@ -94,24 +99,12 @@ class Item(ABC):
         self._width = 0
         self.strips.clear()
 
-    @abstractmethod
     def _begin(self) -> None:
         """The width is another: nothing is laid out."""
-
-    @abstractmethod
-    def _step(self) -> bool:
-        """Lay out a little more; whether there was any left."""
-
-
-class _Short(Item):
-    """An item that does not grow."""
-
-    _parts: Iterator[list[Content]] = iter(())
-
-    def _begin(self) -> None:
         self._parts = self._lay_out(self._width)
 
     def _step(self) -> bool:
+        """Lay out a little more; whether there was any left."""
         part = next(self._parts, None)
         if part is None:
             return False
@@ -119,9 +112,9 @@ class _Short(Item):
         self._lines[-1:] = [*part, Content("")]
         return True
 
-    @abstractmethod
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
-        """All lines but the empty one below, a step's worth at a time."""
+        """All lines but the empty one below, a step's worth at a time; for what does not grow."""
+        raise NotImplementedError
 
 
 def _shortened(text: str, limit: int) -> str:
@@ -135,7 +128,7 @@ def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[C
     return lay_out([Block(Frame(first, rest), Paragraph(text))], width)
 
 
-class Question(_Short):
+class Question(Item):
     """What the user said, exactly as typed."""
 
     def __init__(self, text: str, place: Place | None = None) -> None:
@@ -154,7 +147,7 @@ class Question(_Short):
             ]
 
 
-class Notice(_Short):
+class Notice(Item):
     """A message of the app itself, in place; an error looks like one also without colour."""
 
     def __init__(self, text: str, remedy: str = "", *, error: bool = False) -> None:
@@ -171,7 +164,7 @@ class Notice(_Short):
             yield _wrapped(self._remedy, _INDENT, _INDENT, width)
 
 
-class Welcome(_Short):
+class Welcome(Item):
     """What an empty conversation shows: which pair is loaded and how to begin."""
 
     def __init__(self, session: SessionInfo) -> None:
@@ -179,31 +172,21 @@ class Welcome(_Short):
         self._session = session
 
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
-        yield [line for part in welcome(self._session) for line in part.wrap(width)]
-
-
-def welcome(session: SessionInfo) -> list[Content]:
-    """The pair, what the two models do, and the first keys to know."""
-    draft = session.draft_name
-    how = (
-        "The draft guesses, the target checks and decides."
-        if draft
-        else "No draft is loaded: every token is the target's own work."
-    )
-    keys = {
-        "Enter": "send",
-        "Ctrl+J": "break the line",
-        "Esc": "stop an answer",
-        "F1": "all keys and commands",
-    }
-    return [
-        Content.styled(one_line(session.pair_name, 60), HEAD),
-        Content.assemble(("target  ", MUTED), one_line(session.target_name, 60)),
-        Content.assemble(("draft   ", MUTED), one_line(draft, 60) if draft else "none"),
-        Content.styled(how, f"{MUTED} italic"),
-        Content(""),
-        *(Content.assemble((f"{key:<7}", KEY), (meaning, MUTED)) for key, meaning in keys.items()),
-    ]
+        session, draft = self._session, self._session.draft_name
+        how = (
+            "The draft guesses, the target checks and decides."
+            if draft
+            else "No draft is loaded: every token is the target's own work."
+        )
+        text = [
+            Content.styled(one_line(session.pair_name, 60), HEAD),
+            Content.assemble(("target  ", MUTED), one_line(session.target_name, 60)),
+            Content.assemble(("draft   ", MUTED), one_line(draft or "none", 60)),
+            Content.styled(how, f"{MUTED} italic"),
+            Content(""),
+            *(Content.assemble((f"{key:<7}", KEY), (what, MUTED)) for key, what in _FIRST_KEYS),
+        ]
+        yield [line for part in text for line in part.wrap(width)]
 
 
 class Answer(Item):
@@ -299,7 +282,7 @@ class Answer(Item):
 
     def _start(self) -> None:
         """Begin with the first span again."""
-        self._growing: Growing = (
+        self._growing: GrowingMarkdown | GrowingOrigins = (
             GrowingOrigins() if self._by_origin else GrowingMarkdown(self._references)
         )
         self._final: list[Block] = []
@@ -418,16 +401,13 @@ def footnote(figures: Figures, reason: FinishReason | None, *, empty: bool) -> s
     """One line about a finished answer: length, speed, acceptance, and how it ended."""
     known = {name: value for name, value in figures.items() if isinstance(value, int | float)}
     parts = []
-    if "generated_tokens" in known:
-        tokens = int(known["generated_tokens"])
-        parts.append(f"{formats.count(tokens)} token{'s' if tokens != 1 else ''}")
-    if "tokens_per_second" in known:
-        parts.append(f"{formats.speed(known['tokens_per_second'])} tokens/s")
-    if "acceptance_rate" in known:
-        parts.append(f"{formats.percent(known['acceptance_rate'])} accepted")
-    if "lossy" in known:
-        parts.append(f"lossy {known['lossy']:g}")
+    if (tokens := known.get("generated_tokens")) is not None:
+        parts.append(f"{formats.count(int(tokens))} token{'s' if int(tokens) != 1 else ''}")
+    if (speed := known.get("tokens_per_second")) is not None:
+        parts.append(f"{formats.speed(speed)} tokens/s")
+    if (rate := known.get("acceptance_rate")) is not None:
+        parts.append(f"{formats.percent(rate)} accepted")
+    if (lossy := known.get("lossy")) is not None:
+        parts.append(f"lossy {lossy:g}")
     ending = _ENDINGS[reason] if reason is not None else "broken off"
-    if empty:
-        ending = ending or "an empty answer"
-    return " · ".join([*parts, ending] if ending else parts)
+    return " · ".join(filter(None, [*parts, ending or ("an empty answer" if empty else "")]))

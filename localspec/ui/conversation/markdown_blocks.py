@@ -12,6 +12,7 @@ again.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -92,20 +93,18 @@ def parse(
     return found
 
 
+@dataclass(slots=True)
 class _Level:
     """One list item or quote that the present block stands in."""
 
-    def __init__(self, first: Content, rest: Content) -> None:
-        self.first = first
-        self.rest = rest
-        self.used = False
+    first: Content
+    rest: Content
+    used: bool = False
 
     def prefix(self) -> Content:
         """The marker the first time, blanks of the same width afterwards."""
-        if self.used:
-            return self.rest
-        self.used = True
-        return self.first
+        used, self.used = self.used, True
+        return self.rest if used else self.first
 
 
 class _Builder:
@@ -183,8 +182,7 @@ class _Builder:
 
     def _on_blockquote_open(self, token: Token) -> None:
         bar = Content.styled("▌ ", "$primary 60%")
-        level = _Level(bar, bar)
-        self._levels.append(level)
+        self._levels.append(_Level(bar, bar))
 
     def _on_blockquote_close(self, token: Token) -> None:
         self._levels.pop()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Static, TextArea
 
 from localspec.pairs.folders import user_path
@@ -73,50 +72,31 @@ class PromptArea(TextArea):
     """A text area that sends on Enter and breaks the line on Shift+Enter, Ctrl+J or Alt+Enter.
 
     Args:
-        accepts: asked on Enter: may this text be sent now? There may be none.
+        enter: takes the text on Enter, there may be none; False where it may not be sent now.
         complete: asked on Tab: the whole text as it may go on, None where nothing is known.
+        say: says what is wrong, with its remedy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(",".join(_NEWLINE_KEYS), "break_line", "New line", show=False),
-        Binding("pageup", "scroll_transcript(-1)", show=False),
-        Binding("pagedown", "scroll_transcript(1)", show=False),
+        # The page keys move the conversation: the input itself is small.
+        Binding("pageup", "app.page(-1)", show=False),
+        Binding("pagedown", "app.page(1)", show=False),
     ]
-
-    @dataclass
-    class Sent(Message):
-        """Enter was pressed and the text was accepted; the input is empty again."""
-
-        text: str
-
-    class NotAccepted(Message):
-        """Enter was pressed and the text stays: it may not be sent now."""
-
-    @dataclass
-    class PasteRefused(Message):
-        """A paste was longer than any prompt can be."""
-
-        length: int
-
-    @dataclass
-    class ScrollWanted(Message):
-        """The transcript is to move by a page, backwards if negative."""
-
-        pages: int
 
     def __init__(
         self,
-        accepts: Callable[[str], bool],
+        enter: Callable[[str], bool],
         complete: Callable[[], str | None],
-        *,
-        id: str | None = None,  # noqa: A002
+        say: Callable[..., None],
     ) -> None:
-        super().__init__(id=id, show_line_numbers=False, tab_behavior="focus", compact=True)
+        super().__init__(id="prompt", show_line_numbers=False, tab_behavior="focus", compact=True)
         self.highlight_cursor_line = False
         self.cursor_blink = False  # it would draw twice a second all day long
         self.sent = History()
-        self._accepts = accepts
+        self._enter = enter
         self._complete = complete
+        self._say = say
 
     async def on_key(self, event: events.Key) -> None:
         """Send on Enter before the text area would break the line; complete on Tab."""
@@ -127,35 +107,34 @@ class PromptArea(TextArea):
                 event.stop()
                 event.prevent_default()
                 return
-        if event.key == "tab":
-            event.stop()
-            event.prevent_default()
-            completed = self._complete()
-            if completed is not None:
-                self.show(completed)
+        if event.key not in ("tab", "enter"):
+            return
+        event.stop()
+        event.prevent_default()
         if event.key == "enter":
-            event.stop()
-            event.prevent_default()
             self.submit()
+        elif (completed := self._complete()) is not None:
+            self.show(completed)
 
     def submit(self) -> None:
         """Send what is typed, if it may be sent now."""
         text = self.text.strip()
-        if not self._accepts(text):
-            self.post_message(self.NotAccepted())
-            return
-        # Cleared here and not where the message arrives: keys typed on must survive.
-        if text:
+        # Cleared at once, and not where it is sent: keys typed on must survive.
+        if self._enter(text) and text:
             self.sent.add(text)
             self.clear()
-        self.post_message(self.Sent(text))
 
     async def on_paste(self, event: events.Paste) -> None:
         """Insert a paste as it is, all its lines, without control characters."""
         event.stop()
         event.prevent_default()
         if len(event.text) > LONGEST_PASTE:
-            self.post_message(self.PasteRefused(len(event.text)))
+            self._say(
+                f"the pasted text is too long: {len(event.text):,} characters, not more than"
+                f" {LONGEST_PASTE:,} are taken",
+                "Paste a part of it that fits into the context.",
+                error=True,
+            )
             return
         text = safe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         result = self.replace(text, *self.selection, maintain_selection_offset=False)
@@ -179,10 +158,6 @@ class PromptArea(TextArea):
             super().action_cursor_down(select)
         elif (entry := self.sent.newer()) is not None:
             self.show(entry)
-
-    def action_scroll_transcript(self, pages: int) -> None:
-        """Let the page keys move the conversation: the input itself is small."""
-        self.post_message(self.ScrollWanted(pages))
 
     def put_back(self, text: str) -> None:
         """Return a text that could not be sent, before what was typed meanwhile."""
@@ -265,8 +240,8 @@ class Completion(Static):
         commands: the table.
     """
 
-    def __init__(self, commands: Sequence[Command], *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__("", markup=False, id=id)
+    def __init__(self, commands: Sequence[Command]) -> None:
+        super().__init__("", markup=False, id="completion")
         self._commands = commands
         self._found: list[Suggestion] = []
         self._at = -1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.chat.history import exchange
 from localspec.chat.history.fields import settings_of
 from localspec.chat.history.tree import PairReference, Stored
-from localspec.errors import ConversationError, in_words
+from localspec.errors import ConversationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,120 +32,104 @@ _DRAFT_S = 1.0
 _QUESTIONS = 200
 
 
+@dataclass(eq=False, repr=False)
 class Shelf:
     """Opens conversations and other versions of messages, writes and reads files, keeps drafts.
 
-    Args:
+    Attributes:
         keeper: writes and reads the store; None to keep nothing.
         record: of the conversation on screen.
         resume: the id of the conversation to begin with.
-        gate: knows what the engine is doing, and says why not.
-        engine: is told of another conversation.
-        turns: puts it in force.
-        transcript: says what was done.
-        prompt: gets drafts and earlier questions back.
     """
 
-    def __init__(
-        self,
-        *,
-        keeper: Keeper | None,
-        record: Record,
-        resume: str | None,
-        gate: Gate,
-        engine: EngineClient,
-        turns: Turns,
-        transcript: Transcript,
-        prompt: PromptArea,
-    ) -> None:
-        self._keeper = keeper
-        self._resume = resume
-        self._gate = gate
-        self._engine = engine
-        self._turns = turns
-        self._transcript = transcript
-        self._prompt = prompt
-        self._begun = False
-        self._draft_timer: Timer | None = None
-        self._draft: tuple[str, str] | None = None
-        self.record = record
+    keeper: Keeper | None
+    record: Record
+    resume: str | None
+    gate: Gate
+    engine: EngineClient
+    turns: Turns
+    transcript: Transcript
+    prompt: PromptArea
+    _begun: bool = False
+    _draft_timer: Timer | None = None
+    _draft: tuple[str, str] | None = None
 
     def start(self) -> None:
         """Open the store, in its own thread."""
-        if self._keeper is not None:
-            self._keeper.start()
+        if self.keeper is not None:
+            self.keeper.start()
 
     def shut_down(self) -> bool:
         """Write what is left; whether all of it was written in time."""
         self._save_draft()
-        return self._keeper is None or self._keeper.close(_PATIENCE_S)
+        return self.keeper is None or self.keeper.close(_PATIENCE_S)
 
     def loaded(self) -> None:
         """A pair has been loaded: it answers from now on."""
-        session = self._engine.info
+        session = self.engine.info
         if session is not None:
             self.record.pair = PairReference(session.pair_name, *session.pair_reference)
         if not self._begun:
             self._begun = True
-            self._work(self._begin())
+            self.work(self._begin())
 
     # What is typed
 
     def draft(self, text: str) -> None:
         """The input holds `text` now: kept within a second, unless it edits an earlier message."""
-        if self._keeper is None or self._gate.editing is not None:
+        if self.keeper is None or self.gate.editing is not None:
             return
         self._draft = (self._draft_key(), text)
         if self._draft_timer is None:
-            self._draft_timer = self._prompt.set_timer(_DRAFT_S, self._save_draft)
+            self._draft_timer = self.prompt.set_timer(_DRAFT_S, self._save_draft)
 
     def _save_draft(self) -> None:
         draft, self._draft, self._draft_timer = self._draft, None, None
-        if draft is not None and self._keeper is not None:
-            self._keeper.write(lambda store: store.save_draft(*draft))
+        if draft is not None and self.keeper is not None:
+            self.keeper.write(lambda store: store.save_draft(*draft))
 
     def _draft_key(self) -> str:
         return self.record.header.id if self.record.tree.nodes else ""
 
     async def _begin(self) -> None:
         """What earlier runs have left: a conversation, questions to walk through, a draft."""
-        if self._keeper is None:
+        if self.keeper is None:
             return
-        if self._resume is not None:
-            await self._open(self._resume)
+        if self.resume is not None:
+            await self._open(self.resume)
         try:
-            self._prompt.sent.begin(await self.ask(lambda store: store.questions(_QUESTIONS)))
-            if self._resume is None:
+            self.prompt.sent.begin(await self.ask(lambda store: store.questions(_QUESTIONS)))
+            if self.resume is None:
                 await self._restore_draft()
         except ConversationError:
             return  # the keeper has told what is wrong
 
     async def _restore_draft(self) -> None:
         key = self._draft_key()
-        text = await self.ask(lambda store: store.draft(key)) if self._keeper is not None else ""
-        self._prompt.give_back(text)
+        text = await self.ask(lambda store: store.draft(key)) if self.keeper is not None else ""
+        self.prompt.give_back(text)
 
     # Versions
 
     def step(self, node: str, by: int) -> None:
         """Show an earlier (-1) or later (+1) version of a message, and what followed it."""
-        if node not in self.record.tree.nodes or not self._gate.free():
+        if node not in self.record.tree.nodes or not self.gate.free():
             return
         if self.record.step(node, by):
-            self._turns.reopen()
+            self.turns.reopen()
         else:
-            self._gate.say("this is the latest version" if by > 0 else "the first version")
+            self.gate.say("this is the latest version" if by > 0 else "the first version")
 
     def step_newest(self, by: int) -> None:
         """The same for the message that is picked, else for the newest that has versions."""
-        picked = self._gate.editing
+        picked = self.gate.editing
         nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
         nodes = [node for node in nodes if self.record.place(node).versions > 1]
         if nodes:
-            self._gate.edit(None)
+            self.gate.edit(None)
             self.step(nodes[-1], by)
         else:
-            self._gate.say("there is only one version")
+            self.gate.say("there is only one version")
 
     # Other conversations
 
@@ -160,39 +145,33 @@ class Shelf:
         Raises:
             ConversationError: conversations are not kept, or cannot be read.
         """
-        if self._keeper is None:
+        if self.keeper is None:
             raise ConversationError("conversations are not kept")
-        return asyncio.wrap_future(self._keeper.ask(job, changes=changes))
+        return asyncio.wrap_future(self.keeper.ask(job, changes=changes))
 
-    def open(self, conversation: str) -> None:
-        """Go on with a stored conversation."""
-        self._work(self._open(conversation))
-
-    def export(self, form: str, path: Path | None) -> None:
-        """Write the conversation on screen to a file, and say where it is."""
-        self._work(self._export(form, path))
-
-    def import_file(self, path: Path) -> None:
-        """Store the conversation in a file, and open it."""
-        self._work(self._import(path))
-
-    def _work(self, job: Coroutine[Any, Any, None]) -> None:
-        self._transcript.run_worker(self._told(job), group="shelf")
+    def work(self, job: Coroutine[Any, Any, None]) -> None:
+        """Do one of the following meanwhile, and tell what goes wrong."""
+        self.transcript.run_worker(self._told(job), group="shelf")
 
     async def _told(self, job: Coroutine[Any, Any, None]) -> None:
         try:
             await job
         except Exception as error:  # whatever it is, the conversation goes on
-            self._transcript.say(*in_words(error), error=True)
+            self.transcript.say_error(error)
+
+    def open(self, conversation: str) -> None:
+        """Go on with a stored conversation."""
+        self.work(self._open(conversation))
 
     async def _open(self, conversation: str) -> None:
         self._save_draft()
         self._show(await self.ask(lambda store: store.load(conversation)))
         await self._restore_draft()
 
-    async def _export(self, form: str, path: Path | None) -> None:
+    async def export(self, form: str, path: Path | None) -> None:
+        """Write the conversation on screen to a file, and say where it is."""
         written = await self.write_file(form, path)
-        self._transcript.say(f"written to {written.absolute()}")
+        self.transcript.say(f"written to {written.absolute()}")
 
     async def write_file(
         self, form: str, path: Path | None = None, conversation: str | None = None
@@ -211,9 +190,10 @@ class Shelf:
             stored = await self.ask(lambda store: store.load(wanted))
         return await asyncio.to_thread(exchange.write_file, stored, form, path)
 
-    async def _import(self, path: Path) -> None:
+    async def import_file(self, path: Path) -> None:
+        """Store the conversation in a file, and open it."""
         stored = await asyncio.to_thread(exchange.read_file, path)
-        if self._keeper is not None:
+        if self.keeper is not None:
             nodes = list(stored.tree.nodes.values())
             await self.ask(
                 lambda store: store.save(stored.header, nodes, stored.tree.leaf), changes=True
@@ -221,12 +201,12 @@ class Shelf:
         self._show(stored)
 
     def _show(self, stored: Stored) -> None:
-        session = self._engine.info
-        if not self._gate.free() or session is None:
+        session = self.engine.info
+        if not self.gate.free() or session is None:
             return
         settings = settings_of(stored.header.parameters, session.settings)
         self.record.open(stored)
         other, notice = stored.header.pair.name, ""
         if other and other != session.pair_name:
             notice = f"so far {other} answered here, now {session.pair_name} does"
-        self._turns.reopen(settings, notice)
+        self.turns.reopen(settings, notice)

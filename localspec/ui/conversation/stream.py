@@ -47,10 +47,7 @@ class Inbox:
         """Take everything that has arrived (screen's thread)."""
         # In this order: an event that arrives from here on is announced again, at worst in vain.
         self._announced = False
-        events = []
-        while self._events:
-            events.append(self._events.popleft())
-        return events
+        return [self._events.popleft() for _ in range(len(self._events))]
 
 
 class Pace:

@@ -20,6 +20,7 @@ from textual.widget import Widget
 
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
+from localspec.errors import in_words
 from localspec.ui.bases import Plain, PlainScrollBar
 from localspec.ui.conversation.items import Answer, Figures, Item, Notice, Question, Welcome
 
@@ -54,8 +55,8 @@ Shown: TypeAlias = "tuple[Message, Place, Figures]"
 class Transcript(ScrollView, Plain, can_focus=False):
     """The scrolling conversation; stays at the newest line until the user scrolls away."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="transcript")
         self.by_origin = False
         self.thoughts_shown = False
         self._thinking = Thinking()
@@ -164,8 +165,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
 
     def cut(self, node: str) -> None:
         """Take a message and all that follows away."""
-        item = self.find(node)
-        if item is not None:
+        if (item := self.find(node)) is not None:
             index = self.items.index(item)
             del self.items[index:]
             self._measure(index)
@@ -185,9 +185,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
     def answer_again(self, last: Answer) -> Answer:
         """Put a fresh answer in place of the last one."""
         fresh = self._new_answer()
-        index = self.items.index(last)
-        self.items[index] = fresh
-        self._measure(index)
+        self.put_back(last, fresh)
         self._to_end()
         return fresh
 
@@ -199,10 +197,14 @@ class Transcript(ScrollView, Plain, can_focus=False):
 
     def take_back(self, answer: Answer) -> None:
         """Remove an answer that never began, and its question."""
-        index = self.items.index(answer)
-        first = index - 1 if index and isinstance(self.items[index - 1], Question) else index
+        index, first = self.items.index(answer), self._with_question(answer)
         del self.items[first : index + 1]
         self._measure(first)
+
+    def _with_question(self, answer: Answer) -> int:
+        """Where an answer begins, with the question above it."""
+        index = self.items.index(answer)
+        return index - 1 if index and isinstance(self.items[index - 1], Question) else index
 
     def write(self, answer: Answer, spans: Iterable[Span], tokens: int = 0) -> None:
         """Append text to an answer, `tokens` in all."""
@@ -217,11 +219,13 @@ class Transcript(ScrollView, Plain, can_focus=False):
         """Show a notice below everything else."""
         self._add(Notice(text, remedy, error=error))
 
+    def say_error(self, error: Exception) -> None:
+        """Show what went wrong."""
+        self.say(*in_words(error), error=True)
+
     def say_before(self, answer: Answer | None, text: str, remedy: str = "") -> None:
         """Show a notice above an answer and its question."""
-        index = self.items.index(answer) if answer in self.items else len(self.items)
-        if index and isinstance(self.items[index - 1], Question):
-            index -= 1
+        index = self._with_question(answer) if answer in self.items else len(self.items)
         self.items.insert(index, Notice(text, remedy))
         self._measure(index)
 
@@ -369,19 +373,18 @@ class Transcript(ScrollView, Plain, can_focus=False):
         """Draw one line; what was drawn once is kept."""
         absolute = y + self.scroll_offset.y
         index = bisect_right(self._starts, absolute) - 1
-        if index < 0 or index >= len(self.items):
-            return Strip.blank(self.size.width, self._ground.rich_style)
-        item, local = self.items[index], absolute - self._starts[index]
-        lines = item.shown  # a new width counts from `on_resize` on: a frame may come before that
-        if local >= len(lines):
+        item = self.items[index] if 0 <= index < len(self.items) else None
+        local = absolute - self._starts[index] if item is not None else 0
+        # A new width counts from `on_resize` on: a frame may come before that.
+        if item is None or local >= len(item.shown):
             return Strip.blank(self.size.width, self._ground.rich_style)
         selection = self.text_selection
         if selection is not None:
-            return self._draw(lines[local], selection.get_span(absolute), absolute)
+            return self._draw(item.shown[local], selection.get_span(absolute), absolute)
         kept = item.strips.get(local)
         if kept is None or kept[0] != absolute:
             # The very same strip again and again: Textual keeps what it derives from it.
-            kept = item.strips[local] = (absolute, self._draw(lines[local], None, absolute))
+            kept = item.strips[local] = (absolute, self._draw(item.shown[local], None, absolute))
         return kept[1]
 
     def _draw(self, line: Content, selected: tuple[int, int] | None, absolute: int) -> Strip:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.chat.conversation import Message, Role
@@ -20,55 +21,36 @@ if TYPE_CHECKING:
     from localspec.ui.conversation.items import Answer
     from localspec.ui.conversation.prompt import PromptArea
     from localspec.ui.conversation.stream import Stream
-    from localspec.ui.conversation.transcript import Shown, Transcript
+    from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.panel.dashboard import Dashboard
 
 
+@dataclass(eq=False, repr=False)
 class Turns:
     """Has the engine answer, and puts what comes of it into the record and on the screen.
 
     Lives in the screen's thread.
-
-    Args:
-        gate: knows what the engine is doing, and says why not.
-        engine: answers.
-        record: of the conversation.
-        stream: draws a running answer.
-        transcript: shows the conversation.
-        prompt: where questions are typed, and come back to.
-        dashboard: shows the figures.
     """
 
-    def __init__(
-        self,
-        *,
-        gate: Gate,
-        engine: EngineClient,
-        record: Record,
-        stream: Stream,
-        transcript: Transcript,
-        prompt: PromptArea,
-        dashboard: Dashboard,
-    ) -> None:
-        self._gate = gate
-        self._engine = engine
-        self._record = record
-        self._transcript = transcript
-        self._prompt = prompt
-        self._dashboard = dashboard
-        self._asked = ""
-        self._instead_of: str | None = None  # the question that the running one is a version of
-        self._replaced: Answer | None = None
-        self._summing = False
-        self._then: Callable[[], None] | None = None
-        self._unsent = ""  # what stood in the input before an earlier question was edited
-        self._notice = ""  # to be shown once the change that is being made is done
-        self.stream = stream
+    gate: Gate
+    engine: EngineClient
+    record: Record
+    stream: Stream
+    transcript: Transcript
+    prompt: PromptArea
+    dashboard: Dashboard
+    _asked: str = ""
+    _instead_of: str | None = None  # the question that the running one is a version of
+    _replaced: Answer | None = None
+    _summing: bool = False
+    _then: Callable[[], None] | None = None
+    _unsent: str = ""  # what stood in the input before an earlier question was edited
+    _notice: str = ""  # to be shown once the change that is being made is done
 
     @property
     def phase(self) -> Phase:
         """What the engine is doing."""
-        return self._gate.phase
+        return self.gate.phase
 
     @property
     def busy(self) -> bool:
@@ -77,95 +59,93 @@ class Turns:
 
     def messages(self) -> list[Message]:
         """What has been said so far, as the session is to know it."""
-        return self._record.messages()
+        return self.record.messages()
 
     # What is asked for
 
     def reserve(self) -> bool:
         """Close the gate for a turn; False, and a word, while there is no free engine."""
-        if not self._gate.free():
+        if not self.gate.free():
             return False
-        self._gate.enter(Phase.ANSWERING)
-        self._engine.reserve()
+        self.gate.enter(Phase.ANSWERING)
+        self.engine.reserve()
         return True
 
     def ask(self, text: str) -> None:
         """Send `text` to the model, after `reserve`."""
-        self._instead_of, earlier = self._gate.editing, None
-        self._gate.edit(None)
+        self._instead_of, earlier = self.gate.editing, None
+        self.gate.edit(None)
         if self._instead_of is not None:
-            earlier = self._record.before(self._instead_of)
-            self._transcript.cut(self._instead_of)
-        nodes = self._record.begin(text, self._settings(), instead_of=self._instead_of)
-        question, answer = (self._record.place(node) for node in nodes)
-        item = self._transcript.ask(text, question)
+            earlier = self.record.before(self._instead_of)
+            self.transcript.cut(self._instead_of)
+        nodes = self.record.begin(text, self._settings(), instead_of=self._instead_of)
+        question, answer = (self.record.place(node) for node in nodes)
+        item = self.transcript.ask(text, question)
         item.place = answer
-        self._begin(item, text)
-        self._engine.ask(text, earlier)
+        self._asked = text
+        self.stream.begin(item)
+        self.engine.ask(text, earlier)
 
     def regenerate(self) -> None:
         """Answer the last message again."""
-        last = self._transcript.last_answer()
+        last = self.transcript.last_answer()
         if last is None:
-            self._gate.say("there is no answer yet")
+            self.gate.say("there is no answer yet")
         elif self.reserve():
-            self._replaced, answer = last, self._transcript.answer_again(last)
-            (node,) = self._record.begin(None, self._settings())
-            answer.place = self._record.place(node)
-            self._begin(answer, "")
-            self._engine.begin(Regenerate())
+            self._replaced, answer = last, self.transcript.answer_again(last)
+            (node,) = self.record.begin(None, self._settings())
+            answer.place = self.record.place(node)
+            self._asked = ""
+            self.stream.begin(answer)
+            self.engine.begin(Regenerate())
 
     def compact(self) -> None:
         """Have the conversation summed up; the summary takes its place, as another version."""
         if self.reserve():
             self._summing = True
-            self._begin(self._transcript.ask("/compact"), "")
-            self._engine.begin(Compact())
+            self.stream.begin(self.transcript.ask("/compact"))
+            self.engine.begin(Compact())
 
     def compare(self, text: str, before: Sequence[Message]) -> None:
         """Have `text` answered twice after `before`; `stop` of the engine ends it."""
-        self._engine.reserve()
-        self._gate.enter(Phase.CHANGING)
-        self._engine.begin(Compare(text, tuple(before)))
+        self.engine.reserve()
+        self.gate.enter(Phase.CHANGING)
+        self.engine.begin(Compare(text, tuple(before)))
 
     def stop(self) -> None:
         """Ask the running answer to end; the screen answers at once."""
         if self.phase is Phase.ANSWERING:
-            self._gate.enter(Phase.STOPPING)
-            self._engine.stop()
-
-    def _begin(self, answer: Answer, asked: str) -> None:
-        self._asked = asked
-        self.stream.begin(answer)
+            self.gate.enter(Phase.STOPPING)
+            self.engine.stop()
 
     def _settings(self) -> ChatSettings:
-        if self._engine.info is None:
+        if self.engine.info is None:
             raise AssertionError("a turn without a session")
-        return self._engine.info.settings
+        return self.engine.info.settings
 
     # An earlier question in another form
 
     def edit_earlier(self) -> None:
         """Put the last question into the input to be sent in another form; then the one before."""
-        if not self._gate.free():
+        if not self.gate.free():
             return
-        node = self._record.question_before(self._gate.editing)
+        node = self.record.question_before(self.gate.editing)
         if node is None:
-            self._gate.say("there is no earlier message")
+            self.gate.say("there is no earlier message")
             return
-        if self._gate.editing is None:
-            self._unsent = self._prompt.text
+        if self.gate.editing is None:
+            self._unsent = self.prompt.text
             if self._unsent.strip():
-                self._prompt.sent.add(self._unsent)  # whatever becomes of the edit, Up finds it
-        self._gate.edit(node.id)
-        self._prompt.show(node.message.content)
-        self._transcript.show(node.id)
+                self.prompt.sent.add(self._unsent)  # whatever becomes of the edit, Up finds it
+        self.gate.edit(node.id)
+        self.prompt.show(node.message.content)
+        self.transcript.show(node.id)
 
     def leave_edit(self) -> None:
         """Leave an edited question as it was."""
-        if self._gate.editing is not None:
-            self._gate.edit(None)
-            self._prompt.show(self._unsent)
+        if self.gate.editing is not None:
+            self.gate.edit(None)
+            self.prompt.show(self._unsent)
 
     # Changes between turns
 
@@ -174,27 +154,27 @@ class Turns:
         self.change(Reset(), self._cleared)
 
     def _cleared(self) -> None:
-        self._record.fresh()
+        self.record.fresh()
         self.show_conversation()
 
     def change(self, request: Request, then: Callable[[], None]) -> None:
         """Change the session between turns, if it is free; once it is done, do `then`."""
-        if self._gate.free():
+        if self.gate.free():
             self._then = then
-            self._gate.enter(Phase.CHANGING)
-            self._engine.change(request)
+            self.gate.enter(Phase.CHANGING)
+            self.engine.change(request)
 
     def changed(self, error: Exception | None) -> None:
         """The change has been made, or refused."""
         then, self._then = self._then, None
-        if error is None and then is not None:
+        if error is not None:
+            self.transcript.say_error(error)
+        elif then is not None:
             then()
-        elif error is not None:
-            self._transcript.say(*in_words(error), error=True)
         self._notice = ""
-        self._gate.edit(None)
-        self._gate.enter(Phase.READY)
-        self._dashboard.refresh()
+        self.gate.edit(None)
+        self.gate.enter(Phase.READY)
+        self.dashboard.refresh()
 
     def reopen(self, settings: ChatSettings | None = None, notice: str = "") -> None:
         """Let the session know the path in force, then show it.
@@ -204,7 +184,7 @@ class Turns:
             notice: to be said below it.
         """
         self._notice = notice
-        if self._engine.alive:
+        if self.engine.alive:
             opened = Open(tuple(self.messages()), settings)
             self.change(opened, self.show_conversation)
         else:
@@ -212,18 +192,16 @@ class Turns:
 
     def show_conversation(self) -> None:
         """Show the path in force, as the record has it."""
-        if self._engine.latest is None:
+        if self.engine.latest is None:
             return
-        shown: list[Shown] = [
-            (node.message, self._record.place(node.id), node.figures)
-            for node in self._record.nodes()
-        ]
-        self._dashboard.state.begin(shown[-1][2] if shown else {})
-        self._transcript.open(self._engine.latest, shown)
+        record = self.record
+        shown = [(node.message, record.place(node.id), node.figures) for node in record.nodes()]
+        self.dashboard.state.begin(shown[-1][2] if shown else {})
+        self.transcript.open(self.engine.latest, shown)
         if self._notice:
-            self._transcript.say(self._notice)
+            self.transcript.say(self._notice)
             self._notice = ""
-        self._dashboard.refresh()
+        self.dashboard.refresh()
 
     # How a turn ends
 
@@ -238,7 +216,7 @@ class Turns:
             phase: what the engine is doing now.
         """
         self.stream.flush()
-        self._gate.enter(phase)
+        self.gate.enter(phase)
         if self._summing:
             self._compacted(error, said)
         else:
@@ -255,14 +233,14 @@ class Turns:
             said = [Message(Role.ASSISTANT, text, None, heard)] if text else []
             self.over(error, [] if self._summing else said, Phase.DEAD)
         else:
-            self._transcript.say(*in_words(error), error=True)
+            self.transcript.say_error(error)
         self._then = None
-        self._gate.enter(Phase.DEAD)
+        self.gate.enter(Phase.DEAD)
 
     def _compacted(self, error: Exception | None, said: Sequence[Message]) -> None:
         self._summing = False
         if said:
-            self._record.graft(list(said), self._settings())
+            self.record.graft(list(said), self._settings())
             notice = "this summary is what the model knows from now on; F9 goes back"
         elif error is not None:
             notice = ": ".join(in_words(error))
@@ -277,14 +255,14 @@ class Turns:
             figures.update(answer.thought.figures())
         kept = self._keep(said, figures)
         if answer is not None:
-            self._transcript.finish(answer, figures, end.reason if end else None)
+            self.transcript.finish(answer, figures, end.reason if end else None)
             if self._replaced is not None and not answer.text:
                 # As the session does: an answer that never began replaces nothing.
-                self._transcript.put_back(answer, self._replaced)
+                self.transcript.put_back(answer, self._replaced)
                 answer = None
         if not kept and self._instead_of is not None:
             # An edited question came to nothing: the conversation is what it was.
-            self._prompt.give_back(self._asked)
+            self.prompt.give_back(self._asked)
             self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
         elif error is not None:
             self._failed(error, answer)
@@ -292,12 +270,12 @@ class Turns:
     def _keep(self, said: Sequence[Message], figures: Mapping[str, Any]) -> bool:
         """Put the answer on record; whether there is one."""
         answer = said[-1] if said and said[-1].role is Role.ASSISTANT else None
-        self._record.end(answer, {**figures, "pair": self._record.pair.name})
+        self.record.end(answer, {**figures, "pair": self.record.pair.name})
         return answer is not None
 
     def _failed(self, error: Exception, answer: Answer | None) -> None:
         """Say what happened; a question without any answer goes back into the input."""
         if answer is not None and not answer.text:
-            self._transcript.take_back(answer)
-            self._prompt.give_back(self._asked)
-        self._transcript.say(*in_words(error), error=True)
+            self.transcript.take_back(answer)
+            self.prompt.give_back(self._asked)
+        self.transcript.say_error(error)

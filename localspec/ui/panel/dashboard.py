@@ -19,7 +19,8 @@ from localspec.ui.bases import Plain, Uncopied
 from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines
 
 if TYPE_CHECKING:
-    from textual.app import ComposeResult
+    from collections.abc import Callable
+
     from textual.strip import Strip
     from textual.timer import Timer
 
@@ -46,19 +47,30 @@ def natural_form(width: int, height: int) -> PanelForm:
 
 def next_form(form: PanelForm, width: int) -> PanelForm:
     """The form after `form`; the column needs room beside the conversation."""
-    forms = [PanelForm.FULL, PanelForm.COMPACT, PanelForm.OFF]
+    forms = list(PanelForm)
     following = forms[(forms.index(form) + 1) % len(forms)]
     return PanelForm.COMPACT if following is PanelForm.FULL and width < 70 else following
 
 
-class _Lines(Uncopied):
-    """Lines of which only those are drawn anew that say something else than before."""
+class _Column(Uncopied, Plain):
+    """Lines of which only those are drawn anew that say something else than before.
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+    One widget for all of them: each costs something in every frame.
+
+    Args:
+        lines: what to show in so many cells by so many lines.
+    """
+
+    def __init__(self, lines: Callable[[int, int], list[Content]], *, id: str) -> None:  # noqa: A002
         super().__init__(id=id)
         self.auto_links = False
+        self._lines = lines
         self._shown: list[Content] = []
         self._strips: dict[int, Strip] = {}
+
+    def redraw(self) -> None:
+        """Show what there is now."""
+        self.show(self._lines(*self.size))
 
     def show(self, lines: list[Content]) -> None:
         """Put `lines` in place of those that are there."""
@@ -70,10 +82,11 @@ class _Lines(Uncopied):
         if changed:
             self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
-    def forget(self) -> None:
-        """What was drawn has another width or other colours."""
+    def on_resize(self) -> None:
+        """Lay out for the new size."""
         self._strips.clear()
         self.refresh()
+        self.redraw()
 
     def notify_style_update(self) -> None:
         """Another theme."""
@@ -94,51 +107,6 @@ def _same(new: list[Content], old: list[Content], y: int) -> bool:
     return y < len(new) and y < len(old) and new[y].is_same(old[y])
 
 
-class CompactPanel(_Lines):
-    """Two lines below the conversation."""
-
-    def __init__(self, state: PanelState, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._state = state
-
-    def redraw(self) -> None:
-        """Show the state as it is now."""
-        self.show(compact_lines(self._state, self.size.width))
-
-    def on_resize(self) -> None:
-        """Lay out for the new width."""
-        self.forget()
-        self.redraw()
-
-
-class _Column(_Lines, Plain):
-    """Lines in a column that has its padding around it."""
-
-
-class FullPanel(Vertical):
-    """The column beside the conversation: the speed in big digits, everything else below."""
-
-    def __init__(self, state: PanelState, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._state = state
-        self._body = _Column(id="figures")
-
-    def compose(self) -> ComposeResult:
-        """One widget for all lines: each costs something in every frame."""
-        yield self._body
-
-    def redraw(self) -> None:
-        """Show the state as it is now."""
-        width, height = self._body.size
-        head = head_lines(self._state)
-        self._body.show([*head, *full_lines(self._state, width, height - len(head))])
-
-    def on_resize(self) -> None:
-        """Lay out for the new size, once the parts have theirs."""
-        self._body.forget()
-        self.call_after_refresh(self.redraw)
-
-
 class Dashboard:
     """Both forms of the panel, fed with what the engine tells of itself.
 
@@ -152,8 +120,10 @@ class Dashboard:
 
     def __init__(self, form: str | None = None) -> None:
         self.state = PanelState()
-        self.compact = CompactPanel(self.state, id="compact")
-        self.full = FullPanel(self.state, id="full")
+        self._short = _Column(lambda width, _: compact_lines(self.state, width), id="summary")
+        self._long = _Column(self._all_lines, id="figures")
+        self.compact = Vertical(self._short, id="compact")
+        self.full = Vertical(self._long, id="full")
         self._chosen = PanelForm(form) if form is not None else None
         self._timer: Timer | None = None
         self._status: Status | None = None
@@ -206,8 +176,8 @@ class Dashboard:
 
     def cycle(self, wanted: str) -> None:
         """Choose the form by name, or the next one."""
-        forms = {form.value: form for form in PanelForm}
-        self._chosen = forms.get(wanted) or next_form(self._form(), self._size.width)
+        following = next_form(self._form(), self._size.width)
+        self._chosen = PanelForm(wanted) if wanted else following
         self.place(self._size)
 
     def place(self, size: Size) -> None:
@@ -223,6 +193,10 @@ class Dashboard:
 
     def _redraw(self) -> None:
         if self.full.display:
-            self.full.redraw()
+            self._long.redraw()
         elif self.compact.display:
-            self.compact.redraw()
+            self._short.redraw()
+
+    def _all_lines(self, width: int, height: int) -> list[Content]:
+        head = head_lines(self.state)
+        return [*head, *full_lines(self.state, width, height - len(head))]

@@ -24,9 +24,11 @@ STYLES = {
     PLAIN: MUTED,
     REJECTED: "$foreground 55%",
 }
+FAINT = "$foreground 35%"
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 Piece: TypeAlias = tuple[str, str]
+"""A text and its style."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,6 @@ class RoundTokens:
         )
 
 
-def styled(*pieces: Piece) -> Content:
-    """Content from (text, style) pairs."""
-    return Content.assemble(*pieces)
-
-
 def big_digits(figure: str) -> list[str]:
     """A figure three lines high."""
     pieces = DigitsRenderable(figure).render(Style.null())
@@ -65,7 +62,7 @@ def big_digits(figure: str) -> list[str]:
 def bar(share: float | None, width: int, style: str = "$success") -> Content:
     """A line of `width` cells, heavy as far as `share` of 1 reaches."""
     filled = round(min(max(share or 0.0, 0.0), 1.0) * width)
-    return styled(("━" * filled, style), ("─" * (width - filled), "$foreground 35%"))
+    return Content.assemble(("━" * filled, style), ("─" * (width - filled), FAINT))
 
 
 def split_bar(first: float, second: float, width: int, styles: tuple[str, str]) -> Content:
@@ -74,7 +71,7 @@ def split_bar(first: float, second: float, width: int, styles: tuple[str, str]) 
     if whole <= 0:
         return bar(None, width)
     cells = round(width * first / whole)
-    return styled(("█" * cells, styles[0]), ("░" * (width - cells), styles[1]))
+    return Content.assemble(("█" * cells, styles[0]), ("░" * (width - cells), styles[1]))
 
 
 def sparkline(
@@ -84,10 +81,10 @@ def sparkline(
     shown = list(values)[-width:]
     top = max(shown, default=0.0) if top is None else top
     if top <= 0:
-        return styled((_LEVELS[0] * width, "$foreground 35%"))
+        return Content.assemble((_LEVELS[0] * width, FAINT))
     last = len(_LEVELS) - 1
     marks = "".join(_LEVELS[round(value / top * last)] for value in shown)
-    return styled((_LEVELS[0] * (width - len(marks)), "$foreground 35%"), (marks, style))
+    return Content.assemble((_LEVELS[0] * (width - len(marks)), FAINT), (marks, style))
 
 
 def stacked_bar(parts: Sequence[tuple[int, str, str]], width: int) -> Content:
@@ -98,7 +95,7 @@ def stacked_bar(parts: Sequence[tuple[int, str, str]], width: int) -> Content:
         return bar(None, width)
     cells = [max(1, round(width * part[0] / whole)) for part in present]
     cells[cells.index(max(cells))] += width - sum(cells)
-    return styled(
+    return Content.assemble(
         *((mark * count, style) for count, (_, mark, style) in zip(cells, present, strict=True))
     )
 
@@ -113,7 +110,7 @@ def round_columns(rounds: Sequence[RoundTokens], width: int, height: int) -> lis
     for row in range(height - 1, -1, -1):
         marks = [column[row] if row < len(column) else " " for column in columns]
         pieces = [(f"{mark} ", STYLES.get(mark, "")) for mark in marks]
-        lines.append(styled((" " * (width - 2 * len(marks)), ""), *pieces))
+        lines.append(Content.assemble((" " * (width - 2 * len(marks)), ""), *pieces))
     return lines
 
 
@@ -125,7 +122,18 @@ def _fit(outcome: RoundTokens, height: int) -> str:
     return marks[:height] if len(emitted) <= height else emitted[-height:]
 
 
-def two_sides(left: Content, right: Content, width: int) -> Content:
+def two_sides(left: Content | Piece, right: Content | Piece, width: int) -> Content:
     """`left` and `right` at the two ends of a line of `width` cells."""
+    left, right = Content.assemble(left), Content.assemble(right)
     gap = max(1, width - left.cell_length - right.cell_length)
     return Content.assemble(left, " " * gap, right)
+
+
+def joined(parts: Sequence[Content], width: int) -> Content:
+    """As many parts as fit, in order, two cells apart; at least the first."""
+    line = parts[0]
+    for part in parts[1:]:
+        if line.cell_length + 2 + part.cell_length > width:
+            break
+        line = Content.assemble(line, "  ", part)
+    return line

@@ -15,16 +15,19 @@ from localspec.engine.stats import Speedup
 from localspec.safe_text import one_line
 from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.panel import drawing
-from localspec.ui.panel.memory import machine_lines, memory_lines, short_memory_lines
+from localspec.ui.panel.drawing import bar, joined, sparkline, two_sides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from localspec.engine.stats import MemoryUse, Round
+    from localspec.ui.panel.drawing import Piece
 
 _SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
 _LATELY = 16  # rounds of one column in the course of the acceptance
 _TALLEST_COLUMNS = 6
+_SWITCHED_OFF = ("○ off", "bold $text-warning")
+_MARKS = {"█": "$primary", "▒": "$warning", "─": drawing.FAINT}
 
 
 @dataclass(slots=True)
@@ -108,7 +111,7 @@ def head_lines(state: PanelState) -> list[Content]:
     beside = (("", ""), ("  tokens/s", "bold"), (f"  {meaning}", MUTED))
     digits = drawing.big_digits(figure)
     lines = (
-        drawing.styled((line, "$text-primary"), piece)
+        Content.assemble((line, "$text-primary"), piece)
         for line, piece in zip(digits, beside, strict=True)
     )
     return [*lines, Content("")]
@@ -116,36 +119,30 @@ def head_lines(state: PanelState) -> list[Content]:
 
 def compact_lines(state: PanelState, width: int) -> list[Content]:
     """Two lines of what matters most, for a terminal of ordinary width."""
-    if width <= 0:
-        return []
-    now = state.figures
+    now, memory = state.figures, state.memory
     bar_width = 10 if width >= 76 else 5
+    speed = (now.speed_now if now.generating else None) or now.speed_average
     unit = f"tokens/s, {now.lossy}" if now.lossy and now.drafted else "tokens/s"
-    first = _join(
-        [
-            _figure(formats.speed(_speed(now)), unit),
-            drawing.sparkline(state.speeds, bar_width),
-            _figure(formats.percent(now.acceptance_rate), "accepted"),
-            drawing.bar(now.acceptance_rate, bar_width),
-            drawing.styled((formats.number(now.tokens_per_round, 2), "bold"), ("/round", MUTED)),
-            _gamma(now),
-        ],
-        width,
-    )
-    second = _join(
-        [
-            *([_figure(_speedup_words(now.speedup), "plain")] if now.speedup else []),
-            _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
-            _figure(formats.count(now.drafted), "drafted"),
-            _figure(formats.count(now.accepted), "accepted"),
-            _figure(formats.seconds(now.time_to_first_token_s), "to first"),
-            _figure(
-                formats.size(state.memory.process) if state.memory else formats.UNKNOWN, "memory"
-            ),
-        ],
-        width,
-    )
-    return [first, second]
+    gamma = Content.assemble(("● ", "$text-success"), ("gamma ", MUTED), (str(now.gamma), "bold"))
+    first = [
+        _figure(formats.speed(speed), unit),
+        sparkline(state.speeds, bar_width),
+        _figure(formats.percent(now.acceptance_rate), "accepted"),
+        bar(now.acceptance_rate, bar_width),
+        Content.assemble((formats.number(now.tokens_per_round, 2), "bold"), ("/round", MUTED)),
+        gamma if now.speculation else Content.styled(*_SWITCHED_OFF),
+    ]
+    second = [
+        _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
+        _figure(formats.count(now.drafted), "drafted"),
+        _figure(formats.count(now.accepted), "accepted"),
+        _figure(formats.seconds(now.time_to_first_token_s), "to first"),
+        _figure(formats.size(memory.process) if memory else formats.UNKNOWN, "memory"),
+    ]
+    if found := now.speedup:
+        doubt = f"plain ({found.low:.1f}–{found.high:.1f})"
+        second.insert(0, _figure(f"{found.estimate:.1f}×", doubt))
+    return [joined(first, width), joined(second, width)] if width > 0 else []
 
 
 def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
@@ -155,26 +152,23 @@ def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
     """
     if width <= 0:
         return []
+    speed, speculation = _speed_lines(state, width), _speculation_lines(state, width)
+    context, memory = _context_lines(state, width), state.memory
     wanted = [
-        (0, _speed_lines(state, width)),
-        (0, _speculation_lines(state, width)),
-        (2, _round_lines(state, width, _TALLEST_COLUMNS)),
-        (1, _context_lines(state, width)),
+        (0, speed),
+        (0, speculation),
+        (2, _round_lines(state, width)),
+        (1, context),
         (3, _time_lines(state, width)),
-        (1, memory_lines(state.memory, width)),
-        (4, machine_lines(state.memory, width)),
+        (1, _memory_lines(memory, width)),
+        (4, machine_lines(memory, width)),
     ]
     for least in (5, 4, 3, 2):
         kept = [lines for rank, lines in wanted if rank < least and lines]
         for gaps in (True, False):
             if sum(map(len, kept)) + gaps * (len(kept) - 1) <= height:
                 return _stack(kept, gaps=gaps)
-    short = [
-        _speed_lines(state, width),
-        _speculation_lines(state, width),
-        _context_lines(state, width)[:2],
-        short_memory_lines(state.memory, width),
-    ]
+    short = [speed, speculation, context[:2], _memory_lines(memory, width, short=True)]
     return _stack(short, gaps=sum(map(len, short)) + len(short) - 1 <= height)[:height]
 
 
@@ -187,103 +181,82 @@ def _stack(sections: list[list[Content]], *, gaps: bool) -> list[Content]:
     return lines
 
 
-def _speed(now: Figures) -> float | None:
-    """The speed at this moment while an answer runs, then that of the whole answer."""
-    return (now.speed_now if now.generating else None) or now.speed_average
-
-
 def _speed_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
-    average = drawing.styled(
-        ("average ", MUTED), (formats.speed(now.speed_average), "bold"), (" tokens/s", MUTED)
+    average = _speed("average", now.speed_average)
+    first = Content.assemble(
+        ("first ", MUTED), (formats.seconds(now.time_to_first_token_s), "bold")
     )
-    first = drawing.styled(("first ", MUTED), (formats.seconds(now.time_to_first_token_s), "bold"))
-    lines = [
-        drawing.two_sides(average, first, width),
-        drawing.sparkline(state.speeds, width),
-    ]
+    lines = [two_sides(average, first, width), sparkline(state.speeds, width)]
     if now.plain_speed is not None:
-        plain = drawing.styled(
-            ("plain ", MUTED), (formats.speed(now.plain_speed), "bold"), (" tokens/s", MUTED)
-        )
-        lines.append(drawing.two_sides(plain, _speedup(now), width))
+        lines.append(two_sides(_speed("plain", now.plain_speed), _speedup(now.speedup), width))
     return lines
 
 
-def _speedup(now: Figures) -> Content:
+def _speed(name: str, speed: float | None) -> Content:
+    return Content.assemble(
+        (f"{name} ", MUTED), (formats.speed(speed), "bold"), (" tokens/s", MUTED)
+    )
+
+
+def _speedup(found: Speedup | None) -> Piece:
     """Whether drafting paid, with the doubt about it."""
-    found = now.speedup
     if found is None:
-        return Content("")
-    style = "$text-success" if found.low >= 1 else "$text-warning" if found.high < 1 else ""
-    return drawing.styled((_speedup_words(found), f"bold {style}".rstrip()))
-
-
-def _speedup_words(found: Speedup) -> str:
-    return f"{found.estimate:.1f}×, {found.low:.1f}–{found.high:.1f}"
+        return "", ""
+    style = " $text-success" if found.low >= 1 else " $text-warning" if found.high < 1 else ""
+    return f"{found.estimate:.1f}×, {found.low:.1f}–{found.high:.1f}", f"bold{style}"
 
 
 def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
-    switch = ("● on", "bold $text-success") if now.speculation else ("○ off", "bold $text-warning")
-    half = width // 2
-    lines = [drawing.two_sides(_head("Speculation"), drawing.styled(switch), width)]
-    off = "" if now.speculation else state.note
-    note = off or gamma_words(now.gamma_note, times="×")
-    if note:
-        lines += _wrapped(note, width, 3)
-    rate = drawing.styled(
+    switch = ("● on", "bold $text-success") if now.speculation else _SWITCHED_OFF
+    lines = [two_sides(("Speculation", HEAD), switch, width)]
+    note = ("" if now.speculation else state.note) or gamma_words(now.gamma_note, times="×")
+    said = textwrap.wrap(one_line(note), width, max_lines=3, placeholder=" …")
+    lines += [Content.styled(line, f"{MUTED} italic") for line in said]
+    rate = Content.assemble(
         ("accepted ", MUTED), (f"{formats.percent(now.acceptance_rate):>5} ", "bold")
     )
-    lines += [
-        Content.assemble(rate, drawing.bar(now.acceptance_rate, width - rate.cell_length)),
-        *_course(state, width),
-        _pair(
-            ("gamma", str(now.gamma)), ("per round", formats.number(now.tokens_per_round, 2)), half
-        ),
-        _pair(
-            ("drafted", formats.count(now.drafted)),
-            ("accepted", formats.count(now.accepted)),
-            half,
-        ),
-        _pair(
-            ("recovered", formats.count(now.recovered)),
-            ("bonus", formats.count(now.bonus)),
-            half,
-        ),
-    ]
+    lines.append(Content.assemble(rate, bar(now.acceptance_rate, width - rate.cell_length)))
+    if len(state.acceptances) > 1:  # a full column is everything accepted
+        label = ("over time ", MUTED)
+        room = width - len(label[0])
+        lines.append(
+            Content.assemble(label, sparkline(state.acceptances, room, "$success", top=1.0))
+        )
+    pairs = (
+        (("gamma", str(now.gamma)), ("per round", formats.number(now.tokens_per_round, 2))),
+        (("drafted", formats.count(now.drafted)), ("accepted", formats.count(now.accepted))),
+        (("recovered", formats.count(now.recovered)), ("bonus", formats.count(now.bonus))),
+    )
+    half = width // 2
+    for left, right in pairs:
+        lines.append(Content.assemble(_row(*left, half - 2), "  ", _row(*right, half)))
     return lines
 
 
-def _course(state: PanelState, width: int) -> list[Content]:
-    """The acceptance over time; a full column is everything accepted."""
-    if len(state.acceptances) < 2:
-        return []
-    label = drawing.styled(("over time ", MUTED))
-    course = drawing.sparkline(state.acceptances, width - label.cell_length, "$success", top=1.0)
-    return [Content.assemble(label, course)]
-
-
-def _round_lines(state: PanelState, width: int, height: int) -> list[Content]:
+def _round_lines(state: PanelState, width: int) -> list[Content]:
     if not state.rounds:
         return []
     tallest = max(len(done.marks) for done in list(state.rounds)[-(width // 2) :])
-    key = drawing.styled(
-        (drawing.ACCEPTED, drawing.STYLES[drawing.ACCEPTED]),
-        (" accepted ", MUTED),
-        (drawing.RECOVERED, drawing.STYLES[drawing.RECOVERED]),
-        (" recovered ", MUTED),
-        (drawing.BONUS, drawing.STYLES[drawing.BONUS]),
-        (" bonus", MUTED),
-    )
-    second = drawing.styled(
-        (drawing.REJECTED, drawing.STYLES[drawing.REJECTED]),
-        (" rejected ", MUTED),
-        (drawing.PLAIN, drawing.STYLES[drawing.PLAIN]),
-        (" without a draft", MUTED),
-    )
-    columns = drawing.round_columns(state.rounds, width, min(height, max(3, tallest)))
-    return [_head("Last rounds"), *columns, key, second]
+    height = min(_TALLEST_COLUMNS, max(3, tallest))
+    columns = drawing.round_columns(state.rounds, width, height)
+    return [
+        Content.styled("Last rounds", HEAD),
+        *columns,
+        _key(
+            (drawing.ACCEPTED, " accepted "),
+            (drawing.RECOVERED, " recovered "),
+            (drawing.BONUS, " bonus"),
+        ),
+        _key((drawing.REJECTED, " rejected "), (drawing.PLAIN, " without a draft")),
+    ]
+
+
+def _key(*entries: tuple[str, str], styles: Mapping[str, str] = drawing.STYLES) -> Content:
+    """Marks and what they mean."""
+    pieces = (((mark, styles[mark]), (meaning, MUTED)) for mark, meaning in entries)
+    return Content.assemble(*(piece for both in pieces for piece in both))
 
 
 def _time_lines(state: PanelState, width: int) -> list[Content]:
@@ -293,17 +266,18 @@ def _time_lines(state: PanelState, width: int) -> list[Content]:
     whole = draft_s + now.verify_s
     if whole <= 0:
         return []
-    share = draft_s / whole
-    left = drawing.styled(
-        ("█", "$success"), (" drafting ", MUTED), (formats.percent(share), "bold")
-    )
-    right = drawing.styled(
-        ("░", "$primary"), (" checking ", MUTED), (formats.percent(1 - share), "bold")
+    styles = "$success", "$primary"
+    left, right = (
+        Content.assemble((mark, style), (f" {what} ", MUTED), (formats.percent(share), "bold"))
+        for mark, style, what, share in (
+            ("█", styles[0], "drafting", draft_s / whole),
+            ("░", styles[1], "checking", 1 - draft_s / whole),
+        )
     )
     return [
-        _head("Time"),
-        drawing.split_bar(draft_s, now.verify_s, width, ("$success", "$primary")),
-        drawing.two_sides(left, right, width),
+        Content.styled("Time", HEAD),
+        drawing.split_bar(draft_s, now.verify_s, width, styles),
+        two_sides(left, right, width),
     ]
 
 
@@ -312,64 +286,75 @@ def _context_lines(state: PanelState, width: int) -> list[Content]:
     share = now.context_used / now.context_size if now.context_size else None
     style = "$warning" if share is not None and share > 0.85 else "$primary"
     used = f"{formats.count(now.context_used)} of {formats.count(now.context_size)}"
-    lines = [
-        drawing.two_sides(_head("Context"), drawing.styled((used, "bold")), width),
-        drawing.bar(share, width, style),
-    ]
+    lines = [_row("Context", used, width, HEAD), bar(share, width, style)]
+    # How much of the prompt was in a model's cache, and how much it had to read.
     if now.prompt_tokens:
         read = max(0, now.prompt_tokens - now.prompt_cached)
-        lines.append(_known("target", now.prompt_cached, read, width))
+        lines.append(_row("target", _known(now.prompt_cached, read), width))
     if now.draft_cached or now.draft_read:
-        lines.append(_known("draft", now.draft_cached, now.draft_read, width))
+        lines.append(_row("draft", _known(now.draft_cached, now.draft_read), width))
     return lines
 
 
-def _known(whose: str, cached: int, read: int, width: int) -> Content:
-    """How much of the prompt was in a model's cache, and how much it had to read."""
-    figures = f"{formats.count(cached)} known, {formats.count(read)} read"
-    return drawing.two_sides(
-        drawing.styled((whose, MUTED)), drawing.styled((figures, "bold")), width
-    )
+def _known(cached: int, read: int) -> str:
+    return f"{formats.count(cached)} known, {formats.count(read)} read"
 
 
-def _head(text: str) -> Content:
-    return drawing.styled((text, HEAD))
+def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> list[Content]:
+    """What localspec takes, by part, and what the machine and its devices have in use."""
+    if use is None:
+        return []
+    parts = [
+        ("target weights", use.target_weights, "█", "$primary"),
+        ("draft weights", use.draft_weights, "▓", "$success"),
+        ("caches", use.target_cache + use.draft_cache, "▒", "$warning"),
+        ("buffers", use.buffers, "░", "$accent"),
+    ]
+    lines = [_row("Memory", formats.size(use.process), width, HEAD)]
+    if short:
+        named = [
+            Content.assemble((f"{label.split()[0]} ", MUTED), (formats.size(amount), "bold"))
+            for label, amount, *_ in parts
+        ]
+        lines += [two_sides(named[i], named[i + 1], width) for i in (0, 2)]
+    else:
+        lines.append(drawing.stacked_bar([part[1:] for part in parts], width))
+        for label, amount, mark, style in parts:
+            left = Content.assemble((f"{mark} ", style), (label, MUTED))
+            lines.append(two_sides(left, (formats.size(amount), "bold"), width))
+    used = [("machine", use.machine_total - use.machine_available, use.machine_total)]
+    used += [(one_line(one.name, 14), one.total - one.free, one.total) for one in use.devices]
+    for name, taken, total in used:
+        amounts = f"{formats.size(taken)} of {formats.size(total)}"
+        lines.append(_row(name if short else f"  {name}", amounts, width))
+    return lines
 
 
-def _pair(left: tuple[str, str], right: tuple[str, str], half: int) -> Content:
-    """Two labelled figures beside each other, each right-aligned in its half."""
-    first = drawing.two_sides(
-        drawing.styled((left[0], MUTED)), drawing.styled((left[1], "bold")), half - 2
-    )
-    second = drawing.two_sides(
-        drawing.styled((right[0], MUTED)), drawing.styled((right[1], "bold")), half
-    )
-    return Content.assemble(first, "  ", second)
+def machine_lines(use: MemoryUse | None, width: int) -> list[Content]:
+    """The main memory and each device's own as bars: this program, others, free."""
+    if use is None or width < 20:
+        return []
+    others = max(0, use.machine_total - use.machine_available - use.process)
+    bars = [("memory", [(use.process, "█"), (others, "▒"), (use.machine_available, "─")])]
+    bars += [
+        (one_line(one.label or one.name, 8), [(one.total - one.free, "▒"), (one.free, "─")])
+        for one in use.devices
+        if not one.integrated
+    ]
+    lines = []
+    for label, parts in bars:
+        line = drawing.stacked_bar([(n, mark, _MARKS[mark]) for n, mark in parts], width - 9)
+        lines.append(Content.assemble((f"{label:<9}", MUTED), line))
+    return [*lines, _key(("█", " localspec  "), ("▒", " in use  "), ("─", " free"), styles=_MARKS)]
+
+
+def _row(label: str, value: str, width: int, style: str = MUTED) -> Content:
+    """A figure at the right end of its line."""
+    return two_sides((label, style), (value, "bold"), width)
 
 
 def _figure(value: str, label: str) -> Content:
-    return drawing.styled((value, "bold"), (f" {label}", MUTED))
-
-
-def _gamma(now: Figures) -> Content:
-    if not now.speculation:
-        return drawing.styled(("○ off", "bold $text-warning"))
-    return drawing.styled(("● ", "$text-success"), ("gamma ", MUTED), (str(now.gamma), "bold"))
-
-
-def _join(parts: list[Content], width: int) -> Content:
-    """As many parts as fit, in order, two cells apart."""
-    line = parts[0]
-    for part in parts[1:]:
-        if line.cell_length + 2 + part.cell_length > width:
-            break
-        line = Content.assemble(line, "  ", part)
-    return line
-
-
-def _wrapped(text: str, width: int, most: int) -> list[Content]:
-    lines = textwrap.wrap(one_line(text), width, max_lines=most, placeholder=" …")
-    return [drawing.styled((line, f"{MUTED} italic")) for line in lines]
+    return Content.assemble((value, "bold"), (f" {label}", MUTED))
 
 
 def _thousands(value: int) -> str:

@@ -69,14 +69,13 @@ def question(messages: Sequence[Message], typed: str) -> tuple[str, Sequence[Mes
 def heading(side: Side) -> Content:
     """Which side it is, and how fast it was."""
     name = "with speculation" if side.speculation else "without speculation"
-    if side.stats is None:
-        said = "writing …" if side.text else "waiting"
-    else:
-        speed = side.stats.tokens_per_second
-        said = f"{side.stats.generated_tokens:,} tokens"
-        said += "" if speed is None else f", {speed:.1f} tokens/s"
-        accepted = side.stats.acceptance_rate
-        said += "" if accepted is None else f", {100 * accepted:.0f} % accepted"
+    said = "writing …" if side.text else "waiting"
+    if (stats := side.stats) is not None:
+        said = f"{stats.generated_tokens:,} tokens"
+        if stats.tokens_per_second is not None:
+            said += f", {stats.tokens_per_second:.1f} tokens/s"
+        if stats.acceptance_rate is not None:
+            said += f", {100 * stats.acceptance_rate:.0f} % accepted"
     return Content.assemble((name, "bold"), ("  " + said, "$text-accent"))
 
 
@@ -100,11 +99,9 @@ def verdict(off: Side, on: Side) -> str:
     if off.stats is None or on.stats is None:
         return "Esc stops and closes"
     slow, fast = off.stats.tokens_per_second, on.stats.tokens_per_second
-    ratio = (
-        f"{fast / slow:.2f}× as fast with speculation, in this one answer; "
-        if slow and fast
-        else ""
-    )
+    ratio = ""
+    if slow and fast:
+        ratio = f"{fast / slow:.2f}× as fast with speculation, in this one answer; "
     if off.text == on.text:
         return f"{ratio}the texts are the same"
     common = in_common(off, on)

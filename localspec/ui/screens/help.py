@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.commands import COMMANDS, OTHER_KEYS
-from localspec.ui.conversation.blocks import Block, Frame, Gap, Paragraph, lay_out
+from localspec.ui.conversation.blocks import PLAIN_FRAME, Block, Frame, Gap, Paragraph, lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,39 +23,34 @@ if TYPE_CHECKING:
 
 
 _KEY_WIDTH = 18
-_FRAME = Frame(Content(""), Content(""))
-_GAP = Block(_FRAME, Gap())
 
 
 def help_lines(width: int, commands: Sequence[Command] = COMMANDS) -> list[Content]:
     """Keys first, commands below, in two columns; the right one wraps in its own."""
     keys = [*OTHER_KEYS, *((one.shown, one.meaning) for one in commands if one.shown)]
     slashes = [(f"/{one.name} {one.argument}".rstrip(), one.meaning) for one in commands]
-    blocks = [_head("Keys"), *_rows(keys), _GAP, _head("Commands"), *_rows(slashes), _GAP]
+    blocks = [*_section("Keys", keys), *_section("Commands", slashes)]
     blocks.append(
-        Block(_FRAME, Paragraph(Content.styled(
-            "The beginning of a command is enough. //text sends a message that begins with a "
-            "slash.", MUTED,
-        )))
+        _line("The beginning of a command is enough. //text sends a message that begins with a "
+              "slash.", MUTED)
     )  # fmt: skip
     return lay_out(blocks, width)
 
 
-def _head(text: str) -> Block:
-    return Block(_FRAME, Paragraph(Content.styled(text, HEAD)))
-
-
-def _rows(rows: list[tuple[str, str]]) -> list[Block]:
-    blocks = []
+def _section(title: str, rows: list[tuple[str, str]]) -> list[Block]:
+    blocks = [_line(title, HEAD)]
+    rest = Content(" " * _KEY_WIDTH)
     for left, right in rows:
         first = Content.styled(left.ljust(_KEY_WIDTH), "bold")
-        rest = Content(" " * _KEY_WIDTH)
-        meaning = Content.styled(right, MUTED)
-        if first.cell_length > _KEY_WIDTH:
-            blocks.append(Block(_FRAME, Paragraph(Content.styled(left, "bold"))))
+        if len(left) > _KEY_WIDTH:
+            blocks.append(_line(left, "bold"))
             first = rest
-        blocks.append(Block(Frame(first, rest), Paragraph(meaning)))
-    return blocks
+        blocks.append(Block(Frame(first, rest), Paragraph(Content.styled(right, MUTED))))
+    return [*blocks, Block(PLAIN_FRAME, Gap())]
+
+
+def _line(text: str, style: str) -> Block:
+    return Block(PLAIN_FRAME, Paragraph(Content.styled(text, style)))
 
 
 class _Help(Static):

@@ -32,14 +32,15 @@ if TYPE_CHECKING:
     from localspec.ui.conversation.shelf import Shelf
 
 _DAY_S = 24 * 3600
-_KEYS = (
-    ("Enter", "open", "open"),
-    ("Ctrl+N", "rename", "rename"),
-    ("Ctrl+D", "delete", "delete"),
-    ("Ctrl+Z", "undo", "undo"),
-    ("Ctrl+S", "export", "export"),
-    ("Esc", "close", "leave"),
-)
+# What a key does, as it is shown; the actions are called the same.
+_KEYS = {
+    "Enter": "open",
+    "Ctrl+N": "rename",
+    "Ctrl+D": "delete",
+    "Ctrl+Z": "undo",
+    "Ctrl+S": "export",
+    "Esc": "leave",
+}
 
 
 def entry(listed: Listed, now: float, current: str = "") -> Content:
@@ -73,12 +74,13 @@ class HistoryScreen(ModalScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("escape", "close", "Close"),
+        ("escape", "leave", "Close"),
         # Before the search gets them.
-        Binding("ctrl+n", "rename", "Rename", priority=True),
-        Binding("ctrl+d", "delete", "Delete", priority=True),
-        Binding("ctrl+z", "undo", "Undo", priority=True),
-        Binding("ctrl+s", "export", "Export", priority=True),
+        *(
+            Binding(key.lower(), action, action.capitalize(), priority=True)
+            for key, action in _KEYS.items()
+            if key.startswith("Ctrl")
+        ),
         ("down", "move(1)", "Next"),
         ("up", "move(-1)", "Previous"),
     ]
@@ -102,17 +104,13 @@ class HistoryScreen(ModalScreen[str | None]):
             yield self._search
             yield self._list
             yield self._hint
-            yield Static(self._keys(), id="history-keys")
+            keys = (key_hint(key, action, f"screen.{action}") for key, action in _KEYS.items())
+            yield Static(Content("  ").join(keys), id="history-keys")
 
     def on_mount(self) -> None:
         """Show all."""
         self._list.can_focus = False
         self._refresh()
-
-    def _keys(self) -> Content:
-        return Content("  ").join(
-            key_hint(key, label, f"screen.{action}") for key, action, label in _KEYS
-        )
 
     # What is listed
 
@@ -121,15 +119,21 @@ class HistoryScreen(ModalScreen[str | None]):
         if self._renaming is None:
             self._refresh()
 
-    def _refresh(self, keep: int = 0) -> None:
-        self.run_worker(self._fetch(self._search.value, keep), exclusive=True, group="list")
+    def _work(self, job: Awaitable[None], group: str) -> None:
+        """Do it meanwhile, and tell what goes wrong; another list takes the place of one before."""
+        self.run_worker(self._told(job), exclusive=group == "list", group=group)
 
-    async def _fetch(self, search: str, keep: int) -> None:
+    async def _told(self, job: Awaitable[None]) -> None:
         try:
-            self._found = await self._shelf.ask(lambda store: store.listed(search))
+            await job
         except Exception as error:
             self._say(". ".join(in_words(error)))
-            return
+
+    def _refresh(self, keep: int = 0) -> None:
+        self._work(self._fetch(self._search.value, keep), "list")
+
+    async def _fetch(self, search: str, keep: int) -> None:
+        self._found = await self._shelf.ask(lambda store: store.listed(search))
         now = time.time()
         if self._nothing:
             self._say("")
@@ -143,13 +147,7 @@ class HistoryScreen(ModalScreen[str | None]):
 
     def _change(self, job: Callable[[Store], None]) -> None:
         # Asked for here: by the time a worker begins, the list may have been closed.
-        self.run_worker(self._changed(self._shelf.ask(job, changes=True)), group="change")
-
-    async def _changed(self, done: Awaitable[None]) -> None:
-        try:
-            await done
-        except Exception as error:
-            self._say(". ".join(in_words(error)))
+        self._work(self._shelf.ask(job, changes=True), "change")
 
     def _chosen(self) -> Listed | None:
         index = self._list.highlighted
@@ -183,7 +181,7 @@ class HistoryScreen(ModalScreen[str | None]):
         if chosen is not None:
             self.dismiss(chosen.header.id)
 
-    def action_close(self) -> None:
+    def action_leave(self) -> None:
         """Stop renaming, or leave."""
         if self._renaming is not None:
             self._stop_renaming()
@@ -230,14 +228,10 @@ class HistoryScreen(ModalScreen[str | None]):
 
     def action_undo(self) -> None:
         """Bring the last deleted one back, also one of an earlier run."""
-        self.run_worker(self._undo(), group="change")
+        self._work(self._undo(), "change")
 
     async def _undo(self) -> None:
-        try:
-            title = await self._shelf.ask(lambda store: store.undelete(), changes=True)
-        except Exception as error:
-            self._say(". ".join(in_words(error)))
-            return
+        title = await self._shelf.ask(lambda store: store.undelete(), changes=True)
         if title is None:
             self._say("nothing was deleted within the last week")
         else:
@@ -248,15 +242,10 @@ class HistoryScreen(ModalScreen[str | None]):
         """Write the chosen one to a JSON file and a Markdown file in the present folder."""
         chosen = self._chosen()
         if chosen is not None:
-            self.run_worker(self._export(chosen.header.id), group="export")
+            self._work(self._export(chosen.header.id), "export")
 
     async def _export(self, conversation: str) -> None:
-        try:
-            written = [
-                await self._shelf.write_file(form, conversation=conversation)
-                for form in exchange.FORMS
-            ]
-        except Exception as error:
-            self._say(". ".join(in_words(error)))
-        else:
-            self._say(f"written to {' and '.join(map(str, written))} in {Path.cwd()}")
+        written = [
+            await self._shelf.write_file(form, conversation=conversation) for form in exchange.FORMS
+        ]
+        self._say(f"written to {' and '.join(map(str, written))} in {Path.cwd()}")

@@ -1,0 +1,232 @@
+"""Lookup, a draft model and the choice between them, on a real pair, over the same text.
+
+Four kinds of text that repeat what was asked (edit, fix, quote, repeat) and four that do not
+(story, talk, facts, mathematics), at temperature 0 and 0.8 (coupled rule, one seed): all settings
+write the same text, side by side in one process, each with contexts of its own; round by round the
+one that has written least goes on, and only its own rounds are timed. The first third of the
+questions of each kind chooses the best single drafter, the rest score. A figure is the median of
+the paired ratios with its 95 % interval (bootstrap), over several kinds their geometric mean. An
+answer counts in nothing if most of what could be copied in it repeats itself, not the question.
+
+    uv run python benchmarks/drafters_compare.py --target T.gguf --draft D.gguf --output table.md
+
+It goes on until `--minutes` are over; what was measured before is read from the JSON beside
+`--output`, and added to. 24 questions a kind take some 90 minutes at 30 tokens a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+from gamma_compare import KINDS, Lane, interval, race
+
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
+from localspec.engine.llama import Context, ContextOptions, Model, machine
+from localspec.engine.stats import DRAFT
+
+PLAIN, LOOKUP, MODEL, BOTH = "none", "lookup", "draft", "draft+lookup"
+COPYING = ("edit", "fix", "quote", "repeat")
+OTHERS = ("story", "talk", "facts", "mathematics")
+TEMPERATURES = (0.0, 0.8)
+_FEW = 8  # tokens that could be copied: fewer are no loop
+_GRAM = 3
+
+_TEXTS = (
+    "The old lighthouse stood on a small island. Every night its keeper climbed the stairs and lit"
+    " the lamp. One evening a storm came, and a little boat lost its way. The keeper rang the bell"
+    " until the boat was safe in the harbour.",
+    "Bread is made from flour, water, salt and yeast. The dough has to rest for an hour before it"
+    " is baked. In the oven it rises again and gets a brown crust. Fresh bread should cool down"
+    " before it is cut.",
+    "Anna wanted to learn to swim. Her brother took her to the lake every morning in June. At first"
+    " she was afraid of the deep water. In July she swam to the other side and back again.",
+    "The library opens at nine and closes at six. On Saturdays it is open until noon. Children may"
+    " borrow five books at a time. Whoever brings a book back late has to pay a small fee.",
+)
+_CODE = (
+    "def total(prices, tax):\n    result = 0\n    for price in prices:\n"
+    "        result += price * (1 + tax)\n    return result",
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n"
+    "        self.items.append(item)\n\n    def pop(self):\n        return self.items.pop()",
+    "def count_words(text):\n    counts = {}\n    for word in text.split():\n"
+    "        counts[word] = counts.get(word, 0) + 1\n    return counts",
+    "def find(values, wanted):\n    for index, value in enumerate(values):\n"
+    "        if value == wanted:\n            return index\n    return -1",
+)
+_RENAMED = (("result", "total_sum"), ("items", "values"), ("counts", "table"), ("value", "entry"))
+_BROKEN = (
+    ("for price in prices:", "for price in prices"),
+    ("def push(self, item):", "def push(slef, item):"),
+    ("return counts", "retrun counts"),
+    ("if value == wanted:", "if value = wanted:"),
+)
+
+
+def question(kind: str, at: int) -> str:
+    """The question of this number: of the copying kinds new ones come of few texts by turns."""
+    text, other = _TEXTS[at % 4], _TEXTS[(at + 1 + at // 4) % 4]
+    code, (old, new), (right, wrong) = _CODE[at % 4], _RENAMED[at % 4], _BROKEN[at % 4]
+    again = "" if at < 4 else f"_{at}"
+    long = text if at % 8 < 4 else f"{text} {other}"
+    words = " ".join(long.split(". ")[1].split()[:3])
+    asked = {
+        "edit": f"Rename `{old}` to `{new}{again}` in this code:\n\n```python\n{code}\n```",
+        "fix": "Fix the bug in this code:\n\n```python\n"
+        + code.replace(right, wrong).replace(old, old + again)
+        + "\n```",
+        "quote": f'Quote everything from "{words}" on:\n\n{long}',
+        "repeat": f"Repeat this word for word:\n\n{long}",
+        "mathematics": f"Tom has {at + 12} apples and gives {at % 7 + 3} to each of 2 friends."
+        " How many are left? Explain every step.",
+    }
+    return asked[kind] if kind in asked else KINDS[kind][at % len(KINDS[kind])]
+
+
+def own_loop(ids: Sequence[int], answer: Sequence[int]) -> bool:
+    """Whether most of what lookup could have copied stood in the answer itself alone."""
+    asked = {tuple(ids[i : i + _GRAM + 1]) for i in range(len(ids) - _GRAM)}
+    text, before = [*ids[-_GRAM:], *answer], set(asked)
+    hits = own = 0
+    for i in range(len(text) - _GRAM):
+        gram = tuple(text[i : i + _GRAM + 1])
+        hits += gram in before
+        own += gram in before and gram not in asked
+        before.add(gram)
+    return hits >= _FEW and 2 * own > hits
+
+
+def lanes_of(target: Model, draft: Model, options: ContextOptions, open_: ExitStack) -> list[Lane]:
+    """Every setting, with contexts of its own and the same costs to begin with."""
+    first = open_.enter_context(Context(target, options))
+    of_target = measure_by_context(first, draft=False, budget=TARGET_BUDGET)[0]
+    small = open_.enter_context(Context(draft, options))
+    of_draft = measure_by_context(small, draft=True, budget=DRAFT_BUDGET)[0]
+
+    def lane(name: str, context: Context, model: Context | None, *, lookup: bool) -> Lane:
+        costs = Costs(of_target, {} if model is None else {DRAFT: of_draft})
+        return Lane(name, context, model, AutoGamma(costs), lookup=lookup, same_text=True)
+
+    def another(model: Model) -> Context:
+        return open_.enter_context(Context(model, options))
+
+    return [
+        lane(PLAIN, first, None, lookup=False),
+        lane(LOOKUP, another(target), None, lookup=True),
+        lane(MODEL, another(target), small, lookup=False),
+        lane(BOTH, another(target), another(draft), lookup=True),
+    ]
+
+
+Runs = dict[str, list[dict[str, float]]]
+"""By kind and temperature for every question that counted the seconds of each setting."""
+
+
+def measure(runs: Runs, lanes: Sequence[Lane], tokens: int, until: float) -> Iterator[None]:
+    """Ask on where `runs` ends until the time is over; there is a pause after every question."""
+    luck = random.Random(0)
+    asked = runs.setdefault("asked", [])
+    for at in count(len(asked)):
+        for kind in (*COPYING, *OTHERS):
+            for temperature in TEMPERATURES:
+                if time.monotonic() > until:
+                    return
+                luck.shuffle(order := list(lanes))
+                copies = kind in COPYING
+                how = {"temperature": temperature, "seed": at, "tokens": tokens, "ends": copies}
+                race(order, question(kind, at), **how)  # type: ignore[arg-type]
+                answers = [[t for done in lane.stats.rounds for t in done.tokens] for lane in lanes]
+                same = all(answer == answers[0] for answer in answers)
+                found = {lane.name: lane.seconds for lane in lanes}
+                looped = own_loop(lanes[0].ids, answers[0]) or len(answers[0]) < _FEW
+                said = " ".join(f"{name} {seconds:.2f}" for name, seconds in found.items())
+                note = f"{' LOOP' if looped else ''}{'' if same else ' TEXTS DIFFER'}"
+                print(f"{at} {kind} {temperature}: {len(answers[0])} tokens, {said} s{note}",
+                      file=sys.stderr, flush=True)  # fmt: skip
+                if not looped:
+                    runs.setdefault(f"{kind} {temperature}", []).append(found)
+                yield
+        asked.append({})
+
+
+def ratios(rows: Sequence[dict[str, float]], ours: str, theirs: str) -> list[float]:
+    """How many times as fast one setting was as another."""
+    return [row[theirs] / row[ours] for row in rows]
+
+
+def best_single(rows: Sequence[dict[str, float]]) -> str:
+    """What took the least time in the runs that choose: lookup or the model."""
+    return min((LOOKUP, MODEL), key=lambda name: sum(row[name] for row in rows))
+
+
+def table(runs: Runs) -> str:
+    lines = [
+        "| text | temperature | questions | lookup / plain | draft / plain | both / plain"
+        " | best single | both / best single | both / draft |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    sums: dict[tuple[str, str], list[float]] = {}
+    for kind in (*COPYING, *OTHERS):
+        group = "copying" if kind in COPYING else "others"
+        for temperature in TEMPERATURES:
+            rows = runs.get(f"{kind} {temperature}", [])
+            choosing, scoring = rows[: len(rows) // 3], rows[len(rows) // 3 :]
+            if not scoring:
+                continue
+            best = best_single(choosing or rows)
+            pairs = ((LOOKUP, PLAIN), (MODEL, PLAIN), (BOTH, PLAIN), (BOTH, best), (BOTH, MODEL))
+            found = [ratios(scoring, *pair) for pair in pairs]
+            titles = ("lookup / plain", "draft / plain", "both / plain", "both / best single",
+                      "both / draft")  # fmt: skip
+            for title, each in zip(titles, found, strict=True):
+                sums.setdefault((title, group), []).extend(each)
+                sums.setdefault((title, "all"), []).extend(each)
+            shown = [interval(each) for each in found]
+            shown.insert(3, best)
+            lines.append(f"| {kind} | {temperature} | {len(scoring)} | {' | '.join(shown)} |")
+    lines += ["", "| over | copying | others | all |", "|---|---|---|---|"]
+    for title in dict.fromkeys(title for title, _ in sums):
+        groups = (sums.get((title, group), []) for group in ("copying", "others", "all"))
+        shown = [interval(each, geometric=True) if each else "" for each in groups]
+        lines.append(f"| {title} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--minutes", type=float, default=7.0)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--output", type=Path, help="the table; .json beside it has every run")
+    arguments = parser.parse_args()
+    until = time.monotonic() + 60 * arguments.minutes
+    raw = arguments.output and arguments.output.with_suffix(".json")
+    runs: Runs = json.loads(raw.read_text("utf-8")) if raw and raw.exists() else {}
+    options = ContextOptions(n_ctx=1024, threads=arguments.threads)
+    with (
+        Model.load(arguments.target) as target,
+        Model.load(arguments.draft) as draft,
+        ExitStack() as open_,
+    ):
+        for _ in measure(runs, lanes_of(target, draft, options, open_), arguments.tokens, until):
+            if raw:
+                raw.write_text(json.dumps(runs), "utf-8")
+    text = f"{table(runs)}\n\n{machine()}\n"
+    if arguments.output:
+        arguments.output.write_text(text, "utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
