@@ -82,19 +82,27 @@ def _mtp_problems(target: GgufHeader) -> Iterator[str]:
             yield f"it lacks the tensor blk.{at}.{part}.weight"
 
 
-def require_head(head: ModelFiles, target: GgufHeader) -> None:
-    """Insist that llama.cpp can be given the EAGLE-3 head beside this target.
+def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:
+    """Insist that llama.cpp can be given the EAGLE-3 head beside this target, as far as headers go.
 
     Raises:
         ModelFileError: the file is damaged.
         UnsupportedModel: it was made for another target.
         VocabularyMismatch: it knows other tokens.
     """
-    label = str(head.paths[0])
-    strict.require_whole(head.header, label)
-    _refuse(_own_problems(head.header), f"the head {label} cannot be used")
-    _refuse(_fit_problems(head.header, target), f"the head {label} does not fit this target")
-    vocabulary.check(target, head.header)
+    strict.require_whole(head, label)
+    _refuse(_own_problems(head), f"the head {label} cannot be used")
+    _refuse(_fit_problems(head, target), f"the head {label} does not fit this target")
+    vocabulary.check(target, head)
+
+
+def require_head(head: ModelFiles, target: GgufHeader) -> None:
+    """Insist that llama.cpp can be given the EAGLE-3 head beside this target.
+
+    Raises:
+        LocalspecError: as `require_fit`; its table of tokens is damaged.
+    """
+    require_fit(head.header, target, str(head.paths[0]))
     _require_table(head, vocabulary.vocabulary(target).size)
 
 

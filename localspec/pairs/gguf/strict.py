@@ -84,7 +84,7 @@ def _require_writer(header: GgufHeader, label: str) -> None:
     if architecture in _HEADS:
         raise UnsupportedModel(
             f"{label} is a {architecture} head, which reads the target's hidden states",
-            "Choose a small model of the same family as the draft.",
+            "Name the model that it was made for, and an EAGLE-3 head with --draft.",
         )
     pooled = header.setting("pooling_type") > 0
     causal = header.metadata.get(header.arch_key("attention.causal"), True)
