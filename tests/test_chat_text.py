@@ -137,6 +137,17 @@ def test_accepted_tokens_are_the_drafts_and_the_last_one_is_the_targets() -> Non
     assert event.spans == (Span("ab", DRAFT), Span("c", TARGET))
 
 
+def test_of_a_draft_that_lookup_went_on_with_each_piece_is_its_drafters() -> None:
+    both = Round(tuple(b"abcde"), 4, 4, 4, 0.0, 0.0, 0.0, drafter="draft", copied=3)
+    assert answer().add(both).spans == (
+        Span("a", DRAFT),
+        Span("bcd", Origin.LOOKUP),
+        Span("e", TARGET),
+    )
+    alone = Round(tuple(b"abc"), 3, 3, 2, 0.0, 0.0, 0.0, drafter="lookup", copied=3)
+    assert answer().add(alone).spans == (Span("ab", Origin.LOOKUP), Span("c", TARGET))
+
+
 def test_a_multi_byte_character_across_two_rounds() -> None:
     euro = "€".encode()
     writing = answer()

@@ -651,6 +651,8 @@ def test_origins_are_kept_in_a_few_characters() -> None:
     assert pack(spans) == "d2t2"
     assert unpack("abé\n", "d2t2") == spans[:2]
     assert unpack("abc", "d2t2") == ()
+    both = (Span("ab", Origin.DRAFT), Span("c", Origin.LOOKUP))
+    assert unpack("abc", pack(both)) == both
 
 
 def test_half_a_tree_is_shown_as_far_as_it_goes() -> None:

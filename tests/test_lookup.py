@@ -17,10 +17,9 @@ from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import ByContext, Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Situation
-from localspec.engine.lookup import NO_GUESS, Guess, Lookup
+from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
-from localspec.limits import MAX_GAMMA
 
 from .support.stub_context import StubContext, StubModel, near, random_script
 
@@ -79,7 +78,7 @@ def test_a_guess_has_room_for_no_more_than_a_round() -> None:
     text = [*range(100, 200), *range(100, 110)]
     found = lookup()
     found.begin(text)
-    assert len(found.guess(text).tokens) == MAX_GAMMA
+    assert len(found.guess(text).tokens) == LONGEST
     assert found.guess(text, limit=0) is NO_GUESS
 
 
@@ -181,7 +180,7 @@ def test_it_takes_little_time() -> None:
         copied.append(says(page[len(copied) % len(page)]).tokens)
 
     assert _microseconds(goes_on) < 50
-    assert {len(each) for each in copied[30:]} == {MAX_GAMMA}
+    assert {len(each) for each in copied[30:]} == {LONGEST}
 
 
 # ---------------------------------------------------------------- in an engine

@@ -247,6 +247,20 @@ def test_a_measurement_that_was_disturbed_is_found_out(curve: str, factor: float
         assert replay(policy(few), text, world).speed < 0.75 * right
 
 
+@pytest.mark.parametrize("step", [STEP, 0.2])
+@pytest.mark.parametrize("curve", ["CPU, 2 cores, 1.7B F16", "RTX 3090, 8B Q4_0"])
+def test_a_draft_that_was_measured_while_something_else_ran_is_found_out(
+    curve: str, step: float
+) -> None:
+    """All of its half second may have been disturbed at once."""
+    points = CURVES[curve]
+    world, text = World.of(points, step), steady(recorded(), 0.8, 1200)
+    dear = {n: 4.5 * step * seconds for n, seconds in points.items()}
+    policy = AutoGamma(Costs({0: points}, {DRAFT: {0: dear}}))
+    right = replay(Clocked(auto(points, step)), text, world).speed
+    assert replay(Clocked(policy), text, world).speed > 0.95 * right
+
+
 DISTURBED = "RTX 3090, 8B Q4_0"
 
 

@@ -113,7 +113,9 @@ def loaded(target: Context, draft: Context, name: str = "some pair") -> LoadedPa
     how = LoadRecord(
         ctx_size=1024, threads=1, draft_threads=1, n_gpu_layers=-1, draft_n_gpu_layers=-1
     )
-    return LoadedPair(name=name, target=target, draft=draft, loaded=how)
+    return LoadedPair(
+        name=name, target=target, drafts={} if draft is None else {DRAFT: draft}, loaded=how
+    )
 
 
 def test_a_pair_is_measured_once(target_context: Context, draft_context: Context) -> None:
@@ -131,25 +133,6 @@ def test_a_pair_is_measured_once(target_context: Context, draft_context: Context
     assert first.auto.costs.target.at(0).seconds(4) == pytest.approx(13e-3)
     assert again() is not None
     assert announced == [1]
-
-
-def test_a_draft_that_was_measured_while_something_else_ran_is_measured_again(
-    target_context: Context,
-    draft_context: Context,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    at_rest, curves = profile.measure, iter(range(99))
-
-    def slower(context: Context, sizes: Any, **how: Any) -> Timing:
-        curve = context is draft_context and len(set(sizes)) > 1
-        disturbed = curve and next(curves) < 2  # here and deep in a context
-        points = at_rest(context, sizes, **how).points
-        return Timing({n: (4.5 if disturbed else 1.0) * s for n, s in points.items()})
-
-    monkeypatch.setattr(profile, "measure", slower)
-    found = start(target_context, draft_context)
-    assert found.auto.costs.drafts[DRAFT].at(0).seconds(1) == pytest.approx(DRAFT_POINTS[1])
-    assert profile_store().load(found.draft.identity) == found.draft
 
 
 @pytest.mark.parametrize("filling", [0.0, 10.0])
@@ -210,7 +193,7 @@ def test_costs_of_another_way_to_run_are_kept_apart(
         found = measured(how, repeatable=False, measure=True, announce=lambda: seen.append(1))
         assert found is not None
         assert profile_store().load(found.target.identity) is not None
-        assert ("devices" in found.draft.identity) is False
+        assert ("devices" in found.drafts[DRAFT].identity) is False
     assert len(seen) == 7
     usual = {"threads_batch": None, "flash_attn": "auto", "cache_type_k": "f16", "rpc": ()}
     how = replace(pair, loaded=replace(pair.loaded, **usual))

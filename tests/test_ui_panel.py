@@ -170,6 +170,15 @@ def test_a_plain_answer_has_drafted_for_no_time() -> None:
     assert "drafting 10 %" in read  # it looked, and was not sure enough to guess
 
 
+def test_several_drafters_are_told_apart() -> None:
+    both = (("draft", 9, 6), ("lookup", 20, 15))
+    shown = text(full_lines(PanelState(figures=replace(DRAFTED, drafters=both)), 36, 60))
+    assert "6 of 9" in shown
+    assert "15 of 20" in shown
+    alone = text(full_lines(PanelState(figures=replace(DRAFTED, drafters=both[:1])), 36, 60))
+    assert "6 of 9" not in alone
+
+
 def test_a_low_column_still_tells_all_of_the_memory() -> None:
     memory = ScriptedSession().memory()
     figures = replace(DRAFTED, gamma_note=NOTE, prompt_tokens=9, draft_read=9)

@@ -220,6 +220,9 @@ def test_origin_view_keeps_every_character() -> None:
     assert [line.plain for line in lines] == ["one two", "three", ""]
     assert any("underline" in str(span.style) for span in lines[0].spans)
     assert not lines[1].spans
+    _, (copied,) = GrowingOrigins().add([Span("copied", Origin.LOOKUP)])
+    (line,) = lay_out([copied], 40)
+    assert any("italic" in str(span.style) for span in line.spans)
 
 
 def test_answer_streams_the_same_lines_as_it_shows_at_once() -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from localspec.chat.events import Origin, RoundText, Span, joined
 from localspec.chat.thinking import overlap
-from localspec.engine.stats import FinishReason, Round
+from localspec.engine.stats import LOOKUP, FinishReason, Round
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _FENCE_WITHIN = 80  # characters of a line that are looked at: a fence stands at its beginning
@@ -56,8 +56,7 @@ class AnswerText:
         """
         released: list[Span] = []
         for i, token in enumerate(done.tokens):
-            origin = Origin.DRAFT if i < done.from_draft else Origin.TARGET
-            released += self._stops.feed(self._text.feed(self._piece(token), origin))
+            released += self._stops.feed(self._text.feed(self._piece(token), _origin(done, i)))
             if self._stops.hit is not None:
                 done = replace(done, tokens=done.tokens[: i + 1], finish=FinishReason.STOP)
                 break
@@ -75,8 +74,8 @@ class AnswerText:
 class Detokeniser:
     """Incremental UTF-8 over token pieces, remembering who proposed what.
 
-    A character is released once its last byte has come. It counts as the draft's only when the
-    draft proposed every one of its bytes. Bytes that are no UTF-8 become U+FFFD.
+    A character is released once its last byte has come. It counts as a drafter's only when that
+    drafter proposed every one of its bytes. Bytes that are no UTF-8 become U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -102,6 +101,15 @@ class Detokeniser:
         begun, self._begun = self._begun, None
         text = self._decoder.decode(b"", final=True)
         return (Span(text, begun or Origin.TARGET),) if text else ()
+
+
+def _origin(done: Round, at: int) -> Origin:
+    """Who proposed the token at this place of a round first."""
+    for name, _, accepted in done.shares:
+        if at < accepted:
+            return Origin.LOOKUP if name == LOOKUP else Origin.DRAFT
+        at -= accepted
+    return Origin.TARGET
 
 
 def _joint(begun: Origin | None, origin: Origin) -> Origin:

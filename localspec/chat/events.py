@@ -20,6 +20,7 @@ class Origin(StrEnum):
     """Who proposed a piece of the answer first."""
 
     DRAFT = "draft"
+    LOOKUP = "lookup"
     TARGET = "target"
 
 

@@ -48,6 +48,7 @@ class Figures:
         acceptance_rate: accepted over drafted tokens, this turn.
         tokens_per_round: emitted tokens per verify pass, this turn.
         drafted, accepted, recovered, bonus: token counts, this turn.
+        drafters: by drafter its name, and the tokens it drafted and those accepted, this turn.
         generated: tokens generated this turn.
         time_to_first_token_s: seconds, load left out.
         draft_s, verify_s: seconds spent drafting and verifying, this turn.
@@ -69,6 +70,7 @@ class Figures:
     tokens_per_round: float | None = None
     drafted: int = 0
     accepted: int = 0
+    drafters: tuple[tuple[str, int, int], ...] = ()
     recovered: int = 0
     bonus: int = 0
     generated: int = 0
@@ -156,6 +158,9 @@ class Meter:
                 tokens_per_round=stats.mean_tokens_per_round,
                 drafted=stats.drafted_tokens,
                 accepted=stats.accepted_tokens,
+                drafters=tuple(
+                    (name, its.drafted, its.accepted) for name, its in stats.drafters.items()
+                ),
                 recovered=stats.recovered_tokens,
                 bonus=stats.bonus_tokens,
                 generated=stats.generated_tokens,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -406,9 +405,7 @@ def answer_twice(
         LocalspecError: as `Session.turn`.
     """
     settings = session.settings
-    sampling = settings.sampling
-    if sampling.seed is None:
-        sampling = replace(sampling, seed=secrets.randbits(32))
+    sampling = settings.sampling.seeded()
     with session.aside():
         for speculation in (False, True):
             session.open(before)

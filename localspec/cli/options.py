@@ -97,7 +97,12 @@ BUT_THREADS: tuple[Option, ...] = (
         "Use the devices of these llama.cpp RPC servers for the target as well.",
         "HOST:PORT,...",
     ),
-    _set("-fa --flash-attn", click.Choice(["on", "off", "auto"]), "Flash attention.", None),
+    _set(
+        "-fa --flash-attn",
+        click.Choice(["on", "off", "auto"]),
+        "Flash attention; auto: what is measured to be faster.",
+        None,
+    ),
     option(
         "-ctk --cache-type-k",
         click.Choice(CACHE_TYPES),

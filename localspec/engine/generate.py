@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from localspec.engine.acceptance import Accepts, Verification, verification
 from localspec.engine.cancel import Cancel
@@ -19,7 +19,7 @@ from localspec.engine.grammar import Constraint
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import AfterDecode, Context
-from localspec.engine.lookup import NO_GUESS, Guess, Lookup
+from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.sampling import Dist
 from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round
@@ -27,6 +27,8 @@ from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
 from localspec.limits import MAX_BATCH_OUTPUTS
+
+Tokens: TypeAlias = tuple[int, ...]
 
 UNLIMITED = -1
 NOT_ASKED = Drafted()
@@ -195,7 +197,11 @@ class Engine:
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
         rollback_s = perf_counter() - committed
         chances = self._observe(asked, tokens, p, verdict)
-        copies = _scored(guess, asked, p, verdict, how.copied)
+        said = (*draft.tokens[: verdict.accepted], verdict.token)
+        copy = _scored(guess, 0, p, said, how.copied)
+        tail = _scored(
+            NO_GUESS if asked.drafter == LOOKUP else asked.tail, asked.own, p, said, how.copied
+        )
         before, generation.ended = generation.ended, (ended := perf_counter())
         return Round(
             tokens=emitted,
@@ -213,8 +219,10 @@ class Engine:
             drafter=asked.drafter,
             copied=len(asked.tail.tokens),
             copying_s=generation.copying_s,
-            copy_confidences=copies.confidences,
-            copy_chances=copies.chances,
+            copy_confidences=copy.confidences,
+            copy_chances=copy.chances,
+            tail_confidences=tail.confidences,
+            tail_chances=tail.chances,
             context=held,
             confidences=tuple(asked.confidences),
             chances=chances,
@@ -234,7 +242,7 @@ class Engine:
         if self.lookup is None or generation.first:
             return NO_GUESS
         started = perf_counter()
-        limit = self._room(generation) - len(drafted)
+        limit = min(self._room(generation), LONGEST) - len(drafted)
         guess = self.lookup.guess(generation.tokens, drafted, limit)
         generation.copying_s += perf_counter() - started
         return guess
@@ -328,26 +336,14 @@ class _Scores(NamedTuple):
     chances: tuple[float, ...] = ()
 
 
-def _scored(
-    guess: Guess, asked: Drafted, p: Sequence[Dist], verdict: Verdict, accepts: Accepts
-) -> _Scores:
-    """Judge what lookup would have copied by what was emitted, whoever drafted that.
+def _scored(copied: Guess, start: int, p: Sequence[Dist], emitted: Tokens, how: Accepts) -> _Scores:
+    """Judge what lookup would copy from position `start` on by what was emitted, whoever drafted.
 
-    What it added to another's draft is judged as well, unless it would have said the same anyway.
+    Up to and including the first token that is another one: those after it were never judged.
     """
-    emitted = (*asked.draft.tokens[: verdict.accepted], verdict.token)
-
-    def judged(copied: Guess, start: int) -> _Scores:
-        chances: list[float] = []
-        both = zip(copied.tokens, emitted[start:], strict=False)
-        for at, (token, said) in enumerate(both, start):
-            chances.append(accepts(p[at], token))
-            if token != said:
-                break
-        return _Scores(tuple(copied.confidences[: len(chances)]), tuple(chances))
-
-    found = judged(guess, 0)
-    if 0 < asked.own >= len(found.chances):
-        tail = judged(asked.tail, asked.own)
-        return _Scores(found.confidences + tail.confidences, found.chances + tail.chances)
-    return found
+    chances: list[float] = []
+    for at, (token, said) in enumerate(zip(copied.tokens, emitted[start:], strict=False), start):
+        chances.append(how(p[at], token))
+        if token != said:
+            break
+    return _Scores(tuple(copied.confidences[: len(chances)]), tuple(chances))

@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from localspec.engine.stats import LOOKUP
 from localspec.limits import MAX_GAMMA
 
+LONGEST = MAX_GAMMA - 1
+"""Tokens of a guess at most: for 64 rows llama.cpp's attention takes another path, on a processor,
+whose logits differ in their last bits."""
+
 _GRAM = 3  # tokens of a key: shorter ones are found everywhere, and what follows them is chance
-_LONGEST = 24  # tokens of a match that are counted
+_MATCH = 24  # tokens of a match that are counted
 _PLACES = 6  # places that are compared: the latest
 _STEPS = 24  # places that are looked at for them: other keys may share a slot
 
 # A match of m tokens alone is believed in like this many of the 1 that it is (see `_confidences`).
 _HALF = 3.5
-_BELIEF = [m / (m + _HALF) for m in range(_LONGEST + MAX_GAMMA + 1)]
+_BELIEF = [m / (m + _HALF) for m in range(_MATCH + LONGEST + 1)]
 _AGREED = [[(n + belief) / (n + 1) for belief in _BELIEF] for n in range(_PLACES + 1)]
 
 
@@ -79,7 +83,7 @@ class Lookup:
         del known[n:]
 
     def guess(
-        self, tokens: Sequence[int], drafted: Sequence[int] = (), limit: int = MAX_GAMMA
+        self, tokens: Sequence[int], drafted: Sequence[int] = (), limit: int = LONGEST
     ) -> Guess:
         """What may follow `tokens` and `drafted`: at most `limit` tokens, none without a match.
 
@@ -89,7 +93,7 @@ class Lookup:
             limit: of the guess.
         """
         self._read(tokens)
-        tail = [*self._tokens[-_LONGEST:], *drafted][-_LONGEST:]
+        tail = [*self._tokens[-_MATCH:], *drafted][-_MATCH:]
         places = self._places(tail)
         if not places or limit < 1:
             return NO_GUESS

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -62,6 +63,10 @@ class SamplingParams:
             if token < 0 or not (abs(bias) <= _MOST or bias == -math.inf):
                 wanted = "token ids with -inf or a number up to 1000000 either way"
                 raise _bad("logit_bias", f"{token}:{bias}", wanted)
+
+    def seeded(self) -> SamplingParams:
+        """The same with a seed: one is drawn where none was given, so that it can be told."""
+        return self if self.seed is not None else replace(self, seed=secrets.randbits(32))
 
     @property
     def greedy(self) -> bool:

@@ -95,6 +95,7 @@ class Round:
         copying_s: of `draft_s`, the seconds in which lookup looked for something to copy.
         copy_confidences, copy_chances: what `confidences` and `chances` are, for what lookup would
             have copied, had it been asked: it is judged in every round in which it found something.
+        tail_confidences, tail_chances: the same for what it added where a model stopped.
         context: tokens of the sequence when the round began.
         confidences: how sure the draft was, after each of its passes, in order; empty unless the
             policy learns.
@@ -120,6 +121,8 @@ class Round:
     copying_s: float = 0.0
     copy_confidences: tuple[float, ...] = ()
     copy_chances: tuple[float, ...] = ()
+    tail_confidences: tuple[float, ...] = ()
+    tail_chances: tuple[float, ...] = ()
     context: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()
@@ -143,7 +146,7 @@ class Round:
     @property
     def shares(self) -> tuple[tuple[str, int, int], ...]:
         """By drafter, in the draft's order: (name, tokens it drafted, those that were accepted)."""
-        if not self.drafter or self.drafter == LOOKUP:
+        if self.drafter == LOOKUP or not (self.drafter or self.drafted):
             return ((LOOKUP, self.drafted, self.accepted),) if self.drafted else ()
         own = self.drafted - self.copied
         first = (self.drafter, own, min(self.accepted, own))
@@ -158,8 +161,8 @@ class Round:
     def drafting_s(self) -> dict[str, float]:
         """Seconds of the drafting by drafter; to have looked in vain counts as the model's."""
         copying_s = self.copying_s if self.copied else 0.0
-        if not self.drafter or self.drafter == LOOKUP:
-            return {LOOKUP: self.draft_s} if self.drafted else {}
+        if self.drafter in ("", LOOKUP):
+            return {self.drafter: self.draft_s} if self.drafter and self.drafted else {}
         own = {self.drafter: self.draft_s - copying_s}
         return own | {LOOKUP: copying_s} if self.copied else own
 
@@ -258,7 +261,7 @@ class GenerationStats:
         if done.draft_passes and not self.draft_passes:
             self.draft_prefill, self.draft_cached = done.draft_prefill, done.draft_cached
         self.draft_passes += done.draft_passes
-        for name, drafted, accepted in done.shares:
+        for name, drafted, accepted in done.shares if done.drafter else ():
             its = self.drafters.setdefault(name, DrafterStats())
             its.drafted += drafted
             its.accepted += accepted

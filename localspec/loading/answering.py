@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def answer(
         Cancelled: it was stopped while it was loading.
     """
     with closing(load_session(request, progress=progress, cancel=cancel)) as session:
-        _fix_seed(session)
+        session.settings.sampling = session.settings.sampling.seeded()
         for notice in session.notices:
             hear(Noticed(notice))
         with _traced(session, trace):
@@ -54,13 +53,6 @@ def answer(
                     return _answered(session, event)
                 hear(event)
     raise AssertionError("the turn ended without an end")
-
-
-def _fix_seed(session: Session) -> None:
-    """Draw the seed here where none was given, so that it can be reported."""
-    sampling = session.settings.sampling
-    if sampling.seed is None:
-        session.settings.sampling = replace(sampling, seed=secrets.randbits(32))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from localspec.engine.length.gamma import LONGEST, gamma_for
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.llama import default_threads
 from localspec.engine.stats import DRAFT
+from localspec.loading.attention import Attention, key, stored
 from localspec.loading.measuring import (
     ANY_THREADS,
     UNUSUAL,
@@ -35,6 +36,7 @@ class Expected:
         draft_step_s: seconds of one drafted token; None without a draft.
         tokens_per_second: of plain decoding.
         choices: what follows for each acceptance; empty without a draft.
+        attention: what was found faster; None where that was not measured.
     """
 
     threads: int
@@ -43,6 +45,7 @@ class Expected:
     draft_step_s: float | None
     tokens_per_second: float
     choices: tuple[Choice, ...]
+    attention: Attention | None
 
 
 def choices(target: Points, draft: Points, takes_back: int | None = None) -> tuple[Choice, ...]:
@@ -67,13 +70,15 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
     None where a model was not measured yet.
     """
     store = profile_store()
-    own = _profile(store, target, plan.target, draft=False)
+    attention = stored(key(target, plan.target, None), store)
+    flash_attn = attention.option if attention else "auto"
+    own = _profile(store, target, plan.target, flash_attn, draft=False)
     if own is None:
         return None
     points = _shortest(own)
     found = None
     if draft is not None and plan.draft is not None:
-        found = _profile(store, draft, plan.draft, draft=True)
+        found = _profile(store, draft, plan.draft, flash_attn, draft=True)
     if draft is not None and found is None:
         return None
     steps = None if found is None else _shortest(found)
@@ -84,10 +89,13 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
         draft_step_s=None if steps is None else Curve(steps).seconds(1),
         tokens_per_second=1 / Curve(points).seconds(1),
         choices=(() if steps is None else choices(points, steps, own.identity.get("takes_back"))),
+        attention=attention,
     )
 
 
-def _profile(store: ProfileStore, path: Path, setup: Setup, *, draft: bool) -> Profile | None:
+def _profile(
+    store: ProfileStore, path: Path, setup: Setup, flash_attn: str, *, draft: bool
+) -> Profile | None:
     """The profile that loading `path` would use: with the threads that it would get."""
     every = store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
     tuned = next((one for one in every if one.identity["threads"] == ANY_THREADS), None)
@@ -95,6 +103,7 @@ def _profile(store: ProfileStore, path: Path, setup: Setup, *, draft: bool) -> P
     loaded = LoadRecord(
         ctx_size=setup.n_ctx,
         threads=threads,
+        flash_attn=flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,
     )
@@ -128,6 +137,7 @@ def data(known: Expected | None) -> dict[str, Any] | None:
         "target_seconds": {str(n): seconds for n, seconds in known.target.items()},
         "draft_step_s": known.draft_step_s,
         "plain_tokens_per_second": known.tokens_per_second,
+        "attention": known.attention and asdict(known.attention),
         "expected": expected_speeds,
     }
 
@@ -140,6 +150,8 @@ def lines(known: Expected | None, tune: str) -> list[str]:
         f"measured    {1e3 / known.tokens_per_second:.2f} ms a token with {known.threads} threads:"
         f" plain decoding at about {_speed(known.tokens_per_second)} tokens/s"
     ]
+    if known.attention is not None:
+        found.append(f"            {known.attention}")
     if known.draft_step_s is not None:
         found.append(f"            one drafted token {1e3 * known.draft_step_s:.2f} ms")
         found.append("expected    accepted   draft  tokens/s  speed-up")

@@ -23,9 +23,11 @@ from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import EAGLE3, MTP
 from localspec.errors import LocalspecError, SamplingError, UsageError
+from localspec.loading.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
+    LoadPlan,
     PlannedDraft,
     check_files,
     devices_of_draft,
@@ -36,7 +38,6 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import demo
 from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
-from localspec.pairs.memory.placement import MemoryPlan
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""
@@ -101,7 +102,12 @@ def _grammar(options: LoadRequest) -> str:
 
 
 def load_session(
-    options: LoadRequest, *, progress: Progress, cancel: Cancel, notices: tuple[str, ...] = ()
+    options: LoadRequest,
+    *,
+    progress: Progress,
+    cancel: Cancel,
+    notices: tuple[str, ...] = (),
+    thorough: bool = False,
 ) -> Session:
     """Find, check and load what `options` ask for.
 
@@ -110,6 +116,7 @@ def load_session(
         progress: is told about every step.
         cancel: stops the loading.
         notices: what the user should know besides what is found out here.
+        thorough: choose the attention anew, and take the time.
 
     Raises:
         LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
@@ -127,7 +134,9 @@ def load_session(
     with ExitStack() as undo:
         renderer = Renderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo, repack=not plan.memory.from_disk)
+        loader = _Loader(
+            options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
+        )
         mtp = any(each.kind == MTP for each in plan.drafts.models)
         target = loader.load(plan.path, plan.memory.target, mtp=mtp)
         _require_known_tokens(settings, target.model.n_vocab)
@@ -143,7 +152,7 @@ def load_session(
             lookup=drafting.lookup,
             draft_note=drafting.note,
             notices=(*notices, *plan.notices, *drafting.notices),
-            loaded=_record(loader, plan.memory, target, drafting),
+            loaded=_record(loader, plan, target, drafting),
             devices_before=before,
         )
         session = _session(pair, settings, progress, renderer)
@@ -192,7 +201,8 @@ def load_beside(
     with ExitStack() as undo:
         renderer = Renderer(cancel)
         undo.callback(renderer.close)
-        drafting = _load_drafts(plan, target, _Loader(options, progress, cancel, undo))
+        loader = _Loader(options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn)
+        drafting = _load_drafts(plan, target, loader)
         pair = replace(
             session.pair,
             drafts=drafting.contexts,
@@ -257,12 +267,15 @@ def check(options: LoadRequest) -> None:
     check_files(options)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Loader:
     """How both models are loaded; `undo` frees them if anything later fails.
 
     Attributes:
         repack: not where weights are to stay on disk.
+        thorough: choose the attention anew, and take the time.
+        unflashed: bytes more that go without flash attention; None where that is no choice.
+        flash_attn: the attention as asked for or, once the target is there, as chosen.
     """
 
     options: LoadRequest
@@ -270,10 +283,20 @@ class _Loader:
     cancel: Cancel
     undo: ExitStack
     repack: bool = True
+    thorough: bool = False
+    unflashed: int | None = None
+    flash_attn: str = ""
+
+    def __post_init__(self) -> None:
+        self.flash_attn = self.flash_attn or self.options.flash_attn
 
     def load(self, path: Path, setup: Setup, *, mtp: bool = False) -> Context:
-        """Load a target as `setup` says, with the head inside it if wanted; make its context."""
+        """Load a target as `setup` says, with the head inside it if wanted; make its context.
+
+        What attention is chosen for it holds for what drafts as well.
+        """
         model = self.model(path, setup, draft=False, mtp=mtp)
+        self._choose_attention(model, self.how(setup, draft=False), setup)
         return self._kept(Context(model, self.how(setup, draft=False), self.cancel))
 
     def load_draft(self, planned: PlannedDraft, target: Context) -> Context:
@@ -313,7 +336,7 @@ class _Loader:
             n_ctx=setup.n_ctx,
             threads=self._asked(draft=draft),
             threads_batch=options.threads_batch,
-            flash_attention=None if options.flash_attn == "auto" else options.flash_attn == "on",
+            flash_attention=None if self.flash_attn == "auto" else self.flash_attn == "on",
             snapshots=setup.snapshots,
             cache_k=setup.cache_k,
             cache_v=setup.cache_v,
@@ -323,6 +346,21 @@ class _Loader:
         """A context that is closed if anything later fails."""
         self.undo.callback(context.close)
         return context
+
+    def _choose_attention(self, model: Model, how: ContextOptions, setup: Setup) -> None:
+        if self.flash_attn != "auto" or self.unflashed is None:
+            return
+        found = choose(
+            model,
+            how,
+            key(model.path, setup, self.options.threads),
+            store=profile_store(),
+            seconds=THOROUGH if self.thorough else QUICK,
+            cancel=self.cancel,
+            announce=lambda: self.progress("Measuring attention", None),
+        )
+        if found is not None:
+            self.flash_attn = found.option
 
     def _asked(self, *, draft: bool) -> int | None:
         """The threads that were asked for."""
@@ -361,11 +399,11 @@ class _Drafting:
     gpu_layers: int = 0
 
 
-def _record(
-    loader: _Loader, setups: MemoryPlan, target: Context, drafting: _Drafting
-) -> LoadRecord:
+def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Drafting) -> LoadRecord:
     """How the models run, with their threads."""
-    options, setup = loader.options, setups.target
+    options, setup = loader.options, plan.memory.target
+    chosen_off = loader.flash_attn == "off" != options.flash_attn
+    more = (loader.unflashed or 0) if chosen_off else 0
     return LoadRecord(
         ctx_size=setup.n_ctx,
         threads=loader.threads(target, setup, draft=False),
@@ -376,12 +414,12 @@ def _record(
         device=options.device,
         draft_device=devices_of_draft(options),
         rpc=options.rpc,
-        flash_attn=options.flash_attn,
+        flash_attn=loader.flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,
         mmap=options.mmap,
         mlock=options.mlock,
-        memory_plan_bytes=setups.total,
+        memory_plan_bytes=plan.total + more,
     )
 
 

@@ -12,11 +12,9 @@ from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import (
     Profile,
     ProfileStore,
-    disturbed,
     growth,
     identity,
     profile,
-    step,
 )
 from localspec.engine.llama import Context, default_threads, devices
 from localspec.pairs import folders
@@ -116,14 +114,9 @@ def measured(
         return None
     if missing:
         announce()
-    # Of drafts one step is timed some seconds before the rest of it.
-    before = {context: step(context) for context in missing if context is not pair.target}
     for context in missing:
         found[context] = _measured(context, known[context], store, anyhow=repeatable)
     profiles = {context: its for context, its in found.items() if its is not None}
-    for context, once in before.items():
-        if once is not None and disturbed(profiles[context], once):
-            profiles[context] = _measured(context, known[context], store, anyhow=repeatable)
     if not all(each.measured and all(each.measured.values()) for each in profiles.values()):
         return None  # a context too small to measure in
     target = _costs(pair.target, profiles[pair.target], pair.loaded.n_gpu_layers)

@@ -16,11 +16,19 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.free import Device, Free, read_speed
-from localspec.pairs.memory.need import ModelFacts, Setup, facts, head_facts, mtp_facts
-from localspec.pairs.memory.placement import DEFAULT_CTX, MemoryPlan, Wishes, plan, usual_context
+from localspec.pairs.memory.need import ModelFacts, Setup, facts, head_facts, mtp_facts, need
+from localspec.pairs.memory.placement import (
+    DEFAULT_CTX,
+    PROGRAM,
+    MemoryPlan,
+    Wishes,
+    plan,
+    usual_context,
+)
 from localspec.pairs.resolver import ResolvedPair
 
 LEAST_CTX = 16
+UNQUANTISED = ("f32", "f16", "bf16")  # types of cached values that need no flash attention
 # Rejected tokens that a target with recurrent layers takes back without reading again what stays;
 # each costs a copy of its state. A round that drafts more reads again.
 SNAPSHOTS = 8
@@ -64,15 +72,20 @@ class LoadPlan:
         name: how to show the pair.
         path: the target's first file.
         memory: how the target and the first draft are run.
+        total: bytes that all of it takes.
         drafts: what drafts.
         notices: what the user should know.
+        unflashed: bytes more that the models take without flash attention; None where that is no
+            choice: a device computes, values are quantised, or there is no room.
     """
 
     name: str
     path: Path
     memory: MemoryPlan
+    total: int
     drafts: DraftsPlan
     notices: tuple[str, ...]
+    unflashed: int | None = None
 
 
 def load_plan(options: LoadRequest) -> LoadPlan:
@@ -99,7 +112,10 @@ def load_plan(options: LoadRequest) -> LoadPlan:
         lambda: read_speed(found.target.paths[0]),
     )
     n_ctx = memory.target.n_ctx
-    setups = [*([memory.draft] if memory.draft else []), *(replace(it, n_ctx=n_ctx) for it in more)]
+    setups = [
+        *([memory.draft] if memory.draft else []),
+        *(replace(it.target, n_ctx=n_ctx) for it in more),
+    ]
     notices = [
         *(line for model in found.models for line in _beyond_training(n_ctx, model)),
         *(f"to fit the memory: {line}" for line in memory.gave_up),
@@ -107,7 +123,25 @@ def load_plan(options: LoadRequest) -> LoadPlan:
         *(_unlocked(memory) if options.mlock else []),
     ]
     name, path = found.resolved.name, found.resolved.target
-    return LoadPlan(name, path, memory, _drafts_plan(options, found, setups), tuple(notices))
+    drafts = _drafts_plan(options, found, setups)
+    unflashed = _unflashed(
+        [target, *(each.facts for each in found.drafts)], [memory.target, *setups], memory
+    )
+    total = memory.total + sum(each.total for each in more)
+    return LoadPlan(name, path, memory, total, drafts, tuple(notices), unflashed)
+
+
+def _unflashed(
+    models: Sequence[ModelFacts], setups: Sequence[Setup], memory: MemoryPlan
+) -> int | None:
+    """See `LoadPlan`."""
+    if (devices() and memory.target.gpu_layers) or memory.target.cache_v not in UNQUANTISED:
+        return None
+    more = sum(
+        need(model, replace(setup, flash=False)).total - need(model, setup).total
+        for model, setup in zip(models, setups, strict=True)
+    )
+    return more if PROGRAM + memory.host + more < memory.free.ram else None
 
 
 def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftsPlan:
@@ -119,8 +153,8 @@ def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftsPlan:
     found = _find(options)
     free = free_memory(devices_of_draft(options), threads=_threads(options))
     wishes = _wishes(options, facts_of(found.target))
-    setups, _ = _placed_alone(found.drafts, free, wishes, n_ctx)
-    return _drafts_plan(options, found, setups)
+    placed, _ = _placed_alone(found.drafts, free, wishes, n_ctx)
+    return _drafts_plan(options, found, [each.target for each in placed])
 
 
 def _drafts_plan(options: LoadRequest, found: _Found, setups: Sequence[Setup]) -> DraftsPlan:
@@ -133,14 +167,14 @@ def _drafts_plan(options: LoadRequest, found: _Found, setups: Sequence[Setup]) -
 
 def _placed_alone(
     drafts: Sequence[_Draft], free: Free, wishes: Wishes, n_ctx: int
-) -> tuple[list[Setup], Free]:
+) -> tuple[list[MemoryPlan], Free]:
     """How draft models run for which a plan of two has no place, and what they leave free.
 
     Raises:
         OutOfMemory: one finds no room.
     """
     alone = replace(wishes, n_ctx=n_ctx, gpu_layers=wishes.draft_gpu_layers, snapshots=0)
-    setups = []
+    found = []
     for draft in drafts:
         theirs = tuple(replace(each, target=each.draft) for each in free.devices)
         try:
@@ -149,8 +183,8 @@ def _placed_alone(
             name = draft.files.paths[0].name
             raise OutOfMemory(f"the draft {name}: {error.message}", "Name fewer drafts.") from None
         free = replace(free.less(placed.device, draft=True), ram=free.ram - placed.host)
-        setups.append(placed.target)
-    return setups, free
+        found.append(placed)
+    return found, free
 
 
 def check_files(options: LoadRequest) -> None:
@@ -280,7 +314,7 @@ def _usable(device: DeviceMemory) -> int:
 
 def _wishes(options: LoadRequest, target: ModelFacts) -> Wishes:
     kinds = (options.cache_type_k, options.cache_type_v)
-    if options.flash_attn == "off" and kinds[1] not in (None, "f32", "f16", "bf16"):
+    if options.flash_attn == "off" and kinds[1] not in (None, *UNQUANTISED):
         raise UsageError(
             f"values can be cached in {kinds[1]} only with flash attention",
             "Leave --flash-attn off out, or --cache-type-v.",

@@ -34,7 +34,8 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         LocalspecError: as `load_session`; a model cannot be measured.
         Cancelled: `cancel` was set.
     """
-    with closing(load_session(options, progress=progress, cancel=cancel)) as session:
+    loading = load_session(options, progress=progress, cancel=cancel, thorough=True)
+    with closing(loading) as session:
         pair = session.pair
         found = []
         for context in (pair.target, pair.draft):

@@ -27,8 +27,8 @@ Moment = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
 """Seconds since 1970 that a clock could show, up to thousands of years from now."""
 
 _IMPOSSIBLE = 1e12
-_RUN = re.compile(r"([dt])([0-9]{1,15})")
-_LETTERS = {Origin.DRAFT: "d", Origin.TARGET: "t"}
+_RUN = re.compile(r"([dlt])([0-9]{1,15})")
+_LETTERS = {Origin.DRAFT: "d", Origin.LOOKUP: "l", Origin.TARGET: "t"}
 _ORIGINS = {letter: origin for origin, letter in _LETTERS.items()}
 
 

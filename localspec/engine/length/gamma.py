@@ -195,6 +195,8 @@ class AutoGamma:
 
     def _reset(self) -> None:
         self._tracks = {name: _Track() for name in (*self.costs.drafts, LOOKUP)}
+        # Where a model was not sure enough to go on, what lookup says is right less often.
+        self._tail = Calibration()
         self._probes = _Probes()
         # Of rounds without copied tokens, of those with some, of all: a copy ends, and what follows
         # it is not as fast. What a token saves there is what it takes otherwise.
@@ -259,6 +261,7 @@ class AutoGamma:
         self._probes.credit = min(_CREDIT, self._probes.credit + _INTEREST * done.emitted)
         self._generated += done.emitted
         self._tracks[LOOKUP].calibration.learn(done.copy_confidences, done.copy_chances)
+        self._tail.learn(done.tail_confidences, done.tail_chances)
         for name, track in self._tracks.items():
             track.lately += _LATELY * ((name == done.drafter) - track.lately)
         for name, drafted, accepted in done.shares:
@@ -365,7 +368,7 @@ class AutoGamma:
             prices.rate,
             drafter=name,
             rereads=self._table.rereads,
-            copying=prices.copying,
+            copying=replace(prices.copying, calibration=self._tail),
         )
         return plan, prices.rate * cost
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -34,8 +36,9 @@ TARGET_SIZES = (
 )
 DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
 PASSES = 30
-TARGET_BUDGET = 3.0
-DRAFT_BUDGET = 0.5
+TARGET_BUDGET = 2.0  # seconds; with the choice of attention both make 5 before a first prompt
+DRAFT_BUDGET = 0.6
+_SHALLOW = 0.6  # of the budget for an empty cache, what is left for a filled one
 
 # Attention takes longer the more is in the cache: a few sizes are timed again behind scratch
 # tokens, as many as can be read in a moment. Few would show nothing but noise: for a model so slow
@@ -44,10 +47,9 @@ TARGET_DEEP = (1, 4, 16, 1, 4, 16, 8)
 DRAFT_DEEP = (1, 16, 1, 4, 64, 16, 4, 64)
 _DEPTH = 1024
 _LEAST_DEPTH = 256
-_FILLING = 1.0  # seconds
+_FILLING = 0.75  # seconds
+_READ = 128  # tokens at once: on a busy machine more may take seconds
 _LEAST = 2  # sizes measured however long it takes: a curve is more than a point
-_STEPS = (1, 1, 1, 1)
-_SLOWER = 1.5  # so many times a step's time: it was disturbed
 _STEADY = 0.5  # a spread above this is noise from elsewhere
 _PAUSE, _PAUSE_S = 10.0, 1.0  # times, and seconds, beyond any decode: the program was stopped
 _HEADER = 1 << 20  # bytes of a model file that are hashed
@@ -99,9 +101,6 @@ def measure(
 ) -> Timing:
     """Time decodes of several sizes on scratch positions behind what the cache holds.
 
-    What a round does before it drafts counts as well: a recurrent state is copied, except where one
-    token is decoded. Going back is no part of it.
-
     The cache is left as it was. Where a size is named more than once the least time counts. A pass
     in which the program was stopped, or the machine slept, counts for nothing.
 
@@ -118,36 +117,41 @@ def measure(
     """
     kept = len(context.tokens)
     fitting = [n for n in sizes if n <= min(context.free, context.n_batch)]
-    found: dict[int, list[float]] = {}
+    found: defaultdict[int, list[float]] = defaultdict(list)
     begun = clock()
-
-    def once(n: int) -> float:
-        tokens = _scratch(context, n)
-        started = clock()
-        if n > 1:  # a plain round copies no recurrent state, one that drafts does
-            context.mark(0 if one_row else n, anew=True)
-        context.decode(tokens, 1 if one_row else n)
-        seconds = clock() - started
-        context.truncate(kept)
-        return seconds
-
     context.mark()
     try:
-        known = [(1, once(1))] if fitting else []
+        known = [(1, _seconds(context, 1, one_row, clock))] if fitting else []
         for n in fitting[: max(0, passes - 1)]:
             if clock() - begun > budget and len(found) >= min(_LEAST, len(set(fitting))):
                 break
-            seconds = once(n)
+            seconds = _seconds(context, n, one_row, clock)
             if seconds > _PAUSE_S + _PAUSE * min(each * max(1, n / m) for m, each in known):
                 begun += seconds
-                continue
-            known.append((n, seconds))
-            found.setdefault(n, []).append(seconds)
+            else:
+                known.append((n, seconds))
+                found[n].append(seconds)
     finally:
         context.truncate(kept)
     spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
     points = {n: min(each) for n, each in sorted(found.items())}
     return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0)
+
+
+def _seconds(context: Context, n: int, one_row: bool, clock: Callable[[], float]) -> float:
+    """Decode so many scratch tokens once, and take them back.
+
+    What a round does before it drafts counts as well: a recurrent state is copied, except where one
+    token is decoded. Going back is no part of it.
+    """
+    kept, tokens = len(context.tokens), _scratch(context, n)
+    started = clock()
+    if n > 1:  # a plain round copies no recurrent state, one that drafts does
+        context.mark(0 if one_row else n, anew=True)
+    context.decode(tokens, 1 if one_row else n)
+    seconds = clock() - started
+    context.truncate(kept)
+    return seconds
 
 
 def measure_by_context(
@@ -164,7 +168,7 @@ def measure_by_context(
     Args:
         context: of the model; measured only where it stands if its cache is not empty.
         draft: whether it drafts: other sizes tell most, and only one row of logits is needed.
-        budget: seconds for the first, half as many for the second.
+        budget: seconds for all of it, in which a new pass may be begun.
         passes: decodes at most, without those that fill the cache.
         repeats: how often to go through the sizes.
         clock: counts seconds.
@@ -177,22 +181,21 @@ def measure_by_context(
     """
     sizes = repeats * (DRAFT_SIZES if draft else TARGET_SIZES)
     deep = repeats * (DRAFT_DEEP if draft else TARGET_DEEP)
-    held, later = len(context.tokens), len(deep) + 1
+    held, later, end = len(context.tokens), len(deep) + 1, clock() + budget
     timed = partial(measure, context, one_row=draft, clock=clock)
-    first = timed(sizes, budget=budget, passes=passes - later)
-    depth = 0 if held else _affordable_depth(context, first.points)
-    if not depth:
-        return {held: first.points}, first
+    first = timed(sizes, budget=_SHALLOW * budget, passes=passes - later)
+    depth = 0 if held else affordable_depth(context, first.points)
     try:
-        _fill(context, depth)
-        second = timed(deep, budget=budget / 2, passes=later)
+        if not depth or not fill(context, depth, until=end, clock=clock):
+            return {held: first.points}, first
+        second = timed(deep, budget=end - clock(), passes=later)
     finally:
         context.truncate(held)
     found = {held: first.points, depth: second.points}
     return found, max(first, second, key=lambda timing: timing.spread)
 
 
-def _affordable_depth(context: Context, points: Points) -> int:
+def affordable_depth(context: Context, points: Points) -> int:
     """How much context to measure behind, 0 where too little can be read in time."""
     if not points:
         return 0
@@ -213,11 +216,22 @@ def growth(context: Context, *, on_device: bool) -> dict[int, float]:
     return {1: share, many: share if on_device else (many + 1) / 2 * share}
 
 
-def _fill(context: Context, tokens: int) -> None:
-    """Read so many scratch tokens into an empty cache."""
-    for start in range(0, tokens, context.n_batch):
+def fill(
+    context: Context,
+    tokens: int,
+    *,
+    until: float = math.inf,
+    clock: Callable[[], float] = perf_counter,
+) -> bool:
+    """Read so many scratch tokens; whether that was done by the time `until`."""
+    step = min(context.n_batch, _READ)
+    for start in range(0, tokens, step):
+        if clock() > until:
+            return False
         context.mark()  # an interrupted decode goes back to here
-        context.decode(_scratch(context, min(context.n_batch, tokens - start)), 0)
+        context.decode(_scratch(context, min(step, tokens - start)), 0)
+    context.wait()
+    return True
 
 
 def _scratch(context: Context, n: int) -> list[int]:
@@ -286,20 +300,6 @@ def profile(context: Context, known: Mapping[str, Any]) -> tuple[Profile, bool]:
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
     points, timing = measure_by_context(context, draft=draft, budget=budget)
     return Profile(known, points), timing.steady
-
-
-def step(draft: Context) -> float | None:
-    """Seconds of one token; None where nothing fits."""
-    return measure(draft, _STEPS, budget=DRAFT_BUDGET, one_row=True).points.get(1)
-
-
-def disturbed(found: Profile, once: float) -> bool:
-    """Whether a draft was measured much slower than its step was `once` before.
-
-    That takes half a second, so that all of it may have been disturbed together: a draft that seems
-    dear is never asked, and no round would ever correct it.
-    """
-    return found.measured[min(found.measured)].get(1, 0.0) > _SLOWER * once
 
 
 class ProfileStore:

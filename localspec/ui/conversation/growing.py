@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from localspec.ui.conversation.items import Figures
 
 # Underlined and coloured: the difference stays where there are no colours.
-DRAFT_STYLE = "$text-success underline"
+STYLES = {
+    Origin.DRAFT: "$text-success underline",
+    Origin.LOOKUP: "$text-warning italic",
+    Origin.TARGET: "",
+}
+"""How the pieces of an answer look by origin: not by colour alone."""
 _GAP = Block(PLAIN_FRAME, Gap())
 # A block that never ends (one line of a megabyte, a long listing) is cut here.
 _LONGEST_TAIL = 4000
@@ -107,7 +112,7 @@ class GrowingOrigins:
         """Append text: lines that have become final, and the last line."""
         final: list[Block] = []
         for span in spans:
-            style = DRAFT_STYLE if span.origin is Origin.DRAFT else ""
+            style = STYLES[span.origin]
             first, *others = span.text.split("\n")
             self._grow(first, style)
             for text in others:
@@ -232,5 +237,10 @@ class Thought:
 
 
 def legend() -> Content:
-    """What the two looks of a text by origin mean."""
-    return Content.assemble(("from the draft", DRAFT_STYLE), ("  ·  the target's own", MUTED))
+    """What the looks of a text by origin mean."""
+    return Content.assemble(
+        ("from the draft", STYLES[Origin.DRAFT]),
+        ("  ·  ", MUTED),
+        ("copied", STYLES[Origin.LOOKUP]),
+        ("  ·  the target's own", MUTED),
+    )

@@ -232,6 +232,8 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     half = width // 2
     for left, right in pairs:
         lines.append(Content.assemble(_row(*left, half - 2), "  ", _row(*right, half)))
+    for name, drafted, accepted in now.drafters if len(now.drafters) > 1 else ():
+        lines.append(_row(name, f"{formats.count(accepted)} of {formats.count(drafted)}", width))
     return lines
 
 

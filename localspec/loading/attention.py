@@ -1,0 +1,158 @@
+"""With flash attention or without: whichever is faster here, measured once for a model and kept.
+
+llama.cpp's flash attention, its default, makes a pass over several tokens slow on many processors
+as soon as there is some context. Both ways are timed behind scratch tokens, in contexts of their
+own; the choice holds for everything that is loaded with the target. Where a device computes, the
+default stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.cost import Points
+from localspec.engine.length.profile import Profile, ProfileStore, fill, measure, of_file
+from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.pairs.memory.need import Setup
+
+QUICK, THOROUGH = 0.6, 20.0
+"""Seconds of reading scratch tokens, each way: before a first prompt, and where somebody waits."""
+
+_DEPTH = 1024  # tokens: behind more both grow on in a straight line
+_LEAST_DEPTH = 256  # llama.cpp computes so many cells at once: behind fewer both look alike
+_READ = 64  # tokens of the pass that tells how fast prompts are read
+_SIZES = (1, 4)  # tokens of a plain pass and of one that verifies a usual draft
+_TURNS = 3  # turn by turn, and the least time counts: a disturbance hits both ways
+_FEW = 2  # turns tell nothing on a busy machine
+_PATIENCE = 4  # times as long as one way's reading: what all of it may take
+_GAIN = 0.95  # the other way has to be faster by 5 %, or llama.cpp's default stays
+
+_WAYS = {"on": True, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What was found out.
+
+    Attributes:
+        flash: whether flash attention is faster.
+        depth: tokens of context behind which that was measured.
+        gain: how many times as fast that way is as the other.
+    """
+
+    flash: bool
+    depth: int
+    gain: float
+
+    @property
+    def option(self) -> str:
+        """The same as an option."""
+        return "on" if self.flash else "off"
+
+    def __str__(self) -> str:
+        """For people."""
+        how = "with" if self.flash else "without"
+        return f"{how} flash attention: {self.gain:.2f}x as fast behind {self.depth} tokens"
+
+
+def key(target: Path, setup: Setup, threads: int | None) -> dict[str, Any]:
+    """What a choice holds for: the model, how it is going to run, the threads asked for.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return {
+        **of_file(target, draft=False),
+        "use": "attention",
+        "threads": threads or 0,
+        "n_gpu_layers": setup.gpu_layers,
+        "cache": [setup.cache_k, setup.cache_v],
+        "depth": min(_DEPTH, setup.n_ctx // 2),
+    }
+
+
+def stored(known: Mapping[str, Any], store: ProfileStore) -> Attention | None:
+    """The choice that was measured before."""
+    both = {way: store.load({**known, "attention": way}) for way in _WAYS}
+    times = {way: found.measured for way, found in both.items() if found is not None}
+    if len(times) < len(_WAYS) or len({tuple(table) for table in times.values()}) > 1:
+        return None
+    ((depth, on),), ((_, off),) = (times[way].items() for way in _WAYS)
+    slower = sum(on.values()) / sum(off.values())
+    return Attention(slower * _GAIN <= 1, depth, max(slower, 1 / slower))
+
+
+def choose(
+    model: Model,
+    how: ContextOptions,
+    known: Mapping[str, Any],
+    *,
+    store: ProfileStore,
+    seconds: float,
+    cancel: Cancel,
+    announce: Callable[[], None],
+) -> Attention | None:
+    """The faster way, measured unless it is known and `seconds` are few.
+
+    Args:
+        model: the target.
+        how: it is going to run.
+        known: `key` of both.
+        store: where measurements are kept.
+        seconds: of reading, each way: `QUICK` or `THOROUGH`.
+        cancel: stops it.
+        announce: called before measuring.
+
+    Returns:
+        None where that does not do, on a slow machine or a busy one, or nothing can be taken back.
+
+    Raises:
+        Cancelled: `cancel` was set.
+        OutOfMemory: there is no room for the small contexts that are measured in.
+    """
+    before = stored(known, store)
+    if before is not None and seconds < THOROUGH:
+        return before
+    announce()
+    found = _compared(model, replace(how, snapshots=0), known["depth"], seconds, cancel)
+    for way, (depth, points) in found.items():
+        store.save(Profile({**known, "attention": way}, {depth: points}))
+    return stored(known, store) if found else before
+
+
+def _compared(
+    model: Model, how: ContextOptions, wanted: int, seconds: float, cancel: Cancel
+) -> dict[str, tuple[int, Points]]:
+    """By way of attention the depth and the points; empty where it takes too long."""
+    if wanted < _LEAST_DEPTH:
+        return {}
+    with ExitStack() as closing:
+        contexts = {}
+        for way, flash in _WAYS.items():
+            small = replace(how, n_ctx=wanted + _READ, flash_attention=flash)
+            contexts[way] = closing.enter_context(Context(model, small, cancel))
+        if not all(context.can_truncate for context in contexts.values()):
+            return {}
+        reading = measure(contexts["on"], (_READ,), budget=0.0).points[_READ]
+        depth = min(wanted, int(seconds / reading * _READ))
+        if depth < _LEAST_DEPTH:
+            return {}
+        until = perf_counter() + _PATIENCE * seconds
+        if not all(fill(context, depth, until=until) for context in contexts.values()):
+            return {}
+        turns: list[dict[str, Points]] = []
+        while len(turns) < _TURNS and perf_counter() < until:
+            turns.append({way: _points(context, until) for way, context in contexts.items()})
+    if len(turns) < _FEW:
+        return {}
+    return {way: (depth, {n: min(turn[way][n] for turn in turns) for n in _SIZES}) for way in _WAYS}
+
+
+def _points(context: Context, until: float) -> Points:
+    return measure(context, _SIZES, budget=until - perf_counter()).points

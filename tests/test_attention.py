@@ -1,0 +1,139 @@
+"""Which attention a target gets: measured once, both ways, and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from localspec.cli.app import cli
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.profile import ProfileStore, Timing
+from localspec.engine.llama import ContextOptions, Model
+from localspec.errors import Cancelled
+from localspec.loading import attention
+from localspec.loading.attention import QUICK, THOROUGH, Attention, choose, key, stored
+from localspec.loading.planning import load_plan
+from localspec.loading.request import LoadRequest
+from localspec.pairs.memory.need import Setup
+from localspec.pairs.memory.placement import PROGRAM
+
+SETUP = Setup(n_ctx=1024)
+
+
+@pytest.fixture(scope="module")
+def model(demo_target: Path) -> Iterator[Model]:
+    with Model.load(demo_target) as found:
+        yield found
+
+
+def scripted(
+    monkeypatch: pytest.MonkeyPatch, on: float, off: float, *, reading: float = 1e-3
+) -> list[tuple[int, ...]]:
+    """Passes take so long with flash attention and without, whatever the machine does."""
+    asked: list[tuple[int, ...]] = []
+
+    def measure(_context: Any, sizes: tuple[int, ...], **_how: Any) -> Timing:
+        asked.append(sizes)
+        if len(sizes) == 1:
+            return Timing({sizes[0]: reading})
+        seconds = on if len(asked) % 2 == 0 else off  # turn by turn, after the one that reads
+        disturbed = 9.0 if len(asked) == 4 else 1.0
+        return Timing(dict.fromkeys(sizes, disturbed * seconds))
+
+    monkeypatch.setattr(attention, "measure", measure)
+    return asked
+
+
+def choice(model: Model, store: ProfileStore, seconds: float = QUICK, **how: Any) -> Any:
+    options = ContextOptions(n_ctx=SETUP.n_ctx, threads=1)
+    known = key(model.path, SETUP, 1)
+    how = {"store": store, "seconds": seconds, "cancel": Cancel(), "announce": str, **how}
+    return choose(model, options, known, **how)
+
+
+@pytest.mark.parametrize(("off", "flash"), [(0.5, False), (0.97, True), (2.0, True)])
+def test_the_faster_way_is_chosen_and_the_default_where_both_are_alike(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: float, flash: bool
+) -> None:
+    store = ProfileStore(tmp_path)
+    asked = scripted(monkeypatch, on=1.0, off=off)
+    found = choice(model, store)
+    assert found == Attention(flash, 512, pytest.approx(max(off, 1 / off)))
+    assert len(asked) == 1 + 2 * 3
+    assert choice(model, store) == stored(key(model.path, SETUP, 1), store) == found
+    assert len(asked) == 7  # what is stored is not measured again
+    scripted(monkeypatch, on=1.0, off=1 / off)
+    assert choice(model, store, THOROUGH).flash == (off != 2.0)  # unless somebody waits for it
+
+
+def test_where_reading_takes_long_the_default_stays_and_nothing_is_kept(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = scripted(monkeypatch, on=1.0, off=0.5, reading=0.5)  # 128 tokens a second
+    assert choice(model, ProfileStore(tmp_path)) is None
+    assert asked == [(64,)]
+    assert not list(tmp_path.iterdir())
+    assert choice(model, ProfileStore(tmp_path), THOROUGH) is not None
+
+
+def test_on_a_busy_machine_it_ends_in_time_and_keeps_nothing(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "fill", lambda *_, **__: False)
+    scripted(monkeypatch, on=1.0, off=0.5)
+    assert choice(model, ProfileStore(tmp_path)) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_can_be_stopped(model: Model, tmp_path: Path) -> None:
+    cancel = Cancel()
+    with pytest.raises(Cancelled):
+        choice(model, ProfileStore(tmp_path), THOROUGH, cancel=cancel, announce=cancel.set)
+
+
+def test_no_choice_where_values_are_quantised_or_memory_is_short(
+    demo_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = LoadRequest(pair=str(demo_target), draft="none", ctx_size=1024)
+    more = load_plan(request).unflashed
+    assert more is not None
+    assert more > 0
+    quantised = LoadRequest(pair=str(demo_target), draft="none", ctx_size=1024, cache_type_v="q8_0")
+    assert load_plan(quantised).unflashed is None
+    taken = load_plan(request).memory.host
+    monkeypatch.setattr("localspec.machine.available", lambda: PROGRAM + taken + more // 2)
+    assert load_plan(request).unflashed is None
+
+
+def run(*arguments: str) -> Any:
+    asked = ["run", "-n", "4", "--threads", "1", "--seed", "1", "--json", "-p", "Hi", *arguments]
+    done = CliRunner().invoke(cli, asked, catch_exceptions=False)
+    assert done.exit_code == 0
+    return json.loads(done.stdout)["settings"]["flash_attn"]
+
+
+def test_the_choice_holds_for_both_models_and_is_told(
+    demo_target: Path, demo_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
+    pair = ["--target", str(demo_target), "--draft", str(demo_draft)]
+    scripted(monkeypatch, on=1.0, off=0.5)
+    assert run(*pair, "--flash-attn", "on") == "on"
+    assert not _attention(tmp_path)
+    assert run(*pair) == "off"
+    assert len(_attention(tmp_path)) == 2
+    costs = [json.loads(each.read_text())["identity"] for each in tmp_path.glob("costs/*")]
+    uses = {each["use"] for each in costs if each.get("flash_attn") == "off"}
+    assert uses == {"target", "draft"}
+    monkeypatch.setattr(attention, "measure", pytest.fail)
+    assert run(*pair) == "off"
+
+
+def _attention(cache: Path) -> list[Path]:
+    return [each for each in cache.glob("costs/*") if '"attention"' in each.read_text()]
