@@ -48,7 +48,8 @@ class Texts:
         mixture = read_config(args.config)["mixture"]
         self.stream = Stream(known, mixture, encoder, seed=args.seed)
         self.lessons = Lessons(load_answers(args.answers), args.seed)
-        self.rows, self.answered = args.rows, round(args.rows * args.answered)
+        self.rows = args.rows
+        self.answered = min(args.rows - 1, round(args.rows * args.answered))
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Draw ids, `(rows, CONTEXT)`, and which of them an assistant is to follow with its own."""

@@ -24,7 +24,7 @@ from localspec.engine.stats import MTP, FinishReason
 from localspec.engine.verify import Draft
 from localspec.errors import EngineError, UnsupportedModel
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.gguf import heads
+from localspec.pairs.gguf import heads, padding
 from localspec.pairs.memory.need import Setup, facts, head_facts, mtp_facts, need
 
 from .conftest import DEMO
@@ -260,6 +260,33 @@ def test_a_full_context_ends_the_draft(models: tuple[Model, Model]) -> None:
         assert len(prompt) + len(tokens) <= 65
         with pytest.raises(EngineError):
             made.decode([0] * 65, 1)
+
+
+def test_a_head_padded_with_its_target_drafts_what_it_drafted(tmp_path: Path) -> None:
+    target, own = next(DEMO.glob("target-*")), next(DEMO.glob("eagle3-*"))
+    large, padded = tmp_path / "target.gguf", tmp_path / "head.gguf"
+    padding.pad(target, large, 300_000_000)
+    padding.pad_head(own, padded, large)
+    heads.require_head(gguf.read_model(padded), gguf.read_header(large))
+    assert gguf.read_header(padded).setting("embedding_length") == 4 * 384
+    found = []
+    for whole, part in ((target, own), (large, padded)):
+        with (
+            Model.load(whole) as model,
+            Context(model, OPTIONS) as context,
+            Model.load(part, head=True) as head_model,
+            Head(head_model, context, OPTIONS) as made,
+        ):
+            text = model.tokenize(PROMPTS[0], add_special=True, parse_special=False)
+            context.decode(text, 1)
+            states = made.states(len(text))
+            first, state = made.read(text[1:], states[:-1], output=True)
+            second, _ = made.read([300], state, output=True)
+            found.append((states[:, :384], first, second))
+    for one, other in zip(*found, strict=True):
+        assert (one == other).all()
+    with pytest.raises(UnsupportedModel, match="is no head"):
+        padding.pad_head(target, tmp_path / "no.gguf", large)
 
 
 @pytest.mark.parametrize("n_ctx", [512, 4096])

@@ -179,7 +179,7 @@ def test_a_blend_lies_between_its_models(small: object) -> None:
 def deep(tokenizer: object, tmp_path: Path) -> Path:
     """A target with layers enough for a head, as a file."""
     torch.manual_seed(0)
-    made = models.Llama(models.Shape(4096, 64, 8, 2, 128, 256))
+    made = models.Llama(models.Shape(4096, 64, 8, 2, 128, 512))
     for parameter in made.parameters():
         parameter.data *= 4
     export.save(made, tokenizer, tmp_path / "deep.gguf", kind="q8_0", name="deep")
