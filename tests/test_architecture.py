@@ -27,7 +27,19 @@ MAY_IMPORT = {
     "process": {"bench", "chat", "engine", "loading", "machine"},
     "ui": {"chat", "engine", "pairs", "process"},
     "loading": {"chat", "engine", "machine", "pairs"},
-    "cli": {"ui", "bench", "chat", "doctor", "engine", "loading", "machine", "pairs", "process"},
+    "serve": {"chat", "engine", "process"},
+    "cli": {
+        "ui",
+        "serve",
+        "bench",
+        "chat",
+        "doctor",
+        "engine",
+        "loading",
+        "machine",
+        "pairs",
+        "process",
+    },
     "__main__": {"cli"},
     "api": {"chat", "engine", "loading", "pairs"},
     "__init__": {"api"},
@@ -50,6 +62,8 @@ ONLY_IN = {
     "llama_cpp": ("engine/llama",),
     "jinja2": ("chat/renderer_child",),
     "ctypes": ("engine/llama",),
+    "starlette": ("serve", "cli/serve"),
+    "uvicorn": ("serve", "cli/serve"),
 }
 
 

@@ -16,7 +16,7 @@ from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import ByContext, Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import Situation
+from localspec.engine.length.stopping import FixedPlan, Plan, Situation
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
@@ -367,3 +367,52 @@ def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> Non
         )
     assert lost < 0.02 * 256
     assert policy.note().reason is GammaReason.NOTHING_REPEATS
+
+
+def _asked(policy: AutoGamma, copies: Sequence[float], lag: int = 1) -> str:
+    """Who is asked where lookup found something and a model stands ready."""
+    return policy.plan(Situation(room=63, lags={DRAFT: lag}, copies=copies)).drafter
+
+
+def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
+    policy = auto(step=0.2)
+    assert _asked(policy, ()) == DRAFT
+    assert _asked(policy, [0.95] * 40) == LOOKUP
+    assert _asked(policy, [0.3]) == DRAFT
+    judged(policy, 0.95, 0.0, 12)
+    assert _asked(policy, [0.95] * 40) == DRAFT
+
+
+def test_what_a_model_has_to_catch_up_with_is_charged_to_the_copy() -> None:
+    """A model that reads slowly is not left behind for a copy that gains little."""
+    chosen = []
+    for reading in (0.0, 0.3):
+        policy = AutoGamma(Costs(STEEP, {DRAFT: {0: {1: 0.3, 64: 0.3 + 63 * reading}}}))
+        for _ in range(40):  # the model is asked in every round, and is often right
+            policy.observe(
+                Round(
+                    *((1, 2, 3), 3, 3, 2, 0.9, 1.6, 2.5),
+                    draft_prefill=1,
+                    draft_passes=3,
+                    drafter=DRAFT,
+                    confidences=(0.5,) * 3,
+                    chances=(0.5,) * 3,
+                )
+            )
+        chosen.append(_asked(policy, [0.55]))
+    assert chosen[0] == LOOKUP != chosen[1]
+
+
+def test_a_model_that_is_not_asked_does_nothing() -> None:
+    of = engine(model=0.0)
+    drafter = of.drafters[DRAFT]
+    assert isinstance(drafter, ModelDrafter)
+
+    class Copies(AutoGamma):
+        def plan(self, situation: Situation) -> Plan:
+            return FixedPlan(min(4, len(situation.copies)), LOOKUP)
+
+    rounds = run(of, Copies(Costs(FLAT, {DRAFT: {0: {1: 0.05}}})))
+    assert text(rounds) == text(run(engine(copies=False), FixedGamma(0)))
+    assert any(done.copied for done in rounds)
+    assert drafter.context.tokens == []

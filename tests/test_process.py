@@ -101,11 +101,11 @@ def test_everything_that_is_said_arrives_as_it_was() -> None:
         m.Load(DEMO, m.Kept(said, settings, speculation=False)),
         m.Ask("text", said),
         m.Ask("text"),
-        *(m.Regenerate(), m.Compact(), m.Reset(), m.Close()),
+        *(m.Regenerate(), m.Compact()),
         m.Open(said, settings),
         m.Compare("text", ()),
         m.Configure(ChatSettings()),
-        m.Speculate(on=True),
+        m.Configure(speculation=True),
         m.Stop(4),
     ]
     assert [through(one, m.Request) for one in requests] == requests
@@ -202,7 +202,7 @@ class Served:
 
     def __init__(self, load: Callable[..., Any]) -> None:
         self.said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
-        self.server = Server(Loader(load))
+        self.server = Server(lambda: Loader(load, check=print, perform=print))
         self.server.listen(self.said.put)
 
     def ask(self, number: int, body: m.Request) -> None:
@@ -257,7 +257,7 @@ def test_without_a_session_every_request_is_refused_in_words() -> None:
     assert served.until(m.LoadFailed, 1).error == m.Fault("UsageError", "no such pair")
     served.ask(2, m.Ask("hello"))
     assert served.until(m.TurnOver, 2).error.message == "no model is loaded"
-    served.ask(3, m.Reset())
+    served.ask(3, m.Open(()))
     assert served.until(m.ChangeDone, 3).error.message == "no model is loaded"
     served.end()
 
@@ -374,7 +374,7 @@ def test_a_stopped_process_holds_nobody_up_and_gets_everything_in_order(demo: He
     def send() -> None:
         demo.engine.change(m.Open(long, settings))
         settings.n_predict = 400  # too late: what is sent is what it was
-        demo.engine.change(m.Reset())
+        demo.engine.change(m.Open(()))
         demo.ask("Hello!")
 
     thread = threading.Thread(target=send, daemon=True)

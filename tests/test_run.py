@@ -208,6 +208,16 @@ def test_lossy_stands_beside_the_speed(run: Run, gamma: str) -> None:
     assert document["settings"]["accept"] == "lossy"
 
 
+def test_a_template_of_ones_own_takes_the_place_of_the_models(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.jinja").write_text("Once upon a{{ messages[0]['content'] }}", "utf-8")
+    how = ("--chat-template", str(tmp_path / "own.jinja"), "--temp", "0", "-n", "4")
+    assert run("demo", "-p", " time, there", *how).out.startswith(" was a")
+    (tmp_path / "own.jinja").write_text("{{ raise_exception('not this') }}", "utf-8")
+    done = run("demo", "-p", "hi", *how)
+    assert done.code == 1
+    assert "not this" in done.err
+
+
 def test_the_answer_ends_by_itself_or_at_a_stop_string(run: Run) -> None:
     long = run("demo", "-p", STORY, "--temp", "0", "-n", "60", "--json").document
     stop = long["text"].split()[6]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from localspec.chat.events import Span
 from localspec.engine.stats import FinishReason
@@ -27,12 +28,14 @@ class Message:
         content: the text as it was typed or released.
         finish: why an answer ended; None for what the user wrote.
         spans: an answer's text by origin; empty where that is not known.
+        more: what a chat template sees besides: tool calls, say, or the role of a tool.
     """
 
     role: Role
     content: str
     finish: FinishReason | None = None
     spans: tuple[Span, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def with_system(messages: Sequence[Message], prompt: str) -> list[Message]:

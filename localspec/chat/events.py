@@ -1,7 +1,8 @@
 """What a turn of the conversation reports while it runs: plain frozen values, in order.
 
-A turn yields `Noticed` for what came up, `TurnsLeftOut` where the context is full,
-`PromptProgress` (any number), then `RoundText` (one a round), then one `TurnEnd`.
+A turn yields `Begun` where the asker keeps the conversation, `Noticed` for what came up,
+`TurnsLeftOut` where the context is full, `PromptProgress` (any number), then `RoundText` (one a
+round), then one `TurnEnd`.
 """
 
 from __future__ import annotations
@@ -57,6 +58,31 @@ class Noticed(Struct, frozen=True, tag=True):
     text: str
 
 
+class Begun(Struct, frozen=True, tag=True):
+    """An asker's prompt has been made.
+
+    Attributes:
+        prompt_tokens: how long it is; more than the context holds ends in an error.
+        context_size: tokens that the context holds.
+        thinks: it ends with the mark that begins a thought.
+    """
+
+    prompt_tokens: int
+    context_size: int
+    thinks: bool
+
+
+class Scored(Struct, frozen=True, tag=True):
+    """How probable the model found the next round's tokens.
+
+    Attributes:
+        tokens: of each its text, the logarithm of its probability, and the same of the most
+            probable ones.
+    """
+
+    tokens: tuple[tuple[bytes, float, tuple[tuple[bytes, float], ...]], ...]
+
+
 class PromptProgress(Struct, frozen=True, tag=True):
     """The prompt is being read: `done` of `total` new tokens, `cached` were known already."""
 
@@ -85,4 +111,6 @@ class TurnEnd(Struct, frozen=True, tag=True):
     stats: GenerationStats
 
 
-TurnEvent: TypeAlias = Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd
+TurnEvent: TypeAlias = (
+    Begun | Scored | Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd
+)

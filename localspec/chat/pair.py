@@ -58,6 +58,7 @@ class LoadedPair:
         name: how the pair is called.
         reference: what names it on a command line: PAIR, and a draft that was named besides.
         target: the target's context.
+        chat_template: in place of the target's own; None for that.
         drafts: the contexts of draft models, by the names of the drafters.
         lookup: whether what repeats is copied.
         draft_note: why nothing can be drafted; empty where something can.
@@ -69,6 +70,7 @@ class LoadedPair:
     name: str
     reference: tuple[str, str | None] = ("", None)
     target: Context
+    chat_template: str | None = None
     loaded: LoadRecord
     drafts: Mapping[str, Context] = field(default_factory=dict)
     lookup: bool = False

@@ -85,6 +85,19 @@ class KnownIds:
         """Forget everything."""
         self._text, self._ids, self._marks = "", [], []
 
+    def reach(self, rendered: str) -> int:
+        """How many characters of `rendered` have known ids."""
+        ends = (end for end, _ in reversed(self._marks) if rendered.startswith(self._text[:end]))
+        return next(ends, 0)
+
+    def branch(self, rendered: str) -> KnownIds:
+        """This, if all of it is the beginning of `rendered`; else a copy for another path."""
+        if rendered.startswith(self._text):
+            return self
+        other = KnownIds(self._template)
+        other._text, other._ids, other._marks = self._text, self._ids[:], self._marks[:]
+        return other
+
     def prompt(self, rendered: str) -> list[int]:
         """The ids of the prompt `rendered`, beginning with known ids as far as possible."""
         while self._marks and not rendered.startswith(self._text[: self._marks[-1][0]]):

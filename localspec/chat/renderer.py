@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from localspec import machine
 from localspec.chat.conversation import Message
@@ -76,6 +77,7 @@ class Renderer:
         messages: Sequence[Message],
         budget: Budget,
         cancel: Cancel | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """What a template makes of a conversation, with the beginning of the next answer.
 
@@ -84,6 +86,7 @@ class Renderer:
             messages: the conversation.
             budget: what it may take of it is gone afterwards.
             cancel: ends it within some hundredths of a second.
+            variables: what the template sees besides: ``tools``, say.
 
         Raises:
             Refused: the template raises an error.
@@ -92,8 +95,9 @@ class Renderer:
         """
         if len(source.template) > _LARGEST:
             raise Unusable("is too large")
-        plain = [{"role": m.role.value, "content": m.content} for m in messages]
-        request = json.dumps({**asdict(source), "messages": plain}).encode() + b"\n"
+        plain = [{"role": m.role.value, "content": m.content, **m.more} for m in messages]
+        asked = {**asdict(source), "messages": plain, "variables": variables or {}}
+        request = json.dumps(asked).encode() + b"\n"
         reply = self._reply(request, budget, cancel or self._cancel)
         if "refused" in reply:
             raise Refused(reply["refused"])

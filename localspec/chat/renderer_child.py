@@ -5,8 +5,8 @@ for minutes, and no thread can be taken away from it. `localspec.chat.renderer` 
 speaks with it in lines of JSON, and ends it where it takes too long. It imports nothing of
 localspec, so that it is there soon and small.
 
-A request has ``template``, ``bos``, ``eos`` and ``messages``. The reply has one of ``text``,
-``refused`` (what the template raised) and ``unusable`` (why nothing can be made with it).
+A request has ``template``, ``bos``, ``eos``, ``messages`` and ``variables``. The reply has one of
+``text``, ``refused`` (what the template raised) and ``unusable`` (why nothing can be made with it).
 """
 
 from __future__ import annotations
@@ -101,15 +101,17 @@ def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
     """The text of a conversation."""
     room = LEAST_OUTPUT + 4 * sum(len(message["content"]) for message in request["messages"])
     parts = []
-    for part in template.generate(
-        messages=request["messages"],
-        bos_token=request["bos"],
-        eos_token=request["eos"],
-        add_generation_prompt=True,
-        raise_exception=refuse,
-        strftime_now=lambda form: datetime.now().strftime(form),
+    variables = {
         **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
-    ):
+        **request["variables"],
+        "messages": request["messages"],
+        "bos_token": request["bos"],
+        "eos_token": request["eos"],
+        "add_generation_prompt": True,
+        "raise_exception": refuse,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+    }
+    for part in template.generate(variables):
         room -= len(part)
         if room < 0:
             raise Output

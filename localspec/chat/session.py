@@ -20,6 +20,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.grammar import Awaited, Constraint
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse, Prefill, Round
@@ -43,6 +44,7 @@ class Session:
 
     Attributes:
         pair: the loaded models.
+        template: makes the target's prompts.
         thinking: how the target marks its thoughts.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
@@ -77,9 +79,9 @@ class Session:
         self.recorder: Recorder | None = None
         self.pair = pair
         self._engine = engine
-        self._template = ChatTemplate(pair.target.model, renderer)
-        self._known_ids = KnownIds(self._template)
-        self.thinking = self._template.thinking()
+        self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
+        self._known_ids = KnownIds(self.template)
+        self.thinking = self.template.thinking()
         self._meter = Meter(pair.target.n_ctx)
         self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
@@ -119,7 +121,12 @@ class Session:
     @property
     def notices(self) -> list[str]:
         """What the user should know about this pair and its settings."""
-        return [*self.pair.notices, *self._template.notices]
+        return [*self.pair.notices, *self.template.notices]
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether tools can be left to the target's template."""
+        return self.template.shows_tools
 
     @property
     def speculation_note(self) -> str:
@@ -186,6 +193,31 @@ class Session:
         """
         return self._tracked(self._compact(cancel))
 
+    def complete(
+        self,
+        prompt: Sequence[int],
+        settings: ChatSettings,
+        answer: AnswerText,
+        cancel: Cancel,
+        *,
+        after: str = "",
+        top_logprobs: int | None = None,
+    ) -> Turn:
+        """Continue a prompt that is no part of the conversation.
+
+        Args:
+            prompt: its ids.
+            settings: in force from now on; the system prompt and the stop strings are the caller's.
+            answer: takes what is generated.
+            cancel: stops it.
+            after: the grammar holds from where this text has been written; empty for at once.
+            top_logprobs: how many alternatives of each token are told; None for no probabilities.
+
+        Yields and raises as `turn` does.
+        """
+        how = replace(self._how(settings, after), top_logprobs=top_logprobs)
+        return self._tracked(self._complete(prompt, settings, how, answer, cancel))
+
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""
         return self._meter.figures(
@@ -249,7 +281,7 @@ class Session:
         try:
             if self._closing is not None:
                 self._closing()
-            self._template.close()
+            self.template.close()
             self.pair.close()
         finally:
             self._busy.release()
@@ -300,28 +332,46 @@ class Session:
                     self.messages[:] = [Message(Role.USER, RECALL), summary]
                     self._window.left_out = 0
 
+    def _complete(
+        self,
+        prompt: Sequence[int],
+        settings: ChatSettings,
+        how: GenerateSettings,
+        answer: AnswerText,
+        cancel: Cancel,
+    ) -> Turn:
+        with self._exclusive(cancel):
+            self.settings = settings
+            self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
+            self._kind = answer.kind
+            try:
+                reason = yield from self._write(list(prompt), how, answer, cancel)
+            except Cancelled:
+                reason = FinishReason.CANCELLED
+            yield TurnEnd(answer.text, reason, self._meter.stats)
+
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> Turn:
         """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
         settings = replace(self.settings)
         left_out = self._window.left_out
-        known = len(self._template.notices)
+        known = len(self.template.notices)
         try:
             prompt = self._window.fit(asked, lambda some: self._prompt(some, settings, cancel))
         except Cancelled:
             prompt = None
-        yield from map(Noticed, self._template.notices[known:])
+        yield from map(Noticed, self.template.notices[known:])
         if self._window.left_out > left_out:
             yield TurnsLeftOut(self._window.left_out)
         self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
         piece = self.pair.target.model.piece
-        answer = AnswerText(piece, (*settings.stop, *self._template.stops))
+        answer = AnswerText(piece, (*settings.stop, *self.template.stops))
         self._kind = answer.kind
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
         try:
             if prompt is None:
                 raise Cancelled
-            reason = yield from self._write(prompt, settings, answer, cancel)
+            reason = yield from self._write(prompt, self._how(settings), answer, cancel)
         except Cancelled:
             reason = FinishReason.CANCELLED
         except GeneratorExit:
@@ -344,22 +394,25 @@ class Session:
         """The ids that the models read, beginning with those that are in the caches."""
         # An answer stopped before its first word is nothing that the model said.
         said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
-        text = self._template.render(with_system(said, settings.system_prompt), cancel)
+        text = self.template.render(with_system(said, settings.system_prompt), cancel)
         return self._known_ids.prompt(text)
 
-    def _write(
-        self, prompt: list[int], settings: ChatSettings, answer: AnswerText, cancel: Cancel
-    ) -> Generator[TurnEvent, None, FinishReason]:
-        self._meter.prefilled((yield from self._read(prompt, cancel)))
-        how = GenerateSettings(
+    def _how(self, settings: ChatSettings, after: str = "") -> GenerateSettings:
+        """How a generation runs; the grammar may hold `after` a text alone."""
+        return GenerateSettings(
             sampling=settings.sampling,
             accept=settings.rule,
             n_predict=settings.n_predict,
-            constraint=self._constraint(settings.grammar),
+            constraint=self._constraint(settings.grammar, after),
             lenience=settings.lenience,
             recorder=self.recorder,
             repeatable=settings.repeatable,
         )
+
+    def _write(
+        self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
+    ) -> Generator[TurnEvent, None, FinishReason]:
+        self._meter.prefilled((yield from self._read(prompt, cancel)))
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         with closing(rounds):
             done: Round
@@ -371,13 +424,14 @@ class Session:
                     return event.round.finish
         raise AssertionError("the engine ended without a reason")
 
-    def _constraint(self, gbnf: str) -> LlamaGrammar | None:
+    def _constraint(self, gbnf: str, after: str) -> Constraint | None:
         """The grammar before any text; reading it takes a look at every token."""
         if not gbnf:
             return None
         if self._grammar is None or self._grammar[0] != gbnf:
             self._grammar = gbnf, LlamaGrammar.parse(self.pair.target.model, gbnf)
-        return self._grammar[1]
+        grammar, model = self._grammar[1], self.pair.target.model
+        return Awaited(after.encode(), grammar, model) if after else grammar
 
     def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
         with closing(self._engine.prefill(prompt, cancel)) as steps:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from localspec.engine.params import Accept, SamplingParams, default_accept
+from localspec.errors import UsageError
 
 Gamma: TypeAlias = int | Literal["auto"]
 
@@ -51,3 +52,17 @@ class ChatSettings:
     def draft_length(self) -> int:
         """Gamma as a number."""
         return UNMEASURED_GAMMA if self.gamma == "auto" else self.gamma
+
+
+def check_bias(settings: ChatSettings, n_vocab: int) -> None:
+    """Check that the logit bias is of tokens that a target of `n_vocab` has.
+
+    Raises:
+        UsageError: it is not.
+    """
+    unknown = [token for token in settings.sampling.logit_bias if token >= n_vocab]
+    if unknown:
+        raise UsageError(
+            f"logit-bias names token {unknown[0]}, the target has {n_vocab:,}",
+            "Give ids of the target's vocabulary.",
+        )

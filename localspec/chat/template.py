@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
 from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
@@ -32,12 +32,15 @@ class ChatTemplate:
         stops: stop strings that the plain fallback needs; empty for a real template.
     """
 
-    def __init__(self, model: Model, renderer: Renderer | None = None) -> None:
+    def __init__(
+        self, model: Model, renderer: Renderer | None = None, written: str | None = None
+    ) -> None:
         """Read the template of `model`.
 
         Args:
             model: has the template, and makes ids.
             renderer: renders it; closed with this object.
+            written: a template in place of the model's.
         """
         self._model = model
         self._guards: dict[str, str] = {}  # text that looks like a control token -> its stand-in
@@ -46,11 +49,12 @@ class ChatTemplate:
         self.stops: tuple[str, ...] = ()
         self._renderer = renderer or Renderer()
         self._source: TemplateSource | None = None
-        if model.chat_template is None:
+        self._written = model.chat_template if written is None else written
+        if self._written is None:
             self._fall_back("the model has no chat template")
         else:
             bos, eos = self._special(model.bos), self._special(model.eos)
-            self._source = TemplateSource(model.chat_template, bos, eos)
+            self._source = TemplateSource(self._written, bos, eos)
         pieces = map(model.piece, self._ids("x", control=False))
         self._prefix_space = b"".join(pieces) == b" x"
 
@@ -64,7 +68,12 @@ class ChatTemplate:
         self._notice(f"{why}: a plain 'User: ... Assistant:' transcript is used instead")
         self.stops = PLAIN_STOPS
 
-    def render(self, messages: Sequence[Message], cancel: Cancel | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        cancel: Cancel | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The guarded text of `messages` with the beginning of the next answer.
 
         A template that refuses the system role, or drops it, gets the system prompt in the
@@ -75,28 +84,35 @@ class ChatTemplate:
         Args:
             messages: the conversation.
             cancel: ends a template that is running.
+            variables: what the template sees besides: ``tools``, say.
 
         Raises:
             LocalspecError: the template refuses the conversation all the same.
             Cancelled: `cancel` was set meanwhile.
         """
-        guarded = [Message(m.role, self.guard(m.content)) for m in messages]
+        guarded = [
+            Message(m.role, self.guard(m.content), more=self._guarded(m.more)) for m in messages
+        ]
         if self._source is not None:
             try:
-                return self._arranged(self._source, guarded, cancel)
+                return self._arranged(self._source, guarded, cancel, self._guarded(variables or {}))
             except Unusable as error:
                 self._fall_back(f"the model's chat template {error}")
         return _plain_text(guarded)
 
     def _arranged(
-        self, source: TemplateSource, guarded: list[Message], cancel: Cancel | None
+        self,
+        source: TemplateSource,
+        guarded: list[Message],
+        cancel: Cancel | None,
+        variables: Mapping[str, Any],
     ) -> str:
         """The text of the first arrangement of the messages that the template takes."""
         refusal, budget = "", Budget()
         folded = fold_system(guarded)
         for arranged in (guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)):
             try:
-                text = self._renderer.render(source, arranged, budget, cancel)
+                text = self._renderer.render(source, arranged, budget, cancel, variables)
             except Refused as error:
                 refusal = refusal or str(error)
                 continue
@@ -126,7 +142,13 @@ class ChatTemplate:
             prompt = self.render([Message(Role.USER, "x")])
         except LocalspecError:  # a template that wants more than a question
             prompt = ""
-        return thinking_of(self._model.chat_template, prompt)
+        return thinking_of(self._written, prompt)
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether tools can be left to the template: it knows them, and calls between marks."""
+        written = "" if self._source is None else self._source.template
+        return "tools" in written and "<tool_call>" in written
 
     def guard(self, text: str) -> str:
         """`text` with stand-ins for everything in it that looks like a control token."""
@@ -136,6 +158,14 @@ class ChatTemplate:
             for mark in sorted(marks):
                 text = text.replace(mark, self._stand_in(mark))
         return text
+
+    def _guarded(self, value: Any) -> Any:
+        """`value`, as JSON has it, with every text in it guarded, also the names."""
+        if isinstance(value, str):
+            return self.guard(value)
+        if isinstance(value, Mapping):
+            return {self.guard(name): self._guarded(one) for name, one in value.items()}
+        return [self._guarded(one) for one in value] if isinstance(value, list | tuple) else value
 
     def tokenize(self, text: str, *, continues: bool = False) -> list[int]:
         """The ids of guarded `text`.

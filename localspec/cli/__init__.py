@@ -43,7 +43,7 @@ def _needs_engine(words: list[str]) -> bool:
 
     Not under a limit on memory: whether there is room is looked at first.
     """
-    if words[:1] not in (["chat"], ["run"], ["tune"]) or {"-h", "--help"} & set(words):
+    if words[:1] not in (["chat"], ["run"], ["serve"], ["tune"]) or {"-h", "--help"} & set(words):
         return False
     return os.environ.get("LOCALSPEC_ENGINE") != "inline" and not _limited()
 

@@ -31,6 +31,7 @@ from localspec.safe_text import safe
 COMMANDS = {
     "chat": ("localspec.cli.chat", "Chat in the terminal."),
     "run": ("localspec.cli.run", "Answer one prompt on standard output."),
+    "serve": ("localspec.cli.serve", "Answer other programs (OpenAI's protocol)."),
     "pull": ("localspec.cli.pull", "Download a target and its draft."),
     "list": ("localspec.cli.list", "List curated and installed pairs, and what fits."),
     "show": ("localspec.cli.show", "Show a pair's vocabulary check, memory, licence and speed."),
@@ -55,7 +56,7 @@ LEAST = 200_000_000
 """Bytes for numpy and llama.cpp's libraries, one thread, and what it takes to say what is wrong."""
 
 # Those that need llama.cpp.
-_WITH_ENGINE = {"chat", "run", "show", "tune", "bench", "doctor"}
+_WITH_ENGINE = {"chat", "run", "serve", "show", "tune", "bench", "doctor"}
 
 
 def _command(name: str) -> click.Command:

@@ -157,6 +157,12 @@ _CONVERSATION: tuple[Option, ...] = (
         show_default=False,
     ),
     option(
+        "--chat-template",
+        types.file_text,
+        "Use the chat template in this file in place of the model's own.",
+        "FILE",
+    ),
+    option(
         "--stop",
         types.plain_text,
         "End the answer where this text begins; may be repeated.",

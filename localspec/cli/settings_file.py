@@ -38,7 +38,7 @@ _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
 # What the command line gives and a file cannot: it would stand for a question, or act each time.
 _NEVER = {"help", "target", "prompt", "output", "compare"}
-_PAIR_FOR = {"chat", "run"}
+_PAIR_FOR = {"chat", "run", "serve"}
 _SAMPLER = {one.name for one in fields(SamplingParams)} - {"logit_bias"}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'
 # Whatever else there is without Ctrl, Alt or F is for typing and moving about.

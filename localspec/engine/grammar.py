@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from localspec.errors import EngineError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -24,6 +26,61 @@ class Constraint(Protocol):
             EngineError: it is not allowed.
         """
         ...
+
+
+class Vocabulary(Protocol):
+    """From tokens to text and back."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token."""
+        ...
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """The ids of `text`."""
+        ...
+
+
+class Awaited:
+    """Anything may come until a mark has been written; from there on a constraint holds.
+
+    A mark does not count where the token that ends it goes on with something that is not allowed.
+
+    Args:
+        mark: the mark, not empty.
+        then: holds behind it.
+        vocabulary: of the tokens.
+        end: the last bytes that were written, too few to hold the mark.
+    """
+
+    def __init__(
+        self, mark: bytes, then: Constraint, vocabulary: Vocabulary, end: bytes = b""
+    ) -> None:
+        self._mark, self._then, self._vocabulary, self._end = mark, then, vocabulary, end
+
+    def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """All of them."""
+        return ids >= 0
+
+    def after(self, token: int) -> Constraint:
+        """The constraint itself, if `token` has ended the mark."""
+        text = self._end + self._vocabulary.piece(token)
+        _, mark, rest = text.partition(self._mark)
+        if mark:
+            found = self._beyond(rest)
+            if found is not None:
+                return found
+        keep = len(self._mark) - 1
+        return Awaited(self._mark, self._then, self._vocabulary, text[len(text) - keep :])
+
+    def _beyond(self, rest: bytes) -> Constraint | None:
+        """The constraint after `rest`, None where it does not allow that; blanks ahead are free."""
+        state, text = self._then, rest.lstrip().decode("utf-8", "replace")
+        try:
+            for token in self._vocabulary.tokenize(text, add_special=False, parse_special=False):
+                state = state.after(token)
+        except EngineError:
+            return None
+        return state
 
 
 class Course:

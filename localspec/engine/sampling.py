@@ -19,6 +19,7 @@ import numpy as np
 
 from localspec.engine.grammar import Constraint, Course
 from localspec.engine.params import SamplingParams
+from localspec.engine.stats import TokenLogprob
 from localspec.errors import SamplingError
 
 if TYPE_CHECKING:
@@ -246,6 +247,17 @@ class Rows(Sequence[Dist]):
 
     def _compute(self, index: int) -> Dist:
         return self._sampler.along(self._logits[index], self._history, self._drafted[:index])
+
+
+def logprobs(logits: Logits, tokens: Sequence[int], n_best: int) -> tuple[TokenLogprob, ...]:
+    """How probable the model found each of `tokens`: their rows are the first of `logits`."""
+    found = []
+    for x, token in zip(logits, tokens, strict=False):
+        best = _largest(x, max(1, n_best))
+        total = float(x[best[0]]) + math.log(float(np.exp(x - x[best[0]], dtype=np.float64).sum()))
+        top = tuple((int(i), float(x[i]) - total) for i in best[:n_best])
+        found.append(TokenLogprob(token, float(x[token]) - total, top))
+    return tuple(found)
 
 
 def _constrained(x: Logits, constraint: Constraint, wanted: int) -> Logits:

@@ -72,6 +72,21 @@ class Speedup:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How probable the model itself found a token: before the sampler chain, at temperature 1.
+
+    Attributes:
+        token: the id.
+        logprob: natural logarithm of its probability.
+        best: the most probable ids with theirs, descending.
+    """
+
+    token: int
+    logprob: float
+    best: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One round: gamma tokens proposed, one target pass, some tokens emitted.
 
@@ -101,6 +116,7 @@ class Round:
             policy learns.
         chances: acceptance probabilities of the positions that were judged: up to and including
             the first rejection; empty unless the policy learns.
+        logprobs: of each of `tokens`; empty unless they were asked for.
         finish: set on the last round alone.
     """
 
@@ -126,6 +142,7 @@ class Round:
     context: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
     finish: FinishReason | None = None
 
     @property

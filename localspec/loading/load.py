@@ -11,7 +11,7 @@ from typing import TypeAlias
 from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import ChatSettings, check_bias
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
@@ -139,25 +139,35 @@ def load_session(
         )
         mtp = any(each.kind == MTP for each in plan.drafts.models)
         target = loader.load(plan.path, plan.memory.target, mtp=mtp)
-        _require_known_tokens(settings, target.model.n_vocab)
+        check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
-        pair = LoadedPair(
-            name=plan.name,
-            reference=(
-                lasting(options.pair or DEMO),
-                None if options.draft is None else lasting_drafts(options.draft),
-            ),
-            target=target,
-            drafts=drafting.contexts,
-            lookup=drafting.lookup,
-            draft_note=drafting.note,
-            notices=(*notices, *plan.notices, *drafting.notices),
-            loaded=_record(loader, plan, target, drafting),
-            devices_before=before,
-        )
-        session = _session(pair, settings, progress, renderer)
+        notices = (*notices, *plan.notices, *drafting.notices)
+        pair = _pair(loader, plan, target, drafting, notices)
+        session = _session(replace(pair, devices_before=before), settings, progress, renderer)
         undo.pop_all()
     return session
+
+
+def _pair(
+    loader: _Loader,
+    plan: LoadPlan,
+    target: Context,
+    drafting: _Drafting,
+    notices: tuple[str, ...],
+) -> LoadedPair:
+    options = loader.options
+    draft = None if options.draft is None else lasting_drafts(options.draft)
+    return LoadedPair(
+        name=plan.name,
+        reference=(lasting(options.pair or DEMO), draft),
+        target=target,
+        chat_template=options.chat_template,
+        drafts=drafting.contexts,
+        lookup=drafting.lookup,
+        draft_note=drafting.note,
+        notices=notices,
+        loaded=_record(loader, plan, target, drafting),
+    )
 
 
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
@@ -246,15 +256,6 @@ def _session(
         closing=costs.keep if costs else None,
         renderer=renderer,
     )
-
-
-def _require_known_tokens(settings: ChatSettings, n_vocab: int) -> None:
-    unknown = [token for token in settings.sampling.logit_bias if token >= n_vocab]
-    if unknown:
-        raise UsageError(
-            f"logit-bias names token {unknown[0]}, the target has {n_vocab:,}",
-            "Give ids of the target's vocabulary.",
-        )
 
 
 def check(options: LoadRequest) -> None:

@@ -39,6 +39,7 @@ class LoadRequest:
         n_predict: tokens to generate at most, -1 for no limit.
         gamma: draft length, or ``"auto"``.
         system_prompt: empty for none.
+        chat_template: in place of the target's own, None for that.
         stop: strings that end an answer.
         typical_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, logit_bias:
             the rest of the sampler chain.
@@ -72,6 +73,7 @@ class LoadRequest:
     n_predict: int = -1
     gamma: int | Literal["auto"] = "auto"
     system_prompt: str = ""
+    chat_template: str | None = None
     stop: tuple[str, ...] = ()
     typical_p: float = 1.0
     repeat_penalty: float = 1.0
@@ -154,6 +156,7 @@ class LoadOptions(TypedDict, total=False):
     n_predict: int
     gamma: int | Literal["auto"]
     system_prompt: str
+    chat_template: str | None
     stop: str | Sequence[str]
     typical_p: float
     repeat_penalty: float

@@ -8,17 +8,11 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from localspec.process.messages import Letter, Request, Wire
-from localspec.process.server import Loader, Server
+from localspec.process.server import Server, loader
 from localspec.signals import ENDING
-
-if TYPE_CHECKING:
-    from localspec.chat.session import Session
-    from localspec.engine.cancel import Cancel
-    from localspec.loading.request import LoadRequest
-    from localspec.process.server import Progress, Tell
 
 # A decode or a load that does not notice that it is to end does not keep the process alive.
 _GRACE_S = 5.0
@@ -37,7 +31,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     source, sink = _private()
     wire = Wire(source, sink, Letter[Request])
-    server = Server(Loader(_load, _check, _perform))
+    server = Server(lambda: loader(echo=sys.stderr.fileno()))
     server.listen(wire.send)
     for letters in wire.letters():
         for letter in letters:
@@ -62,32 +56,6 @@ def _private() -> tuple[BinaryIO, BinaryIO]:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     return os.fdopen(source, "rb", buffering=0), os.fdopen(sink, "wb")
-
-
-def _load(request: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    from localspec.loading.load import open_session  # noqa: PLC0415 - after the pipes are safe
-
-    _log_to_standard_error()
-    return open_session(request, progress, cancel)
-
-
-def _log_to_standard_error() -> None:
-    from localspec.engine.llama.log import start_backend  # noqa: PLC0415
-
-    start_backend().echo = sys.stderr.fileno()
-
-
-def _perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
-    from localspec.process.jobs import perform  # noqa: PLC0415
-
-    _log_to_standard_error()
-    return perform(job, tell, cancel)
-
-
-def _check(request: LoadRequest) -> None:
-    from localspec.loading.load import check  # noqa: PLC0415
-
-    check(request)
 
 
 if __name__ == "__main__":

@@ -11,26 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from msgspec import Struct, msgpack, structs
 
 from localspec.errors import Cancelled
-from localspec.process.messages import (
-    Ask,
-    Changed,
-    Close,
-    Configure,
-    Died,
-    Event,
-    Kept,
-    Letter,
-    Load,
-    Loaded,
-    LoadFailed,
-    Perform,
-    Performed,
-    Request,
-    SessionInfo,
-    Speculate,
-    Stop,
-)
-from localspec.process.transport import Child, Transport
+from localspec.process import messages as m
+from localspec.process.transport import Child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,8 +20,10 @@ if TYPE_CHECKING:
     from localspec.chat.conversation import Message
     from localspec.chat.settings import ChatSettings
     from localspec.loading.request import LoadRequest
+    from localspec.process.server import Server
     from localspec.process.transport import Hear
 
+    Transport: TypeAlias = Child | Server  # a running engine
     Connect: TypeAlias = Callable[[], Transport]
 
 T = TypeVar("T")
@@ -54,11 +38,9 @@ def connect() -> Transport:
     """Start an engine: a process, or with ``LOCALSPEC_ENGINE=inline`` a thread of this one."""
     if os.environ.get("LOCALSPEC_ENGINE") != "inline":
         return Child()
-    from localspec.loading.load import check, open_session  # noqa: PLC0415 - needs numpy, llama.cpp
-    from localspec.process.jobs import perform  # noqa: PLC0415
-    from localspec.process.server import Loader, Server  # noqa: PLC0415
+    from localspec.process.server import Server, loader  # noqa: PLC0415 - needs numpy
 
-    return Server(Loader(open_session, check, perform))
+    return Server(loader)
 
 
 class EngineClient:
@@ -78,8 +60,8 @@ class EngineClient:
     """
 
     def __init__(self, request: LoadRequest, connect: Connect = connect) -> None:
-        self.info: SessionInfo | None = None
-        self.latest: SessionInfo | None = None
+        self.info: m.SessionInfo | None = None
+        self.latest: m.SessionInfo | None = None
         self.alive = True
         self._connect = connect
         self._transport = connect()
@@ -87,31 +69,33 @@ class EngineClient:
         self._first = self._wanted = self._loaded = request
         self._number = 0
         self._turn = self._changed = 0  # numbers of requests
-        self._load = self._send(Load(request))
+        self._load = self._send(m.Load(request))
 
     def listen(self, hear: Hear) -> None:
         """Have `hear` called with every event from now on, in another thread."""
         self._hear = hear
         self._transport.listen(hear)
 
-    def settle(self, letter: Letter[Event]) -> None:
+    def settle(self, letter: m.Letter[m.Event]) -> None:
         """Bring the picture of the session up to date with an event."""
         match letter.body:
-            case Loaded(info):
+            case m.Loaded(info):
                 self.info = self.latest = info
                 self._loaded = self._wanted
-            case LoadFailed(_, info):
+            case m.LoadFailed(_, info):
                 self.info = info
-            case Changed(info) if letter.request >= self._changed:
+            case m.Changed(info) if letter.request >= self._changed:
                 self.info = self.latest = info
-            case Died():
+            case m.Died():
                 self.alive, self.info = False, None
 
     # Loading
 
     def load(self, name: str, messages: Sequence[Message]) -> None:
         """Load the pair `name` in place of the present one; the conversation goes on."""
-        self._begin_loading(replace(self._first, pair=name, draft=None), messages)
+        self._begin_loading(
+            replace(self._first, pair=name, draft=None, chat_template=None), messages
+        )
 
     def reload(self, messages: Sequence[Message]) -> None:
         """Load again what was loaded, or was to be; the conversation goes on."""
@@ -125,19 +109,19 @@ class EngineClient:
                 self._transport.listen(self._hear)
             self.alive = True
         self.info, self._wanted = None, request
-        self._load = self._send(Load(request, self._kept(messages)))
+        self._load = self._send(m.Load(request, self._kept(messages)))
 
-    def _kept(self, messages: Sequence[Message]) -> Kept | None:
+    def _kept(self, messages: Sequence[Message]) -> m.Kept | None:
         latest = self.latest
         if latest is None:
             return None
         # Without a draft there was nothing to switch off.
         speculation = latest.speculation or latest.draft_name is None
-        return Kept(tuple(messages), latest.settings, speculation)
+        return m.Kept(tuple(messages), latest.settings, speculation)
 
     def stop_loading(self) -> None:
         """Ask a load to end."""
-        self._send(Stop(self._load))
+        self._send(m.Stop(self._load))
 
     # Turns
 
@@ -146,21 +130,21 @@ class EngineClient:
         self._number += 1
         self._turn = self._number
 
-    def begin(self, body: Request) -> None:
+    def begin(self, body: m.Request) -> None:
         """Send what was reserved for, or what else can be stopped."""
         self._send(body, self._turn)
 
     def ask(self, text: str, earlier: Sequence[Message] | None = None) -> None:
         """Have `text` answered, after `reserve`; after `earlier` where that is another path."""
-        self.begin(Ask(text, None if earlier is None else tuple(earlier)))
+        self.begin(m.Ask(text, None if earlier is None else tuple(earlier)))
 
     def stop(self) -> None:
         """Ask the reserved or running turn to end."""
-        self._send(Stop(self._turn))
+        self._send(m.Stop(self._turn))
 
     # Changes
 
-    def change(self, body: Request) -> None:
+    def change(self, body: m.Request) -> None:
         """Change the session between turns; `ChangeDone` reports it."""
         self._send(body)
 
@@ -168,30 +152,29 @@ class EngineClient:
         """Put other settings in force."""
         if self.info is not None:
             self.info = self.latest = structs.replace(self.info, settings=settings)
-            self._changed = self._send(Configure(settings))
+            self._changed = self._send(m.Configure(settings))
 
     def speculate(self, on: bool) -> None:
         """Switch drafting on or off."""
         if self.info is not None:
             self.info = self.latest = structs.replace(self.info, speculation=on)
-            self._changed = self._send(Speculate(on))
+            self._changed = self._send(m.Configure(speculation=on))
 
     # The end
 
     def shut_down(self) -> None:
         """Stop whatever runs and end the engine; returns at once."""
-        self._send(Close())
         self._transport.shut_down()
 
     def join(self, timeout: float) -> bool:
         """Wait for the engine's end; whether it has ended."""
         return self._transport.join(timeout)
 
-    def _send(self, body: Request, number: int | None = None) -> int:
+    def _send(self, body: m.Request, number: int | None = None) -> int:
         if number is None:
             self._number += 1
             number = self._number
-        self._transport.send(Letter(number, _CONVERSATION, body))
+        self._transport.send(m.Letter(number, _CONVERSATION, body))
         return number
 
 
@@ -205,18 +188,18 @@ class Worker:
     def __init__(self, connect: Connect = connect) -> None:
         self._transport = connect()
         # Unlike other queues, one that signal handlers may put something into.
-        self._letters: queue.SimpleQueue[Letter[Event] | None] = queue.SimpleQueue()
+        self._letters: queue.SimpleQueue[m.Letter[m.Event] | None] = queue.SimpleQueue()
 
     def begin(self, job: Struct) -> None:
         """Have a job of `process/jobs.py` done; call it once."""
         self._transport.listen(self._letters.put)
-        self._transport.send(Letter(_JOB, 0, Perform(msgpack.encode(job))))
+        self._transport.send(m.Letter(_JOB, 0, m.Perform(msgpack.encode(job))))
 
     def stop(self) -> None:
         """Ask the job to end, from any thread or signal handler."""
         self._letters.put(None)
 
-    def result(self, kind: type[T], hear: Callable[[Event], object]) -> T:
+    def result(self, kind: type[T], hear: Callable[[m.Event], object]) -> T:
         """Wait for what comes of the job, a `kind`.
 
         Args:
@@ -230,26 +213,30 @@ class Worker:
         while True:
             letter = self._next()
             if letter is None:
-                self._transport.send(Letter(_JOB + 1, 0, Stop(_JOB)))
+                self._transport.send(m.Letter(_JOB + 1, 0, m.Stop(_JOB)))
                 continue
             match letter.body:
-                case Performed(result) if result is not None:
+                case m.Performed(result) if result is not None:
                     return msgpack.decode(result, type=kind)
-                case Performed(_, error):
+                case m.Performed(_, error):
                     raise Cancelled if error is None else error.exception()
-                case Died(error):
+                case m.Died(error):
                     raise error.exception()
                 case event:
                     hear(event)
 
-    def _next(self) -> Letter[Event] | None:
+    def _next(self) -> m.Letter[m.Event] | None:
         while True:  # in steps: on Windows a wait without end is not interrupted
             with suppress(queue.Empty):
                 return self._letters.get(timeout=_STEP_S)
 
     def peak_memory_bytes(self, engines: int) -> int:
         """What all processes took at most, where the engine's took `engines` bytes."""
-        return engines + self._transport.peak_beside()
+        if not isinstance(self._transport, Child):
+            return engines
+        from localspec import machine  # noqa: PLC0415 - psutil can wait
+
+        return engines + machine.peak_resident()
 
     def close(self) -> None:
         """End the engine; whatever it does is given up."""

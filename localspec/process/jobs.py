@@ -69,30 +69,28 @@ def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
         LocalspecError: what was asked for cannot be done.
         Cancelled: it was stopped before there was a result.
     """
-    return msgpack.encode(_result(msgpack.decode(job, type=Job), tell, cancel))
 
-
-def _result(job: Job, tell: Tell, cancel: Cancel) -> Answered | Report | TunedPair:
     def loading(step: str, share: float | None) -> None:
         tell(Loading(step, share))
 
     def hear(event: TurnEvent) -> None:
         tell(Turn(event))
 
-    match job:  # late imports: each needs only its own
+    found: Answered | Report | TunedPair
+    match msgpack.decode(job, type=Job):  # late imports: each needs only its own
         case AnswerJob(request, prompt, trace):
             from localspec.loading.answering import answer  # noqa: PLC0415
 
             path = None if trace is None else Path(trace)
-            return answer(request, prompt, path, progress=loading, hear=hear, cancel=cancel)
+            found = answer(request, prompt, path, progress=loading, hear=hear, cancel=cancel)
         case TuneJob(request):
             from localspec.loading.tuning import tune  # noqa: PLC0415
 
-            return tune(request, progress=loading, cancel=cancel)
+            found = tune(request, progress=loading, cancel=cancel)
         case BenchJob(request, how):
             from localspec.bench.benchmark import bench_pair  # noqa: PLC0415
 
-            return bench_pair(
+            found = bench_pair(
                 request,
                 how,
                 cancel,
@@ -100,3 +98,4 @@ def _result(job: Job, tell: Tell, cancel: Cancel) -> Answered | Report | TunedPa
                 asking=lambda *at: tell(Asking(*at)),
                 warn=lambda notice: hear(Noticed(notice)),
             )
+    return msgpack.encode(found)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from localspec import errors
+from localspec.chat.asked import Asked
 from localspec.chat.conversation import Message
 from localspec.chat.events import TurnEvent
 from localspec.chat.figures import Figures
@@ -106,6 +107,7 @@ class SessionInfo(Struct, frozen=True):
         speculation_note: why nothing can be drafted; empty where something can.
         notices: what the user should know about the pair and its settings.
         thinking: how the model marks its thoughts.
+        tools: whether its chat template shows tools, and their calls in Hermes's form.
         settings: those in force.
         speculation: whether drafting is on.
     """
@@ -117,6 +119,7 @@ class SessionInfo(Struct, frozen=True):
     speculation_note: str
     notices: tuple[str, ...]
     thinking: Thinking
+    tools: bool
     settings: ChatSettings
     speculation: bool
 
@@ -154,6 +157,12 @@ class Ask(Struct, frozen=True, tag=True):
     earlier: tuple[Message, ...] | None = None
 
 
+class Complete(Struct, frozen=True, tag=True):
+    """Answer an asker who keeps the conversation, reported like `Ask`."""
+
+    asked: Asked
+
+
 class Regenerate(Struct, frozen=True, tag=True):
     """Answer the last question again, reported like `Ask`."""
 
@@ -169,10 +178,6 @@ class Open(Struct, frozen=True, tag=True):
     settings: ChatSettings | None = None
 
 
-class Reset(Struct, frozen=True, tag=True):
-    """Forget the conversation; `ChangeDone` answers."""
-
-
 class Compare(Struct, frozen=True, tag=True):
     """Answer `text` after `before` twice, without and with speculation, and leave all as it was.
 
@@ -184,15 +189,10 @@ class Compare(Struct, frozen=True, tag=True):
 
 
 class Configure(Struct, frozen=True, tag=True):
-    """Put other settings in force, at any time; `Changed` answers."""
+    """Put other settings in force, or switch drafting, at any time; `Changed` answers."""
 
-    settings: ChatSettings
-
-
-class Speculate(Struct, frozen=True, tag=True):
-    """Switch drafting on or off, at any time; `Changed` answers."""
-
-    on: bool
+    settings: ChatSettings | None = None
+    speculation: bool | None = None
 
 
 class Perform(Struct, frozen=True, tag=True):
@@ -211,13 +211,9 @@ class Stop(Struct, frozen=True, tag=True):
     request: int
 
 
-class Close(Struct, frozen=True, tag=True):
-    """Stop whatever runs, free the models, end."""
-
-
 Request: TypeAlias = (
-    Hello | Load | Ask | Regenerate | Compact | Open | Reset | Compare
-    | Configure | Speculate | Perform | Stop | Close
+    Hello | Load | Ask | Complete | Regenerate | Compact | Open | Compare
+    | Configure | Perform | Stop
 )  # fmt: skip
 
 

@@ -9,62 +9,29 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from localspec.chat.session import answer_twice
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, LocalspecError
-from localspec.process.messages import (
-    Ask,
-    Changed,
-    ChangeDone,
-    Close,
-    Compact,
-    Compare,
-    Configure,
-    Event,
-    Fault,
-    Kept,
-    Letter,
-    Load,
-    Loaded,
-    LoadFailed,
-    Loading,
-    Open,
-    Perform,
-    Performed,
-    Regenerate,
-    Request,
-    Reset,
-    SessionInfo,
-    Speculate,
-    Status,
-    Stop,
-    Turn,
-    TurnOver,
-)
+from localspec.process import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from localspec.chat.completion import Completions
     from localspec.chat.conversation import Message
     from localspec.chat.events import TurnEvent
     from localspec.chat.session import Session
+    from localspec.chat.settings import ChatSettings
+    from localspec.loading.load import Progress
     from localspec.loading.request import LoadRequest
 
-Tell: TypeAlias = "Callable[[Event], None]"
+Tell: TypeAlias = "Callable[[m.Event], None]"
 """Takes what is to be said while a job is done."""
-
-Progress: TypeAlias = "Callable[[str, float | None], None]"
-"""Called with a loading step and its share of 1, if that is known."""
 
 _FIGURES_S = 0.75
 _log = logging.getLogger(__name__)
-
-
-def _no_jobs(_job: bytes, _tell: Tell, _cancel: Cancel) -> bytes:
-    raise AssertionError("this engine takes no jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +45,18 @@ class Loader:
     """
 
     load: Callable[[LoadRequest, Progress, Cancel], Session]
-    check: Callable[[LoadRequest], None] = lambda _request: None
-    perform: Callable[[bytes, Tell, Cancel], bytes] = _no_jobs
+    check: Callable[[LoadRequest], None]
+    perform: Callable[[bytes, Tell, Cancel], bytes]
+
+
+def loader(*, echo: int | None = None) -> Loader:
+    """The real one; imports llama.cpp, whose log goes to the file descriptor `echo` as well."""
+    from localspec.engine.llama.log import start_backend  # noqa: PLC0415
+    from localspec.loading.load import check, open_session  # noqa: PLC0415
+    from localspec.process.jobs import perform  # noqa: PLC0415
+
+    start_backend().echo = echo
+    return Loader(open_session, check, perform)
 
 
 class Server:
@@ -88,15 +65,16 @@ class Server:
     A `Transport`: tests and debuggers use it in their own process.
 
     Args:
-        loader: makes sessions, in the thread.
+        loader: made in the thread, where it is needed first.
     """
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-        self._hear: Callable[[Letter[Event]], object] = lambda _letter: None
+    def __init__(self, loader: Callable[[], Loader]) -> None:
+        self._make_loader = loader
+        self._hear: Callable[[m.Letter[m.Event]], object] = lambda _letter: None
         self._session: Session | None = None
+        self._completions: Completions | None = None  # of the session, once somebody asks for one
         self._loaded: LoadRequest | None = None  # also once it is freed
-        self._letters: queue.SimpleQueue[Letter[Request] | None] = queue.SimpleQueue()
+        self._letters: queue.SimpleQueue[m.Letter[m.Request] | None] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
@@ -104,23 +82,19 @@ class Server:
         # A daemon: a load that cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
-    def listen(self, hear: Callable[[Letter[Event]], object]) -> None:
+    def listen(self, hear: Callable[[m.Letter[m.Event]], object]) -> None:
         """Begin to work, and have `hear` called with every event, from several threads."""
         self._hear = hear
         self._thread.start()
 
-    def send(self, letter: Letter[Request]) -> None:
+    def send(self, letter: m.Letter[m.Request]) -> None:
         """Have a request done (one thread may send); returns at once."""
         match letter.body:
-            case Stop(request):
+            case m.Stop(request):
                 if request > self._done:
                     self._cancels[request].set()
-            case Close():
-                self.shut_down()
-            case Configure(settings):
-                self._change(letter, lambda session: setattr(session, "settings", settings))
-            case Speculate(on):
-                self._change(letter, lambda session: setattr(session, "speculation", on))
+            case m.Configure(settings, on):
+                self._change(self._teller(letter), settings, on)
             case _:
                 self._letters.put(letter)
 
@@ -137,11 +111,11 @@ class Server:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def peak_beside(self) -> int:
-        """Nothing: there is no other process."""
-        return 0
-
     # In the thread
+
+    @cached_property
+    def _loader(self) -> Loader:
+        return self._make_loader()
 
     def _run(self) -> None:
         try:
@@ -154,90 +128,95 @@ class Server:
         finally:
             self._free()
 
-    def _do(self, letter: Letter[Request], cancel: Cancel) -> None:
+    def _do(self, letter: m.Letter[m.Request], cancel: Cancel) -> None:
+        tell = self._teller(letter)
         match letter.body:
-            case Load(request, kept):
-                self._load(letter, request, kept, cancel)
-            case Ask(text, earlier):
-                self._turn(letter, lambda session: session.turn(text, cancel), earlier)
-            case Regenerate():
-                self._turn(letter, lambda session: session.regenerate(cancel))
-            case Compact():
-                self._turn(letter, lambda session: session.compact(cancel))
-            case Open(messages, settings):
-                self._report(letter, lambda session: _open(session, messages, settings))
-            case Reset():
-                self._report(letter, lambda session: session.reset())
-            case Perform(job):
-                self._perform(letter, job, cancel)
-            case Compare(text, before):
-                self._report(letter, lambda one: self._compare(letter, one, text, before, cancel))
+            case m.Load(request, kept):
+                self._load(letter.request, tell, request, kept, cancel)
+            case m.Ask(text, earlier):
+                self._turn(tell, lambda session: session.turn(text, cancel), earlier)
+            case m.Complete(asked):
+                self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
+            case m.Regenerate():
+                self._turn(tell, lambda session: session.regenerate(cancel))
+            case m.Compact():
+                self._turn(tell, lambda session: session.compact(cancel))
+            case m.Open(messages, settings):
+                self._report(tell, lambda session: _open(session, messages, settings))
+            case m.Perform(job):
+                self._perform(tell, job, cancel)
+            case m.Compare(text, before):
+                self._report(tell, lambda one: _compare(tell, one, text, before, cancel))
             case _:
                 raise AssertionError(f"nobody does {letter.body}")
 
-    def _tell(self, letter: Letter[Any], event: Event) -> None:
-        """Answer `letter`."""
-        self._hear(Letter(letter.request, letter.conversation, event))
+    def _teller(self, letter: m.Letter[m.Request]) -> Tell:
+        """Says what answers `letter`."""
 
-    def _tell_status(self, letter: Letter[Any]) -> None:
+        def tell(event: m.Event) -> None:
+            self._hear(m.Letter(letter.request, letter.conversation, event))
+
+        return tell
+
+    def _tell_status(self, tell: Tell) -> None:
         with self._in_use:
             if self._session is not None:
-                self._tell(letter, Status(self._session.figures(), self._session.memory()))
+                tell(m.Status(self._session.figures(), self._session.memory()))
 
     # Loading
 
     def _load(
-        self, letter: Letter[Any], request: LoadRequest, kept: Kept | None, cancel: Cancel
+        self, number: int, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel
     ) -> None:
         try:
             if self._session is not None:
                 self._loader.check(request)  # all that it can, while nothing is freed yet
                 self._free()
-            self._take(letter, request, kept, cancel)
+            self._take(tell, request, kept, cancel)
         except Exception as error:
-            self._tell(letter, self._go_back(letter, error, kept))
+            tell(self._go_back(number, tell, error, kept))
         else:
-            self._tell(letter, Loaded(self._info()))
+            tell(m.Loaded(self._info()))
 
-    def _go_back(self, letter: Letter[Any], error: Exception, kept: Kept | None) -> LoadFailed:
+    def _go_back(
+        self, number: int, tell: Tell, error: Exception, kept: m.Kept | None
+    ) -> m.LoadFailed:
         """After a failed load: have the models before again, if there were any."""
         failure = _fault(error)
         if self._session is not None:
-            return LoadFailed(failure, self._info())
+            return m.LoadFailed(failure, self._info())
         if self._loaded is None:
-            return LoadFailed(failure)
-        cancel = self._cancels[letter.request] = Cancel()
+            return m.LoadFailed(failure)
+        cancel = self._cancels[number] = Cancel()
         if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
             cancel.set()
         try:
-            self._take(letter, self._loaded, kept, cancel)
+            self._take(tell, self._loaded, kept, cancel)
         except Exception as second:
-            return LoadFailed(failure, None, _fault(second))
-        return LoadFailed(failure, self._info())
+            return m.LoadFailed(failure, None, _fault(second))
+        return m.LoadFailed(failure, self._info())
 
-    def _take(
-        self, letter: Letter[Any], request: LoadRequest, kept: Kept | None, cancel: Cancel
-    ) -> None:
-        def progress(step: str, share: float | None) -> None:
-            self._tell(letter, Loading(step, share))
-
-        session = self._session = self._loader.load(request, progress, cancel)
+    def _take(self, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel) -> None:
+        session = self._session = self._loader.load(
+            request, lambda *at: tell(m.Loading(*at)), cancel
+        )
         self._loaded = request
         if kept is not None:
             _open(session, kept.messages, kept.settings)
             if not kept.speculation:
                 session.speculation = False
-        self._tell_status(letter)
+        self._tell_status(tell)
 
     def _free(self) -> None:
         with self._in_use:
             session, self._session = self._session, None
+            self._completions = None
         if session is not None:
             session.close()
 
-    def _info(self) -> SessionInfo:
+    def _info(self) -> m.SessionInfo:
         session = self._in_force()
-        return SessionInfo(
+        return m.SessionInfo(
             pair_name=session.pair_name,
             pair_reference=session.pair_reference,
             target_name=session.target_name,
@@ -245,6 +224,7 @@ class Server:
             speculation_note=session.speculation_note,
             notices=tuple(session.notices),
             thinking=session.thinking,
+            tools=session.shows_tools,
             settings=session.settings,
             speculation=session.speculation,
         )
@@ -256,34 +236,39 @@ class Server:
 
     # Jobs, turns and changes
 
-    def _perform(self, letter: Letter[Any], job: bytes, cancel: Cancel) -> None:
+    def _perform(self, tell: Tell, job: bytes, cancel: Cancel) -> None:
         try:
-            result = self._loader.perform(job, partial(self._tell, letter), cancel)
+            result = self._loader.perform(job, tell, cancel)
         except Exception as error:
-            self._tell(letter, Performed(None, _fault(error)))
+            tell(m.Performed(None, _fault(error)))
         else:
-            self._tell(letter, Performed(result))
+            tell(m.Performed(result))
 
     def _turn(
         self,
-        letter: Letter[Any],
+        tell: Tell,
         begin: Callable[[Session], Iterator[TurnEvent]],
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
-        error: Fault | None = None
         known: list[Message] = []
-        try:
-            session = self._in_force()
+
+        def turn(session: Session) -> None:
             if earlier is not None:
                 session.open(earlier)
-            known = list(session.messages)
-            with self._telling_figures(letter):
+            known[:] = session.messages
+            with self._telling_figures(tell):
                 for event in begin(session):
-                    self._tell(letter, Turn(event))
-        except Exception as raised:
-            error = _fault(raised)
-        self._tell_status(letter)
-        self._tell(letter, TurnOver(error, self._joined(known)))
+                    tell(m.Turn(event))
+
+        error = self._attempt(turn)
+        self._tell_status(tell)
+        tell(m.TurnOver(error, self._joined(known)))
+
+    def _completions_of(self, session: Session) -> Completions:
+        from localspec.chat.completion import Completions  # noqa: PLC0415 - only `serve` needs it
+
+        self._completions = self._completions or Completions(session)
+        return self._completions
 
     def _joined(self, known: list[Message]) -> tuple[Message, ...]:
         """The messages of the conversation that are not among those of before.
@@ -294,15 +279,15 @@ class Server:
         return tuple(one for one in now if all(one is not other for other in known))
 
     @contextmanager
-    def _telling_figures(self, letter: Letter[Any]) -> Iterator[None]:
+    def _telling_figures(self, tell: Tell) -> Iterator[None]:
         """Tell the figures now and then, whether or not anything else happens."""
         over = threading.Event()
 
-        def tell() -> None:
+        def now_and_then() -> None:
             while not over.wait(_FIGURES_S):
-                self._tell_status(letter)
+                self._tell_status(tell)
 
-        thread = threading.Thread(target=tell, name="figures", daemon=True)
+        thread = threading.Thread(target=now_and_then, name="figures", daemon=True)
         thread.start()
         try:
             yield
@@ -310,37 +295,42 @@ class Server:
             over.set()
             thread.join()
 
-    def _report(self, letter: Letter[Any], job: Callable[[Session], None]) -> None:
-        error: Fault | None = None
+    def _report(self, tell: Tell, job: Callable[[Session], None]) -> None:
+        error = self._attempt(job)
+        if error is None and self._session is not None:
+            tell(m.Changed(self._info()))
+        self._tell_status(tell)
+        tell(m.ChangeDone(error))
+
+    def _attempt(self, job: Callable[[Session], None]) -> m.Fault | None:
+        """Do something with the session; why it failed, if it did."""
         try:
             job(self._in_force())
-        except Exception as raised:
-            error = _fault(raised)
-        else:
-            self._tell(letter, Changed(self._info()))
-        self._tell_status(letter)
-        self._tell(letter, ChangeDone(error))
+        except Exception as error:
+            return _fault(error)
+        return None
 
-    def _compare(
-        self,
-        letter: Letter[Any],
-        session: Session,
-        text: str,
-        before: tuple[Message, ...],
-        cancel: Cancel,
-    ) -> None:
-        for speculation, event in answer_twice(session, text, before, cancel):
-            self._tell(letter, Turn(event, speculation))
-
-    def _change(self, letter: Letter[Any], job: Callable[[Session], None]) -> None:
+    def _change(self, tell: Tell, settings: ChatSettings | None, speculation: bool | None) -> None:
         """Change what may be changed in the middle of an answer."""
         with self._in_use:
             if self._session is None:
                 return
-            job(self._session)
+            if settings is not None:
+                self._session.settings = settings
+            if speculation is not None:
+                self._session.speculation = speculation
             info = self._info()
-        self._tell(letter, Changed(info))
-        self._tell_status(letter)
+        tell(m.Changed(info))
+        self._tell_status(tell)
+
+
+def _compare(
+    tell: Tell, session: Session, text: str, before: tuple[Message, ...], cancel: Cancel
+) -> None:
+    from localspec.chat.session import answer_twice  # noqa: PLC0415 - after the pipes are safe
+
+    for speculation, event in answer_twice(session, text, before, cancel):
+        tell(m.Turn(event, speculation))
 
 
 def _open(session: Session, messages: tuple[Message, ...], settings: Any) -> None:
@@ -349,10 +339,10 @@ def _open(session: Session, messages: tuple[Message, ...], settings: Any) -> Non
         session.settings = settings
 
 
-def _fault(error: Exception) -> Fault | None:
+def _fault(error: Exception) -> m.Fault | None:
     """What is told of `error`: nothing where it was asked for."""
     if isinstance(error, Cancelled):
         return None
     if not isinstance(error, LocalspecError):
         _log.info("unforeseen", exc_info=error)
-    return Fault.of(error)
+    return m.Fault.of(error)

@@ -10,17 +10,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.events import RoundText
 from localspec.errors import EngineDied, LocalspecError
+from localspec.process import messages as m
 from localspec.process import spawning
-from localspec.process.messages import Died, Event, Fault, Letter, Request, Status, Turn, Wire
 
 if TYPE_CHECKING:
     from typing import IO
 
-Hear: TypeAlias = "Callable[[Letter[Event]], object]"
+Hear: TypeAlias = "Callable[[m.Letter[m.Event]], object]"
 
 # While text streams its reader wakes no more often; what comes meanwhile waits in the pipe, which
 # outlives the engine.
@@ -28,25 +28,6 @@ _WAKE_S = 0.02
 _LOG_LINES = 3
 _LOG_TAIL = 4000  # bytes of the log that are looked at
 _KILL_WITHIN_S = 2.0
-
-
-class Transport(Protocol):
-    """A running engine."""
-
-    def listen(self, hear: Hear) -> None:
-        """Have `hear` called with every event from now on, in another thread."""
-
-    def send(self, letter: Letter[Request]) -> None:
-        """Send a request; returns at once. May be called before `listen`."""
-
-    def shut_down(self) -> None:
-        """Have it end; returns at once."""
-
-    def join(self, timeout: float) -> bool:
-        """Wait for its end; whether it has ended."""
-
-    def peak_beside(self) -> int:
-        """Peak resident size of this process, where the engine has one of its own."""
 
 
 class Child:
@@ -60,7 +41,7 @@ class Child:
     def __init__(self, command: tuple[str, ...] = spawning.ENGINE) -> None:
         self._process, self._log = spawning.engine(command)
         self._streams = _open(self._process.stdout), _open(self._process.stdin)
-        self._wire: Wire[Event] = Wire(*self._streams, incoming=Letter[Event])
+        self._wire: m.Wire[m.Event] = m.Wire(*self._streams, incoming=m.Letter[m.Event])
         self._closing = False
         self._reader: threading.Thread | None = None
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -77,7 +58,7 @@ class Child:
         self._reader = threading.Thread(target=self._read, args=(hear,), name="events", daemon=True)
         self._reader.start()
 
-    def send(self, letter: Letter[Request]) -> None:
+    def send(self, letter: m.Letter[m.Request]) -> None:
         """Have it written, as it is now."""
         self._requests.put(self._wire.encoded(letter))
 
@@ -101,12 +82,6 @@ class Child:
         self._log.close()
         return True
 
-    def peak_beside(self) -> int:
-        """Peak resident size of this process."""
-        from localspec import machine  # noqa: PLC0415 - psutil can wait
-
-        return machine.peak_resident()
-
     def _write(self) -> None:
         while (data := self._requests.get()) is not None:
             self._wire.write(data)
@@ -125,7 +100,7 @@ class Child:
             self._process.kill()
         if not self._closing:
             self._requests.put(None)
-            hear(Letter(0, 0, Died(Fault.of(error))))
+            hear(m.Letter(0, 0, m.Died(m.Fault.of(error))))
 
     def _reason(self) -> EngineDied:
         """How the process ended, and what its log says last."""
@@ -152,13 +127,13 @@ def _open(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def _is_text(letter: Letter[Event]) -> bool:
-    return isinstance(letter.body, Turn) and isinstance(letter.body.event, RoundText)
+def _is_text(letter: m.Letter[m.Event]) -> bool:
+    return isinstance(letter.body, m.Turn) and isinstance(letter.body.event, RoundText)
 
 
-def _with_ours(letter: Letter[Event]) -> Letter[Event]:
+def _with_ours(letter: m.Letter[m.Event]) -> m.Letter[m.Event]:
     """Count this process's memory as well."""
-    if not isinstance(letter.body, Status):
+    if not isinstance(letter.body, m.Status):
         return letter
     from localspec import machine  # noqa: PLC0415 - psutil can wait until there is a screen
 
@@ -168,4 +143,4 @@ def _with_ours(letter: Letter[Event]) -> Letter[Event]:
         process=memory.process + machine.resident(),
         peak_process=memory.peak_process + machine.peak_resident(),
     )
-    return Letter(letter.request, letter.conversation, Status(figures, both))
+    return m.Letter(letter.request, letter.conversation, m.Status(figures, both))

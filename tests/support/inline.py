@@ -20,11 +20,13 @@ def inline(
         check: called with the name of a pair that is to take another's place.
         first: the name of the pair that is loaded first.
     """
-    if check is None:
-        loader = Loader(lambda _request, progress, cancel: load(progress, cancel))
-    else:
-        loader = Loader(
-            lambda request, progress, cancel: load(request.pair, progress, cancel),
-            lambda request: check(request.pair),
-        )
-    return EngineClient(LoadRequest(pair=first), lambda: Server(loader))
+
+    def make(request: LoadRequest, progress: Any, cancel: Any) -> Any:
+        return load(progress, cancel) if check is None else load(request.pair, progress, cancel)
+
+    def look(request: LoadRequest) -> None:
+        if check is not None:
+            check(str(request.pair))
+
+    loader = Loader(make, look, perform=lambda *_: b"")
+    return EngineClient(LoadRequest(pair=first), lambda: Server(lambda: loader))

@@ -99,6 +99,7 @@ class ScriptedSession:
     rounds_made: int = 0
     devices: tuple[DeviceMemory, ...] = ()
     left_out: int = 0
+    shows_tools: bool = False
     thinking: Thinking = Thinking()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
@@ -184,12 +185,9 @@ class ScriptedSession:
             devices=self.devices,
         )
 
-    def reset(self) -> None:
-        self.messages.clear()
-        self.resets += 1
-
     def open(self, messages: Sequence[Message]) -> None:
         self.messages[:] = messages
+        self.resets += not messages
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -302,6 +302,23 @@ class Context:
         self._checkpoint.forget()
         self._batch_start = 0
 
+    def state(self) -> NDArray[np.uint8]:
+        """A copy of the cache's contents, for `restore`; empty where llama.cpp makes none."""
+        size = int(lib.llama_state_seq_get_size(self._handle, 0))
+        copy = np.empty(size, np.uint8)
+        data = copy.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        return copy[: int(lib.llama_state_seq_get_data(self._handle, data, size, 0))]
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
+        """Hold `tokens` again, as when `state` was copied; nothing at all where that fails."""
+        self.clear()
+        data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if lib.llama_state_seq_set_data(self._handle, data, len(state), 0):
+            self.tokens.extend(tokens)
+            self._batch_start = len(self.tokens)
+        else:
+            self.clear()
+
     def _remove(self, n: int) -> bool:
         """Remove all but the first `n` tokens where llama.cpp can do that and is right to."""
         # llama.cpp doesn't check that the batch was long enough to take the snapshot, and a second

@@ -29,6 +29,7 @@ _READ: dict[str, frozenset[str]] = {
     **dict.fromkeys(("number", "integer", "boolean", "null"), frozenset()),
 }
 _ALTERNATIVES = ("anyOf", "oneOf")
+_MOST_LOOKED_AT = 60_000  # parts; references and oneOf can make them a power of their number
 _HALF = re.compile("[\ud800-\udfff]")
 
 _BASIC = {
@@ -78,6 +79,7 @@ class _Writer:
         self._document = document
         self._rules: dict[str, str] = {}  # from what they say to their names
         self._referred: dict[str, str] = {}  # from references to what their rules say
+        self._looked_at = 0
 
     def grammar(self) -> str:
         """All rules, a line for each."""
@@ -113,6 +115,12 @@ class _Writer:
 
     def _keywords(self, schema: object) -> dict[str, Any]:
         """The keywords of one level that say something."""
+        self._looked_at += 1
+        if self._looked_at > _MOST_LOOKED_AT:
+            raise UsageError(
+                "the JSON schema takes too long to read",
+                "Simplify it: anyOf takes less than oneOf, and properties less than allOf.",
+            )
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
         if not isinstance(schema, dict):

@@ -6,14 +6,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnsLeftOut
+from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnEnd, TurnsLeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.timer import Timer
 
-    from localspec.chat.events import Span, TurnEnd, TurnEvent
+    from localspec.chat.events import Span, TurnEvent
     from localspec.ui.conversation.items import Answer
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.panel.dashboard import Dashboard
@@ -171,6 +171,6 @@ class Stream:
                 " to the model",
                 "They stay in the conversation. /compact sums it up instead.",
             )
-        else:
+        elif isinstance(event, TurnEnd):
             self.end = event
         return ()

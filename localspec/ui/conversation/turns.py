@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.conversation import Message, Role
 from localspec.errors import in_words
-from localspec.process.messages import Compact, Compare, Open, Regenerate, Request, Reset
+from localspec.process.messages import Compact, Compare, Open, Regenerate, Request
 from localspec.ui.conversation.gate import ANSWER, Gate, Phase
 from localspec.ui.conversation.items import figures_of
 
@@ -151,7 +151,7 @@ class Turns:
 
     def clear(self) -> None:
         """Begin a new conversation."""
-        self.change(Reset(), self._cleared)
+        self.change(Open(()), self._cleared)
 
     def _cleared(self) -> None:
         self.record.fresh()

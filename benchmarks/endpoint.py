@@ -1,0 +1,179 @@
+"""`localspec serve` under many requests, beside `localspec run`, and when its engine dies.
+
+    python -m benchmarks.endpoint ratio [--count 24]        a stream's speed and first byte: run's
+    python -m benchmarks.endpoint requests [--count 1000]   four clients, a fifth of them gives up
+    python -m benchmarks.endpoint malformed [--count 5000]  requests of any shape
+    python -m benchmarks.endpoint kills [--count 50]        the engine is killed during a stream
+
+`ratio` lets a stream and a run take turns over the same prompts, greedy, with the same fixed draft
+length, threads and context; every prompt is new to the server. Reported are medians with 95 %
+intervals of 10,000 resamples. Takes about six seconds a pair, a fifth of a second a request, a
+twentieth a malformed one, three seconds a kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tests.support.endpoint import Serving, chunks, in_parallel, malformed, streaming
+
+THINGS = ("dog", "cat", "bird", "boy", "girl", "tree", "boat", "ball")
+TOKENS = 200
+CLIENTS = 4
+SPEED, FIRST_S = 0.97, 0.005  # the aims
+
+
+def interval(values: Sequence[float], of: Callable[[Sequence[float]], float]) -> str:
+    """`of` the values, with the interval that holds 95 % of resamples."""
+    rng = random.Random(0)
+    found = sorted(of(rng.choices(values, k=len(values))) for _ in range(10_000))
+    return f"{of(values):.4f} ({found[250]:.4f} to {found[9750]:.4f})"
+
+
+def streamed(served: Serving, prompt: str) -> tuple[float, float, str]:
+    """Tokens a second after the first text, seconds until that, and the text: a client's view."""
+    body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0,
+            "max_tokens": TOKENS, "stream_options": {"include_usage": True}}  # fmt: skip
+    data, times = b"", []
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as sock:
+        begun = time.perf_counter()
+        sock.sendall(streaming(body))
+        while b"data: [DONE]" not in data:
+            data += sock.recv(1 << 16)
+            if b'"content":"' in data.replace(b'"content":""', b""):
+                times.append(time.perf_counter())
+    found = [json.loads(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: {")]
+    text = "".join(one["choices"][0]["delta"].get("content", "") for one in found if one["choices"])
+    tokens = found[-1]["usage"]["completion_tokens"]
+    return (tokens - 1) / (times[-1] - times[0]), times[0] - begun, text
+
+
+def run(prompt: str) -> tuple[float, float, str]:
+    """The same of `localspec run`, as it tells it."""
+    words = ["run", "demo", "-t", "1", "-c", "1024", "-p", prompt, "--temp", "0", "-n", str(TOKENS)]
+    done = subprocess.run(
+        [sys.executable, "-m", "localspec", *words, "--gamma", "3", "--json"],
+        capture_output=True,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+    return told["tokens_per_second"], told["time_to_first_token_s"], told["text"]
+
+
+def ratio(pairs: int) -> None:
+    rng, speeds, firsts, same = random.Random(1), [], [], 0
+    with Serving("--gamma", "3") as served:
+        for i in range(pairs):
+            prompt = f"Story {i}: tell me about a {rng.choice(THINGS)} and a {rng.choice(THINGS)}."
+            arms = {"stream": partial(streamed, served), "run": run}
+            found = {name: arms[name](prompt) for name in rng.sample(sorted(arms), 2)}
+            speeds.append(found["stream"][0] / found["run"][0])
+            firsts.append(found["stream"][1] - found["run"][1])
+            same += found["stream"][2] == found["run"][2]
+    print(f"tokens/s, stream over run: {interval(speeds, statistics.median)}, aim {SPEED}")
+    print(f"first byte later by, s: {interval(firsts, statistics.median)}, aim {FIRST_S}")
+    print(f"same text: {same} of {pairs}")
+
+
+def requests(count: int) -> None:
+    with Serving("--queue", "8") as served:
+        alone = {thing: told(served, thing, 24) for thing in THINGS}
+        sizes = [served.resident()]
+        for part in range(10):
+            jobs = [partial(ask, served, alone, 10 * part + i, count // 10 // CLIENTS)
+                    for i in range(CLIENTS)]  # fmt: skip
+            in_parallel(jobs)
+            served.until_free(10)
+            sizes.append(served.resident())
+            print(f"{(part + 1) * count // 10} requests, {sizes[-1] / 1e6:.1f} MB", flush=True)
+    grown = sizes[-1] / sizes[len(sizes) // 2] - 1
+    print(f"no wrong answer, none lost; memory over the second half: {100 * grown:+.1f} %")
+
+
+def told(served: Serving, thing: str, tokens: int) -> str:
+    found = served.chat(f"Tell me a story about a {thing}.", max_tokens=tokens)
+    text: str = found["choices"][0]["message"]["content"]
+    return text
+
+
+def ask(served: Serving, alone: dict[str, str], seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(count):
+        thing, kind = rng.choice(THINGS), rng.random()
+        if kind < 0.2:
+            with socket.create_connection(("127.0.0.1", served.port)) as sock:
+                question = {"role": "user", "content": f"Tell me a story about a {thing}."}
+                sock.sendall(streaming({"messages": [question]}))
+                time.sleep(rng.random() / 10)
+        elif kind < 0.3:
+            served.raw(malformed(rng))
+        else:
+            text = told(served, thing, rng.randrange(1, 24))
+            if not alone[thing].startswith(text):
+                raise SystemExit(f"a wrong answer: {text!r} in place of {alone[thing]!r}")
+
+
+def malformed_ones(count: int) -> None:
+    rng, slowest = random.Random(2), 0.0
+    with Serving() as served:
+        before = served.resident()
+        for i in range(count):
+            data = malformed(rng)
+            begun = time.monotonic()
+            reply = served.raw(data)
+            slowest = max(slowest, time.monotonic() - begun)
+            if b" 500 " in reply[:20]:
+                raise SystemExit(f"a fault of the server: {data[:1000]!r}")
+            if i == count // 2:
+                before = served.resident()
+        served.until_free(10)
+        grown = served.resident() / before - 1
+        told(served, "dog", 4)
+    print(f"{count} malformed requests: no 500; the slowest took {slowest:.1f} s;"
+          f" memory over the second half: {100 * grown:+.1f} %")  # fmt: skip
+
+
+def kills(count: int) -> None:
+    rng = random.Random(3)
+    body = {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 900,
+            "logit_bias": {"2": -100}}  # fmt: skip
+    with Serving() as served:
+        right = told(served, "dog", 24)
+        for _ in range(count):
+            with socket.create_connection(("127.0.0.1", served.port), timeout=60) as sock:
+                sock.sendall(streaming(body))
+                data = sock.recv(1 << 16)
+                time.sleep(rng.random())
+                served.engine().kill()
+                while not data.endswith(b"0\r\n\r\n"):
+                    data += sock.recv(1 << 16)
+            if chunks(data)[-1].get("error", {}).get("code") != "unavailable":
+                raise SystemExit(f"no error event: {data[-500:]!r}")
+            if told(served, "dog", 24) != right:
+                raise SystemExit("the answer after a kill is another one")
+    print(f"{count} kills in the middle of a stream: each was told, each next request succeeded")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    ways = {"ratio": (ratio, 24), "requests": (requests, 1000),
+            "malformed": (malformed_ones, 5000), "kills": (kills, 50)}  # fmt: skip
+    parts = parser.add_subparsers(dest="what", required=True)
+    for name, (_, usual) in ways.items():
+        part = parts.add_parser(name)
+        part.add_argument("--count", type=int, default=usual)
+    given = parser.parse_args()
+    ways[given.what][0](given.count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Answers for askers who keep their conversations themselves, and come with all of it each time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from localspec.chat.answer import AnswerText
+from localspec.chat.events import Begun, Noticed, RoundText, Scored
+from localspec.chat.prefixes import Prefixes
+from localspec.chat.prompt import KnownIds
+from localspec.chat.settings import check_bias
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from localspec.chat.asked import Asked
+    from localspec.chat.session import Session, Turn
+    from localspec.engine.cancel import Cancel
+
+_CONVERSATIONS = 32
+
+
+class Completions:
+    """Answers what is asked with a session's models; the session's own conversation stays empty.
+
+    Ids and caches of the latest conversations are kept, so that of each only what is new is read.
+
+    Args:
+        session: loaded; used by nobody else.
+    """
+
+    def __init__(self, session: Session) -> None:
+        pair = session.pair
+        self._session = session
+        self._prefixes = Prefixes([pair.target, *pair.drafts.values()])
+        self._known: list[KnownIds] = []  # the latest last
+
+    def answer(self, asked: Asked, cancel: Cancel) -> Turn:
+        """Answer.
+
+        Yields:
+            perhaps `Noticed`, then `Begun` and what `Session.turn` yields after that.
+
+        Raises:
+            LocalspecError: as `Session.turn`; ids that the target does not have.
+            Cancelled: while the prompt was made.
+        """
+        session, template = self._session, self._session.template
+        known, noticed = KnownIds(template), len(template.notices)
+        check_bias(asked.settings, session.pair.target.model.n_vocab)
+        stops = asked.settings.stop
+        if asked.messages:
+            text = template.render(asked.messages, cancel, asked.variables)
+            yield from map(Noticed, template.notices[noticed:])
+            known, prompt = self._recalled(text)
+            stops = (*stops, *template.stops)
+            thinks = text.rstrip().endswith(session.thinking.begin)
+        else:
+            prompt, thinks = self._plain(asked.prompt), False
+        piece = session.pair.target.model.piece
+        answer = AnswerText(piece, stops)
+        after = asked.after or (session.thinking.end if thinks else "")
+        turn = session.complete(
+            prompt, asked.settings, answer, cancel, after=after, top_logprobs=asked.top_logprobs
+        )
+        yield Begun(len(prompt), session.pair.target.n_ctx, thinks)
+        self._prefixes.switch(prompt[:-1])
+        try:
+            yield from turn if asked.top_logprobs is None else self._scored(turn)
+        finally:
+            if asked.messages:
+                known.answered(answer.tokens, piece, answer.text)
+
+    def _scored(self, turn: Turn) -> Turn:
+        """`turn`, the texts of tokens with their probabilities ahead of every round."""
+        piece = self._session.pair.target.model.piece
+        for event in turn:
+            if isinstance(event, RoundText):
+                yield Scored(
+                    tuple(
+                        (piece(one.token), one.logprob, tuple((piece(i), p) for i, p in one.best))
+                        for one in event.round.logprobs
+                    )
+                )
+            yield event
+
+    def _recalled(self, text: str) -> tuple[KnownIds, list[int]]:
+        """The ids of a rendered prompt, from those of the conversation that it continues."""
+        best = max(self._known, key=lambda one: one.reach(text), default=None)
+        if best is None or not best.reach(text):
+            best = KnownIds(self._session.template)
+        known = best.branch(text)
+        self._known = [one for one in self._known if one is not known][1 - _CONVERSATIONS :]
+        self._known.append(known)
+        return known, known.prompt(text)
+
+    def _plain(self, prompt: str | tuple[int, ...]) -> list[int]:
+        """The ids of a prompt that no template made.
+
+        Raises:
+            UsageError: it is empty, or has ids that the target lacks.
+        """
+        model = self._session.pair.target.model
+        if isinstance(prompt, str):
+            ids = model.tokenize(prompt, add_special=True, parse_special=True)
+        else:
+            ids = list(prompt)
+        if not ids:
+            raise UsageError("the prompt is empty", "Say what is to be continued.")
+        wrong = next((token for token in ids if not 0 <= token < model.n_vocab), None)
+        if wrong is not None:
+            raise UsageError(
+                f"the prompt has the token {wrong}, the target has {model.n_vocab:,}",
+                "Give ids of the target's vocabulary.",
+            )
+        return ids

@@ -1,0 +1,160 @@
+"""`localspec serve`: the loaded pair for editors and other programs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from localspec.cli.option_types import plain_text
+from localspec.cli.options import shared_options
+from localspec.cli.standard_streams import ProgressLine, warn
+from localspec.errors import LocalspecError, UsageError
+
+if TYPE_CHECKING:
+    from localspec.loading.request import LoadRequest
+    from localspec.process.client import EngineClient
+
+_LARGEST = 1 << 16
+_SHORTEST = 16
+
+
+@click.command(name="serve")
+@shared_options
+@click.option(
+    "--host", type=plain_text, default="127.0.0.1", help="Address to listen at.", show_default=True
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    help="Port to listen at; 0 for any that is free.",
+    show_default=True,
+)
+@click.option(
+    "--api-key-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Ask for one of the keys in this file, a line each. Other addresses than this machine's"
+    " own need it.",
+)
+@click.option(
+    "--queue",
+    type=click.IntRange(0, 10_000),
+    default=16,
+    help="Requests that may wait.",
+    show_default=True,
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1, 1e6),
+    default=1800.0,
+    help="Seconds that one answer may take.",
+    show_default=True,
+)
+@click.option(
+    "--allow-host",
+    type=plain_text,
+    multiple=True,
+    metavar="NAME",
+    help="A name that clients may call this machine by; may be repeated.",
+)
+@click.option(
+    "--allow-origin",
+    type=plain_text,
+    multiple=True,
+    metavar="URL",
+    help="A web page's origin that may ask; may be repeated.",
+)
+def command(
+    options: LoadRequest,
+    *,
+    host: str,
+    port: int,
+    api_key_file: Path | None,
+    queue: int,
+    timeout: float,
+    allow_host: tuple[str, ...],
+    allow_origin: tuple[str, ...],
+) -> None:
+    """Answer other programs, which speak OpenAI's protocol.
+
+    PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
+    was used last answers. Options of the conversation are the defaults of requests.
+    """
+    _require_packages()
+    from localspec.process.client import EngineClient  # noqa: PLC0415 - it begins to load
+    from localspec.serve import guard, launch  # noqa: PLC0415
+
+    keys = _keys(api_key_file)
+    if host not in guard.LOCAL and not keys:
+        raise UsageError(
+            f"{host} can be reached by others, and there is no key",
+            "Give --api-key-file, or leave out --host.",
+        )
+    hosts = guard.LOCAL | {host.lower()} | {name.lower() for name in allow_host}
+    rules = guard.Rules(tuple(map(guard.digest, keys)), hosts, allow_origin)
+    with launch.listening(host, port) as sock:
+        line = ProgressLine()
+        line.step("Loading")
+        engine = EngineClient(options)
+        asyncio.run(
+            launch.serve(
+                engine,
+                sock,
+                rules,
+                queue=queue,
+                seconds=timeout,
+                ready=lambda engine: _welcome(engine, sock, line),
+                show=line.update,
+            )
+        )
+
+
+def _require_packages() -> None:
+    try:
+        import starlette  # noqa: F401, PLC0415
+        import uvicorn  # noqa: F401, PLC0415
+    except ImportError:
+        raise LocalspecError(
+            "`localspec serve` needs packages that are not installed",
+            "Install them: uv run --extra serve localspec serve, or pip install localspec[serve].",
+        ) from None
+
+
+def _keys(path: Path | None) -> list[str]:
+    """The keys in a file: a line each, blank lines and those with a # left out.
+
+    Raises:
+        UsageError: it cannot be read, or holds no key that is long enough.
+    """
+    if path is None:
+        return []
+    try:
+        with path.open("rb") as file:
+            lines = file.read(_LARGEST).decode("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"the keys in {path} cannot be read", "Write one a line.") from None
+    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not keys or min(map(len, keys)) < _SHORTEST:
+        raise UsageError(
+            f"{path} holds no key, or one of less than {_SHORTEST} characters",
+            "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'.",
+        )
+    return keys
+
+
+def _welcome(engine: EngineClient, sock: socket.socket, line: ProgressLine) -> None:
+    """Say where to ask, and what was noticed while loading."""
+    line.clear()
+    host, port = sock.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    info = engine.latest
+    if info is not None:
+        for notice in info.notices:
+            warn(notice)
+        models = info.target_name + (f" with {info.draft_name}" if info.draft_name else "")
+        click.echo(f"{info.pair_name}: {models}", err=True)
+    click.echo(f"http://{shown}:{port}/v1  (Ctrl+C ends it)", err=True)

@@ -1,0 +1,59 @@
+"""What goes wrong with a request, as its asker gets to see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localspec.errors import LocalspecError
+
+INVALID = "invalid_request_error"
+
+
+class Refusal(Exception):
+    """A request that gets an error for an answer, in OpenAI's form.
+
+    Args:
+        status: of the reply.
+        message: what is wrong and what to do.
+        kind: OpenAI's ``type``.
+        code: a word for programs.
+        param: the place in the request.
+        retry_after: seconds after which it may be tried again.
+        more: further fields.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = INVALID,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+        **more: object,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+        fields = {"message": message, "type": kind, "param": param, "code": code, **more}
+        self.document: dict[str, Any] = {"error": fields}
+
+
+def unavailable(message: str, retry_after: int) -> Refusal:
+    """The engine is busy, or gone, for so many seconds."""
+    return Refusal(
+        503, message, kind="unavailable_error", code="unavailable", retry_after=retry_after
+    )
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What is told of an error of the engine."""
+    if isinstance(error, LocalspecError):
+        return Refusal(400, f"{error.message}. {error.remedy}".strip())
+    return Refusal(
+        500,
+        f"localspec has a fault ({type(error).__name__})",
+        kind="server_error",
+        code="internal_error",
+    )

@@ -1,0 +1,171 @@
+"""Runs the endpoint: a socket, the event loop, and a line of figures now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from localspec.errors import UsageError
+from localspec.serve.app import Endpoint
+from localspec.serve.desk import Desk
+from localspec.serve.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from localspec.process.client import EngineClient
+    from localspec.serve.guard import Rules
+
+_HEADERS_S = 20.0  # for all headers of a request, from the first byte on or from the connection
+_CONNECTIONS = 512
+_FAREWELL_S = 2  # for clients, then for the engine
+_FIGURES_S = 1.0
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP/1.1 that gives up a client who does not come to the end of its headers.
+
+    uvicorn has no limit of its own for that. `cycle`, the request that is being answered, is all
+    that is used of its insides.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait no longer once a request has come, else on."""
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        super().connection_lost(exc)
+        self._forget()
+
+    def _wait(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+        elif self._late is None:
+            self._late = self.loop.call_later(_HEADERS_S, self._give_up)
+
+    def _forget(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _give_up(self) -> None:
+        self._late = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+class EndpointServer(uvicorn.Server):
+    """uvicorn, which lets go of the engine before it waits for its clients.
+
+    Args:
+        config: uvicorn's.
+        leave: ends what is going on.
+    """
+
+    def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._leave = leave
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal asks for the end; the second one gets it at once."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        self._leave()
+        super().handle_exit(sig, frame)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket at this address.
+
+    Raises:
+        UsageError: there is no such address here, or somebody else has it.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=128)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {error.strerror}",
+            "Choose another with --host and --port.",
+        ) from None
+
+
+async def serve(
+    engine: EngineClient,
+    sock: socket.socket,
+    rules: Rules,
+    *,
+    queue: int,
+    seconds: float,
+    ready: Callable[[EngineClient], None],
+    show: Callable[[str], None],
+) -> None:
+    """Serve until a signal ends it.
+
+    Args:
+        engine: has begun to load.
+        sock: at which address.
+        rules: who may ask for what.
+        queue: requests that may wait.
+        seconds: that one answer may take.
+        ready: called once the models are loaded.
+        show: called with a line of figures when they have changed, every second at most.
+
+    Raises:
+        LocalspecError: the models cannot be loaded.
+    """
+    tally = Tally()
+    desk = Desk(engine, tally, most=queue, limit_s=seconds)
+    config = uvicorn.Config(
+        Endpoint(desk, rules, tally).app(),
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=_FAREWELL_S,
+    )
+    server = EndpointServer(config, engine.shut_down)
+
+    async def tell() -> None:
+        try:
+            await desk.ready
+        finally:  # without models there is nothing to serve
+            server.should_exit = not desk.loaded
+        ready(engine)
+        shown = ""
+        while True:
+            if (line := tally.line()) != shown:
+                shown = line
+                show(line)
+            await asyncio.sleep(_FIGURES_S)
+
+    telling = asyncio.create_task(tell())
+    try:
+        await server.serve([sock])
+    finally:
+        engine.shut_down()
+        telling.cancel()
+        with suppress(asyncio.CancelledError):
+            await telling
+        await asyncio.to_thread(engine.join, _FAREWELL_S)

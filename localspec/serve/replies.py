@@ -1,0 +1,232 @@
+"""What clients get back: OpenAI's documents and chunks, made of the engine's events."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+from localspec.chat.events import Begun, RoundText, Scored, TurnEnd, TurnEvent
+from localspec.chat.thinking import Thinking, ThoughtSplitter
+from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.serve.tools import CallSplitter
+
+Delta = dict[str, Any]
+
+
+class Reply:
+    """One answer on its way to a client.
+
+    Args:
+        model: the name that the client gets to see.
+        thinking: how the model marks its thoughts; None for a plain completion.
+        tools: whether there are calls to look for.
+        logprobs: whether probabilities were asked for.
+    """
+
+    def __init__(
+        self, model: str, thinking: Thinking | None, *, tools: bool = False, logprobs: bool = False
+    ) -> None:
+        self._chat = thinking is not None
+        self._head = {
+            "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{secrets.token_hex(12)}",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": "localspec",
+        }
+        self._thinking = thinking
+        self._thoughts: ThoughtSplitter | None = None
+        self._calls = CallSplitter() if tools else None
+        self._n_calls = 0
+        self._logprobs: list[Any] | None = [] if logprobs else None
+        self._prompt_tokens = 0
+        self.end: TurnEnd | None = None
+
+    def take(self, events: Iterable[TurnEvent]) -> Iterator[Delta]:
+        """What is new with these events: the deltas that a stream sends."""
+        text = ""
+        for event in events:
+            match event:
+                case Begun(tokens, _, thinks):
+                    self._prompt_tokens = tokens
+                    if self._thinking is not None:
+                        begin, end = self._thinking.begin, self._thinking.end
+                        self._thoughts = ThoughtSplitter(Thinking(begin, end, thinks))
+                case RoundText():
+                    text += event.text
+                case Scored(tokens) if self._logprobs is not None:
+                    self._logprobs += tokens
+                case TurnEnd():
+                    self.end = event
+        if text:
+            yield from self._split(text)
+        if self.end is not None:
+            yield from self._rest()
+
+    def _split(self, text: str) -> Iterator[Delta]:
+        if self._thoughts is None:
+            yield from self._said(text)
+            return
+        for inside, piece in self._thoughts.feed(text):
+            yield from [{"reasoning_content": piece}] if inside else self._said(piece)
+
+    def _rest(self) -> Iterator[Delta]:
+        """What was held back until the end."""
+        if self._thoughts is not None and (held := self._thoughts.flush()):
+            yield from [{"reasoning_content": held}] if self._thoughts.inside else self._said(held)
+        if self._calls is not None and (held := self._calls.flush()):
+            yield {"content": held}
+
+    def _said(self, text: str) -> Iterator[Delta]:
+        for piece in self._calls.feed(text) if self._calls is not None else (text,):
+            if isinstance(piece, str):
+                yield {"content": piece}
+                continue
+            name, arguments = piece
+            call = {
+                "index": self._n_calls,
+                "id": f"call_{secrets.token_hex(8)}",
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            self._n_calls += 1
+            yield {"tool_calls": [call]}
+
+    # Streams
+
+    def opening(self) -> list[Delta]:
+        """The first chunk of a stream."""
+        return [self._chunk({"role": "assistant", "content": ""})] if self._chat else []
+
+    def chunks(self, events: Iterable[TurnEvent]) -> Iterator[Delta]:
+        """The chunks for these events."""
+        deltas = list(self.take(events))
+        for delta in deltas:
+            yield self._chunk(delta, scored=self._taken_logprobs())
+        if self._logprobs:  # of tokens that are no text yet
+            yield self._chunk({"content": ""}, scored=self._taken_logprobs())
+
+    def closing(self, *, usage: bool) -> list[Delta]:
+        """The last chunks of a stream."""
+        last = self._chunk({}, finish=self._finish())
+        last["timings"] = timings(self._stats())
+        if not usage:
+            return [last]
+        return [last, {**self._chunk({}), "choices": [], "usage": self.usage()}]
+
+    def _chunk(
+        self, delta: Delta, finish: str | None = None, scored: Sequence[Any] | None = None
+    ) -> Delta:
+        choice: Delta = {"index": 0, "finish_reason": finish}
+        if self._chat:
+            kind = "chat.completion.chunk"
+            choice["delta"] = delta
+        else:
+            kind = "text_completion"
+            choice["text"] = delta.get("content", "")
+        choice["logprobs"] = self._scores(scored) if scored else None
+        return {**self._head, "object": kind, "choices": [choice]}
+
+    def _taken_logprobs(self) -> list[Any]:
+        found = self._logprobs or []
+        if self._logprobs is not None:
+            self._logprobs = []
+        return found
+
+    # Documents
+
+    def document(self, deltas: Sequence[Delta]) -> Delta:
+        """The whole answer, of all its deltas."""
+        text = "".join(delta.get("content", "") for delta in deltas)
+        thoughts = "".join(delta.get("reasoning_content", "") for delta in deltas)
+        calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        choice: Delta = {"index": 0, "finish_reason": self._finish()}
+        if self._chat:
+            message: Delta = {"role": "assistant", "content": text if text or not calls else None}
+            message |= {"reasoning_content": thoughts} if thoughts else {}
+            if calls:
+                message["tool_calls"] = [
+                    {name: value for name, value in call.items() if name != "index"}
+                    for call in calls
+                ]
+            choice["message"] = message
+        else:
+            choice["text"] = text
+        choice["logprobs"] = self._scores(self._logprobs) if self._logprobs else None
+        return {
+            **self._head,
+            "object": "chat.completion" if self._chat else "text_completion",
+            "choices": [choice],
+            "usage": self.usage(),
+            "timings": timings(self._stats()),
+        }
+
+    def usage(self) -> Delta:
+        """The tokens that were used."""
+        stats = self._stats()
+        generated = stats.generated_tokens
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": self._prompt_tokens + generated,
+            "prompt_tokens_details": {"cached_tokens": stats.prefill_cached},
+        }
+
+    def _stats(self) -> GenerationStats:
+        return self.end.stats if self.end is not None else GenerationStats()
+
+    def _finish(self) -> str:
+        if self.end is not None and self.end.reason is FinishReason.STOP:
+            return "tool_calls" if self._n_calls else "stop"
+        return "length"
+
+    def _scores(self, scored: Sequence[Any]) -> Delta:
+        if self._chat:
+            return {"content": [_chat_score(*one) for one in scored], "refusal": None}
+        texts = [_text(piece) for piece, _, _ in scored]
+        return {
+            "tokens": texts,
+            "token_logprobs": [logprob for _, logprob, _ in scored],
+            "top_logprobs": [{_text(piece): p for piece, p in best} for _, _, best in scored],
+            "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)),
+        }
+
+
+def _chat_score(piece: bytes, logprob: float, best: Iterable[tuple[bytes, float]] = ()) -> Delta:
+    return {
+        "token": _text(piece),
+        "logprob": logprob,
+        "bytes": list(piece),
+        "top_logprobs": [
+            {"token": _text(one), "logprob": p, "bytes": list(one)} for one, p in best
+        ],
+    }
+
+
+def _text(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")
+
+
+def timings(stats: GenerationStats) -> Delta:
+    """Where the time went, under llama-server's names; times in milliseconds."""
+    read, generated = stats.prefill_decoded, stats.generated_tokens
+    read_ms = 1e3 * stats.prefill_s
+    first = stats.time_to_first_token_s
+    written_ms = 1e3 * (stats.after_first_s + max(0.0, (first or 0.0) - stats.prefill_s))
+    return {
+        "cache_n": stats.prefill_cached,
+        "prompt_n": read,
+        "prompt_ms": read_ms,
+        "prompt_per_second": 1e3 * read / read_ms if read_ms else None,
+        "predicted_n": generated,
+        "predicted_ms": written_ms,
+        "predicted_per_second": stats.tokens_per_second,
+        "draft_n": stats.drafted_tokens,
+        "draft_n_accepted": stats.accepted_tokens,
+        "drafters": {
+            name: {"drafted": its.drafted, "accepted": its.accepted, "seconds": its.seconds}
+            for name, its in stats.drafters.items()
+        },
+    }

@@ -1,0 +1,306 @@
+"""What clients ask for: OpenAI's requests, checked, and what the engine is asked for then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from localspec.chat.asked import Asked
+from localspec.chat.conversation import Message, Role
+from localspec.chat.settings import ChatSettings
+from localspec.engine.params import Accept, SamplingParams
+from localspec.errors import SamplingError
+from localspec.limits import MAX_GAMMA
+from localspec.serve.errors import Refusal
+from localspec.serve.schemas import response_grammar
+from localspec.serve.tools import FunctionTool, Toolbox
+
+Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
+Seed = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+Stop = Annotated[str, Meta(max_length=256)]
+Top = Annotated[int, Meta(ge=0, le=20)]
+T = TypeVar("T")
+
+_CHAIN = (
+    *("temperature", "top_p", "top_k", "min_p", "typical_p"),
+    *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+)
+
+
+class StreamOptions(Struct):
+    """What a stream tells besides."""
+
+    include_usage: bool | None = None
+
+
+class Sampled(Struct, kw_only=True):
+    """What both kinds of requests say about how an answer is written; None for the server's own.
+
+    Attributes:
+        model: a name of the loaded pair.
+        gamma, accept: localspec's own: the draft length and the acceptance rule.
+        repeat_penalty, repetition_penalty: the same, under llama.cpp's name and the one of others.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repeat_penalty: float | None = None
+    repetition_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: Seed | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
+    n: int | None = None
+    grammar: str | None = None
+    gamma: Annotated[int, Meta(ge=0, le=MAX_GAMMA)] | Literal["auto"] | None = None
+    accept: Accept | None = None
+
+    @property
+    def usage_wanted(self) -> bool:
+        """Whether a stream is to end with what was used."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def settings(self, own: ChatSettings, n_predict: int | None, grammar: str) -> ChatSettings:
+        """The settings of the answer.
+
+        Args:
+            own: the server's, for what is not said.
+            n_predict: tokens to generate at most, None for the server's.
+            grammar: GBNF; empty for none, or the request's own.
+
+        Raises:
+            Refusal: they make no sense.
+        """
+        if self.n not in (None, 1):
+            raise Refusal(400, "one answer at a time: n must be 1", param="n")
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        return ChatSettings(
+            sampling=self._sampling(own.sampling),
+            accept=own.accept if self.accept is None else self.accept,
+            lenience=own.lenience if self.accept is None else None,
+            grammar=grammar or self.grammar or own.grammar,
+            gamma=own.gamma if self.gamma is None else self.gamma,
+            n_predict=own.n_predict if n_predict is None else n_predict,
+            stop=own.stop if stop is None else tuple(stop),
+            repeatable=own.repeatable if self.seed is None else self.seed >= 0,
+        )
+
+    def _sampling(self, own: SamplingParams) -> SamplingParams:
+        given = {name: value for name in _CHAIN if (value := getattr(self, name)) is not None}
+        if self.repetition_penalty is not None:
+            given.setdefault("repeat_penalty", self.repetition_penalty)
+        if self.seed is not None:
+            given["seed"] = None if self.seed < 0 else self.seed
+        if self.logit_bias is not None:
+            given["logit_bias"] = _bias(self.logit_bias)
+        try:
+            return replace(own, **given)
+        except SamplingError as error:
+            raise Refusal(400, f"{error.message}. {error.remedy}") from None
+
+
+def _bias(given: Mapping[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): bias for token, bias in given.items()}
+    except ValueError:
+        raise Refusal(400, "logit_bias goes by token ids", param="logit_bias") from None
+
+
+class Part(Struct):
+    """A part of a message; text is all that is read."""
+
+    type: str
+    text: str = ""
+
+
+class CalledFunction(Struct):
+    """What a tool was called with; the arguments are JSON."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCall(Struct):
+    """A call that the model has made before."""
+
+    function: CalledFunction
+    id: str = ""
+
+
+class Spoken(Struct):
+    """One message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    def text(self, place: str) -> str:
+        """What it says.
+
+        Raises:
+            Refusal: a part of it is no text.
+        """
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        for i, part in enumerate(self.content):
+            if part.type not in ("text", "refusal", "input_text"):
+                raise Refusal(
+                    400,
+                    f"this model reads text, not {part.type[:40]!r}",
+                    param=f"{place}.content[{i}]",
+                )
+        return "\n".join(part.text for part in self.content)
+
+
+class JsonSchema(Struct):
+    """A schema by name."""
+
+    schema: dict[str, Any] | None = None
+
+
+class ResponseFormat(Struct):
+    """What an answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
+
+
+class ChatRequest(Sampled):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Spoken], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionTool | None = None
+    parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Top | None = None
+    chat_template_kwargs: dict[str, bool | int | float | str] | None = None
+
+    def asked(self, own: ChatSettings, toolbox: Toolbox) -> Asked:
+        """What the engine is asked for.
+
+        Args:
+            own: the server's settings.
+            toolbox: the request's tools.
+
+        Raises:
+            Refusal: the request makes no sense.
+        """
+        limit = (
+            self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        )
+        form = self.response_format
+        grammar = "" if form is None else _grammar_of(form)
+        if grammar and toolbox.grammar:
+            raise Refusal(
+                400, "response_format and tools exclude each other", param="response_format"
+            )
+        settings = self.settings(own, limit, grammar or toolbox.grammar)
+        messages = [_message(one, i, toolbox) for i, one in enumerate(self.messages)]
+        if self.messages[0].role not in ("system", "developer") and own.system_prompt:
+            messages.insert(0, Message(Role.SYSTEM, own.system_prompt))
+        return Asked(
+            settings=settings,
+            messages=tuple(toolbox.told(messages)),
+            variables={**(self.chat_template_kwargs or {}), **toolbox.variables},
+            after=toolbox.after if settings.grammar == toolbox.grammar else "",
+            top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+        )
+
+
+def _message(said: Spoken, i: int, toolbox: Toolbox) -> Message:
+    """A message as a template gets to see it."""
+    text = said.text(f"messages[{i}]")
+    match said.role:
+        case "system" | "developer":
+            return Message(Role.SYSTEM, text)
+        case "user":
+            return Message(Role.USER, text)
+        case "assistant":
+            calls = [
+                (one.id, one.function.name, one.function.arguments) for one in said.tool_calls or ()
+            ]
+            return toolbox.called(text, said.reasoning_content, calls)
+        case _:
+            return toolbox.returned(text, said.tool_call_id, said.name)
+
+
+def _grammar_of(form: ResponseFormat) -> str:
+    if form.type == "text":
+        return ""
+    schema = form.json_schema.schema if form.json_schema else form.schema
+    place = "response_format.json_schema.schema" if form.json_schema else "response_format.schema"
+    if schema is None and form.type == "json_schema":
+        raise Refusal(400, "there is no schema", param=place)
+    return response_grammar(schema or {"type": "object"}, place)
+
+
+class CompletionRequest(Sampled):
+    """``POST /v1/completions``."""
+
+    prompt: str | list[Any]
+    logprobs: Top | None = None
+    suffix: str | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+
+    def asked(self, own: ChatSettings) -> Asked:
+        """What the engine is asked for.
+
+        Raises:
+            Refusal: the request makes no sense.
+        """
+        for name, usual in (
+            ("suffix", ("", None)),
+            ("echo", (False, None)),
+            ("best_of", (1, None)),
+        ):
+            if getattr(self, name) not in usual:
+                raise Refusal(400, f"{name} is not supported", param=name)
+        settings = self.settings(own, self.max_tokens, "")
+        return Asked(settings=settings, prompt=_prompt(self.prompt), top_logprobs=self.logprobs)
+
+
+def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
+    """One prompt, as text or ids."""
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
+        given = given[0]
+    if isinstance(given, str):
+        return given
+    if all(type(token) is int and 0 <= token < 1 << 31 for token in given):
+        return tuple(given)
+    raise Refusal(400, "one prompt at a time: text, or a list of token ids", param="prompt")
+
+
+def parsed(body: bytes, kind: type[T]) -> T:
+    """The request that a body holds.
+
+    Raises:
+        Refusal: it holds none; the message names the place.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        place = str(error).partition(" - at ")[2]
+        raise Refusal(400, str(error), param=place.strip("`$.") or None) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, f"the body is no JSON: {error}") from None

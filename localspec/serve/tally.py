@@ -1,0 +1,100 @@
+"""What has happened so far: for Prometheus, and for one line in the terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from localspec import formats
+
+if TYPE_CHECKING:
+    from localspec.chat.figures import Figures
+    from localspec.engine.stats import GenerationStats, MemoryUse
+
+# name: (type, what it counts); the names and the words are Prometheus's and llama-server's.
+_METRICS = {
+    "prompt_tokens_total": ("counter", "Prompt tokens read."),
+    "prompt_tokens_cached_total": ("counter", "Prompt tokens that the cache held already."),
+    "prompt_seconds_total": ("counter", "Seconds spent reading prompts."),
+    "tokens_predicted_total": ("counter", "Tokens generated."),
+    "tokens_predicted_seconds_total": ("counter", "Seconds spent generating."),
+    "drafted_tokens_total": ("counter", "Tokens drafted, by drafter."),
+    "accepted_tokens_total": ("counter", "Drafted tokens accepted, by drafter."),
+    "requests_total": ("counter", "Requests answered, by status."),
+    "engine_restarts_total": ("counter", "Times the engine's process was started again."),
+    "requests_processing": ("gauge", "Requests being answered."),
+    "requests_deferred": ("gauge", "Requests waiting."),
+    "memory_bytes": ("gauge", "Resident size of both processes."),
+}
+
+
+class Tally:
+    """Counts.
+
+    Attributes:
+        running, waiting: jobs.
+        figures, memory: of the engine, as it told them last.
+    """
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[tuple[str, str], float] = defaultdict(float)  # (name, labels)
+        self.running = 0
+        self.waiting = 0
+        self.figures: Figures | None = None
+        self.memory: MemoryUse | None = None
+
+    def answered(self, stats: GenerationStats) -> None:
+        """An answer is over."""
+        add = self._add
+        add("prompt_tokens_total", stats.prefill_decoded)
+        add("prompt_tokens_cached_total", stats.prefill_cached)
+        add("prompt_seconds_total", stats.prefill_s)
+        add("tokens_predicted_total", stats.generated_tokens)
+        add("tokens_predicted_seconds_total", stats.decode_s)
+        for name, its in stats.drafters.items():
+            label = f'{{drafter="{name}"}}'
+            add("drafted_tokens_total", its.drafted, label)
+            add("accepted_tokens_total", its.accepted, label)
+
+    def replied(self, status: int) -> None:
+        """A request has got its reply."""
+        self._add("requests_total", 1, f'{{status="{status}"}}')
+
+    def restarted(self) -> None:
+        """The engine's process is started again."""
+        self._add("engine_restarts_total", 1)
+
+    def _add(self, name: str, value: float, labels: str = "") -> None:
+        self._counts[name, labels] += value
+
+    def prometheus(self) -> str:
+        """All of it in Prometheus's text format."""
+        gauges = {
+            ("requests_processing", ""): self.running,
+            ("requests_deferred", ""): self.waiting,
+            ("memory_bytes", ""): self.memory.process if self.memory else 0,
+        }
+        values = {**self._counts, **gauges}
+        lines = []
+        for name, (kind, meaning) in _METRICS.items():
+            full = f"localspec:{name}"
+            lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"]
+            found = [(labels, value) for (one, labels), value in values.items() if one == name]
+            lines += [f"{full}{labels} {value:.10g}" for labels, value in found or [("", 0)]]
+        return "\n".join(lines) + "\n"
+
+    def line(self) -> str:
+        """One line for a person."""
+        requests = sum(
+            value for (name, _), value in self._counts.items() if name == "requests_total"
+        )
+        parts = [f"{formats.count(int(requests))} answered", f"{self.running} running"]
+        parts.append(f"{self.waiting} waiting")
+        figures = self.figures
+        if figures is not None and figures.speed_average is not None:
+            parts.append(f"{figures.speed_average:.1f} tokens/s")
+        if figures is not None and figures.acceptance_rate is not None:
+            parts.append(f"{100 * figures.acceptance_rate:.0f} % accepted")
+        if self.memory is not None:
+            parts.append(formats.size(self.memory.process))
+        return " · ".join(parts)

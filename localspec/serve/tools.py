@@ -1,0 +1,211 @@
+"""Function calling: what the model is told of tools, what holds its calls, and what it calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from localspec.chat.conversation import Message, Role
+from localspec.serve.errors import Refusal
+from localspec.serve.schemas import require_bounded, response_grammar
+
+# The marks of Hermes and Qwen, which most models know.
+BEGIN, END = "<tool_call>", "</tool_call>"
+_EXPLAINED = """\
+You may call functions. These are the functions, as JSON schemas:
+<tools>
+{tools}
+</tools>
+To call one, write its name and arguments as JSON between marks, and nothing after them:
+<tool_call>
+{{"name": "...", "arguments": {{...}}}}
+</tool_call>"""
+
+
+class Function(Struct):
+    """A function by name."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class FunctionTool(Struct):
+    """A tool that is a function."""
+
+    type: Literal["function"]
+    function: Function
+
+
+Choice = Literal["none", "auto", "required"] | FunctionTool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """The tools of one request.
+
+    Attributes:
+        native: the model's template shows tools by itself; else a system prompt explains them.
+        tools: as they came; none where none may be called.
+        grammar: what calls conform to; empty without tools.
+        after: the mark behind which it holds; empty where a call is required.
+    """
+
+    native: bool = False
+    tools: tuple[FunctionTool, ...] = ()
+    grammar: str = ""
+    after: str = ""
+    variables: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        tools: Sequence[FunctionTool], choice: Choice, *, native: bool, parallel: bool
+    ) -> Toolbox:
+        """The tools that a request allows.
+
+        Raises:
+            Refusal: a schema or the choice makes no sense.
+        """
+        if not tools or choice == "none":
+            if isinstance(choice, FunctionTool) or choice == "required":
+                raise Refusal(400, "there are no tools to choose from", param="tool_choice")
+            return Toolbox(native)
+        allowed = list(enumerate(tools))
+        if isinstance(choice, FunctionTool):
+            allowed = [one for one in allowed if one[1].function.name == choice.function.name]
+            if not allowed:
+                names = ", ".join(tool.function.name for tool in tools)[:300]
+                raise Refusal(400, f"no such tool; there are: {names}", param="tool_choice")
+        required = choice == "required" or isinstance(choice, FunctionTool)
+        told = {"tools": msgspec.to_builtins(list(tools))} if native else {}
+        grammar = _calls(allowed, parallel=parallel, required=required)
+        return Toolbox(native, tuple(tools), grammar, "" if required else BEGIN, told)
+
+    def told(self, messages: Sequence[Message]) -> list[Message]:
+        """`messages`, with the tools explained where the template does not show them."""
+        if self.native or not self.tools:
+            return list(messages)
+        tools = "\n".join(msgspec.json.encode(tool).decode() for tool in self.tools)
+        first, rest = Message(Role.SYSTEM, _EXPLAINED.format(tools=tools)), list(messages)
+        if rest[0].role is Role.SYSTEM:
+            first = Message(Role.SYSTEM, f"{rest.pop(0).content}\n\n{first.content}")
+        return [first, *rest]
+
+    def called(
+        self, text: str, thoughts: str | None, calls: Sequence[tuple[str, str, str]]
+    ) -> Message:
+        """What the model said before: text, thoughts, calls as (id, name, arguments)."""
+        more: dict[str, Any] = {"reasoning_content": thoughts} if thoughts else {}
+        if calls and not self.native:
+            written = [
+                f'{{"name": {json.dumps(name)}, "arguments": {given}}}' for _, name, given in calls
+            ]
+            text = "\n".join(
+                [*([text] if text else []), *(f"{BEGIN}\n{one}\n{END}" for one in written)]
+            )
+        elif calls:
+            more["tool_calls"] = [
+                {
+                    "id": name_of,
+                    "type": "function",
+                    "function": {"name": name, "arguments": _object(given)},
+                }
+                for name_of, name, given in calls
+            ]
+        return Message(Role.ASSISTANT, text, more=more)
+
+    def returned(self, text: str, call: str | None, name: str | None) -> Message:
+        """What a tool has returned; to templates without tools the user says it."""
+        if not self.native:
+            return Message(Role.USER, f"<tool_response>\n{text}\n</tool_response>")
+        return Message(
+            Role.USER, text, more={"role": "tool", "tool_call_id": call or "", "name": name or ""}
+        )
+
+
+def _object(given: str) -> Any:
+    """Arguments as templates want them: an object; what is none stays text."""
+    try:
+        found = json.loads(given)
+    except (ValueError, RecursionError):
+        return given
+    return found if isinstance(found, dict) else given
+
+
+def _calls(allowed: Sequence[tuple[int, FunctionTool]], *, parallel: bool, required: bool) -> str:
+    """The GBNF of one call or several, from behind the first mark on unless they are required."""
+    shared, ways = {}, []
+    for i, tool in allowed:
+        place = f"tools[{i}].function.parameters"
+        given = tool.function.parameters or {"type": "object", "properties": {}}
+        require_bounded(given, place)
+        response_grammar(given, place)  # by itself: errors name the place within it
+        shared[str(i)] = _moved(given, f"#/$defs/{i}")
+        call = {"name": {"const": tool.function.name}, "arguments": {"$ref": f"#/$defs/{i}"}}
+        ways.append({"type": "object", "properties": call, "required": ["name", "arguments"]})
+    one = response_grammar({"$defs": shared, "anyOf": ways}, "tools")
+    whole = f'blank call blank "{END}"'
+    further = f' (blank "{BEGIN}" {whole})*' if parallel else ""
+    first = f'blank "{BEGIN}" ' if required else ""
+    rules = f"root ::= {first}{whole}{further} blank\nblank ::= [ \\n]{{0,2}}\n"
+    return rules + one.replace("root ::=", "call ::=", 1)
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A schema whose references are to itself, as it reads at another place of a document."""
+    if isinstance(schema, list):
+        return [_moved(one, place) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: _moved(part, place) for name, part in schema.items()}
+    if isinstance(schema.get("$ref"), str) and schema["$ref"].startswith("#"):
+        moved["$ref"] = place + schema["$ref"][1:]
+    return moved
+
+
+class CallSplitter:
+    """Tells calls from text while an answer arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._inside = False
+
+    def feed(self, text: str) -> Iterator[str | tuple[str, str]]:
+        """Pieces of text, and calls as (name, arguments as JSON), as they are complete."""
+        self._held += text
+        while True:
+            mark = END if self._inside else BEGIN
+            before, found, rest = self._held.partition(mark)
+            if not found:
+                break
+            if self._inside:
+                yield _call(before) or f"{BEGIN}{before}{END}"
+            elif before.strip():
+                yield before.rstrip()
+            self._held, self._inside = rest, not self._inside
+        if not self._inside:
+            keep = next(
+                (n for n in range(len(BEGIN) - 1, 0, -1) if self._held.endswith(BEGIN[:n])), 0
+            )
+            text = self._held[: len(self._held) - keep].rstrip()  # blanks ahead of a call are none
+            if text:
+                yield text
+            self._held = self._held[len(text) :]
+
+    def flush(self) -> str:
+        """What was held back: a call that did not end, say."""
+        held, self._held = self._held, ""
+        return BEGIN + held if self._inside else held if held.strip() else ""
+
+
+def _call(text: str) -> tuple[str, str] | None:
+    try:
+        found = json.loads(text)
+        return str(found["name"]), json.dumps(found["arguments"], ensure_ascii=False)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,470 @@
+"""`localspec serve`, asked by real clients: its answers, its errors, and what it bears."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types import Completion, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from tests.support.endpoint import Serving, chunks, in_parallel, malformed, streaming
+from tests.support.json_validity import valid
+
+STORY = "Tell me a story."
+MESSAGES: Any = [{"role": "user", "content": STORY}]
+LONG = {"messages": MESSAGES, "max_tokens": 900, "ignored": "<|im_end|>", "logit_bias": {"2": -100}}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Serving]:
+    with Serving("--queue", "8") as one:
+        yield one
+
+
+@pytest.fixture
+def client(served: Serving) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as one:
+        yield one
+
+
+def error_of(reply: tuple[int, dict[str, str], bytes]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(reply[2])["error"]
+    assert found["message"]
+    assert found["type"]
+    return found
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+def test_openais_client_gets_what_run_says(client: openai.OpenAI, served: Serving) -> None:
+    words = [
+        "run",
+        "demo",
+        "-t",
+        "1",
+        "-c",
+        "1024",
+        "-p",
+        STORY,
+        "--temp",
+        "0",
+        "-n",
+        "32",
+        "--json",
+    ]
+    run = subprocess.run(
+        [sys.executable, "-m", "localspec", *words], capture_output=True, check=True
+    )
+    text = json.loads(run.stdout)["text"]
+    raw = client.chat.completions.with_raw_response.create(
+        model="demo", messages=MESSAGES, temperature=0, max_tokens=32
+    )
+    whole = ChatCompletion.model_validate_json(raw.text)
+    assert whole.choices[0].message.content == text
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 32
+    assert whole.usage.prompt_tokens_details is not None
+    document = json.loads(raw.text)
+    assert document["timings"]["draft_n"] >= document["timings"]["draft_n_accepted"] > 0
+    assert "draft" in document["timings"]["drafters"]
+
+    body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 32, "stream": True,
+            "stream_options": {"include_usage": True}}  # fmt: skip
+    data = served.ask("/v1/chat/completions", body)[2]
+    found = [ChatCompletionChunk.model_validate(one) for one in chunks(data)]
+    assert "".join(one.choices[0].delta.content or "" for one in found if one.choices) == text
+    assert found[0].choices[0].delta.role == "assistant"
+    assert found[-2].choices[0].finish_reason == "length"
+    assert found[-1].choices == []
+    assert found[-1].usage is not None
+    assert found[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    assert data.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_stream_of_openais_client_and_its_end(client: openai.OpenAI, served: Serving) -> None:
+    with client.chat.completions.create(
+        model="demo", messages=MESSAGES, max_tokens=900, logit_bias={"2": -100}, stream=True
+    ) as stream:
+        for i, chunk in enumerate(stream):
+            assert chunk.object == "chat.completion.chunk"
+            if i == 3:
+                break
+    assert served.until_free(5) < 0.5
+
+
+def test_plain_completions_go_on_from_text_and_from_ids(client: openai.OpenAI) -> None:
+    raw = client.completions.with_raw_response.create(
+        model="demo", prompt="Once upon a", temperature=0, max_tokens=8, logprobs=2
+    )
+    found = Completion.model_validate_json(raw.text).choices[0]
+    assert found.text.startswith(" time")
+    assert found.logprobs is not None
+    assert found.logprobs.tokens is not None
+    assert "".join(found.logprobs.tokens) == found.text
+    by_ids = client.completions.create(model="demo", prompt=[1, 5, 9], max_tokens=4)
+    assert by_ids.usage is not None
+    assert by_ids.usage.prompt_tokens == 3
+    stream = client.completions.create(
+        model="demo", prompt="Once upon a", temperature=0, max_tokens=8, stream=True
+    )
+    assert "".join(one.choices[0].text for one in stream) == found.text
+
+
+def test_a_seed_gives_the_same_text_with_and_without_drafts(served: Serving) -> None:
+    told = {"temperature": 0.9, "seed": 7, "max_tokens": 40}
+    texts = [
+        served.chat(STORY, **told, gamma=gamma)["choices"][0]["message"]["content"]
+        for gamma in (0, 1, 5, "auto")
+    ]
+    assert len(set(texts)) == 1
+    other = served.chat(STORY, **{**told, "seed": 8})
+    assert other["choices"][0]["message"]["content"] != texts[0]
+
+
+def test_options_of_a_request_take_effect(served: Serving) -> None:
+    plain = served.chat(max_completion_tokens=12)
+    text = plain["choices"][0]["message"]["content"]
+    stopped = served.chat(stop=[text[8:12]])
+    assert stopped["choices"][0]["message"]["content"] == text[:8]
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    assert served.chat(gamma=0)["timings"]["draft_n"] == 0
+    scored = served.chat(logprobs=True, top_logprobs=3, max_tokens=6)["choices"][0]
+    content = scored["logprobs"]["content"]
+    assert len(content) == 6
+    text = b"".join(bytes(one["bytes"]) for one in content).decode()
+    assert text == scored["message"]["content"]
+    for one in content:
+        best = [other["logprob"] for other in one["top_logprobs"]]
+        assert one["logprob"] == best[0] <= 0  # greedy
+        assert best == sorted(best, reverse=True)
+    first = served.chat(prompt_id=1, max_tokens=1, logprobs=True)["choices"][0]
+    biased = served.chat(max_tokens=1, logit_bias={"7": 100})["choices"][0]
+    assert biased["message"]["content"] != first["message"]["content"]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_answers_conform_to_their_schema(served: Serving) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+    found = served.chat(response_format=form, max_tokens=200)["choices"][0]
+    assert found["finish_reason"] == "stop"
+    assert valid(found["message"]["content"], SCHEMA)
+    found = served.chat(response_format={"type": "json_object"}, max_tokens=4)["choices"][0]
+    assert found["message"]["content"].startswith("{")
+
+
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "clock"}},
+    {"type": "function", "function": {"name": "person", "description": "x", "parameters": SCHEMA}},
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_required_tool_is_called_as_its_schema_says(
+    client: openai.OpenAI, served: Serving, stream: bool
+) -> None:
+    choice: Any = {"type": "function", "function": {"name": "person"}}
+    body = {"messages": MESSAGES, "tools": TOOLS, "tool_choice": choice, "temperature": 0,
+            "parallel_tool_calls": False, "max_tokens": 300, "stream": stream}  # fmt: skip
+    data = served.ask("/v1/chat/completions", body)[2]
+    if stream:
+        found = [ChatCompletionChunk.model_validate(one) for one in chunks(data)]
+        calls: Any = [call for one in found for call in one.choices[0].delta.tool_calls or ()]
+        assert found[-1].choices[0].finish_reason == "tool_calls"
+    else:
+        whole = ChatCompletion.model_validate_json(data).choices[0]
+        assert whole.finish_reason == "tool_calls"
+        calls = whole.message.tool_calls
+    (call,) = calls
+    assert call.function.name == "person"
+    assert valid(call.function.arguments, SCHEMA)
+    again = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call.model_dump(exclude={"index"})]},
+        {"role": "tool", "tool_call_id": call.id, "content": "7"},
+    ]
+    assert served.chat(messages=again, tools=TOOLS, tool_choice="none", max_tokens=4)["choices"]
+
+
+def test_eight_conversations_in_turn_read_only_what_is_new(served: Serving) -> None:
+    said: dict[int, list[dict[str, str]]] = {}
+    for i in range(8):
+        text = f"Story number {i}: " + " ".join(f"word{i} and {j}" for j in range(12))
+        said[i] = [{"role": "user", "content": text}]
+    for turn in range(3):
+        for i, messages in said.items():
+            found = served.chat(messages=messages, max_tokens=12)
+            timings = found["timings"]
+            if turn:
+                new = len(f"<|im_end|><|im_start|>user\nAnd then, {turn}?<|im_end|>assistant")
+                assert timings["prompt_n"] < new, (turn, i)
+                assert timings["cache_n"] > 60
+            answer = found["choices"][0]["message"]["content"]
+            messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "user", "content": f"And then, {turn + 1}?"})
+
+
+def test_llm_talks_to_it(served: Serving, tmp_path: Path) -> None:
+    (tmp_path / "extra-openai-models.yaml").write_text(
+        f"- model_id: localspec\n  model_name: demo\n  api_base: {served.url}/v1\n"
+    )
+    for option in ("--no-stream", "--stream"):
+        done = subprocess.run(
+            [sys.executable, "-m", "llm", "-m", "localspec", option, "-o", "temperature", "0",
+             "-o", "max_tokens", "8", STORY],
+            env={"LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "x", "PATH": "/usr/bin:/bin",
+                 "HOME": str(tmp_path)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if option == "--stream" and "No such option" in done.stderr:
+            continue
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("Once upon a time")
+
+
+# --- what there is, and errors ----------------------------------------------------------------
+
+
+def test_what_there_is(client: openai.OpenAI, served: Serving) -> None:
+    (model,) = client.models.list().data
+    assert Model.model_validate(model.model_dump()).id == "demo"
+    assert client.models.retrieve("demo").model_dump()["max_model_len"] == 1024
+    assert json.loads(served.ask("/health")[2]) == {"status": "ok"}
+    props = json.loads(served.ask("/props")[2])
+    assert props["default_generation_settings"]["n_ctx"] == 1024
+    assert props["draft"]
+    metrics = served.ask("/metrics")[2].decode()
+    assert "# TYPE localspec:tokens_predicted_total counter" in metrics
+
+
+def with_schema(schema: Any) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    return {"messages": MESSAGES, "response_format": form}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"messages": MESSAGES, "model": "gpt-4"}, 404, "there is: demo"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": MESSAGES, "temperature": -1}, 400, "temperature"),
+        ({"messages": MESSAGES, "top_p": "x"}, 400, "top_p"),
+        ({"messages": MESSAGES, "n": 2}, 400, "n must be 1"),
+        ({"messages": [{"role": "user", "content": "a " * 2000}]}, 400, "the context holds 1024"),
+        (with_schema({"properties": {"a": {"type": "x"}}}), 400, "schema.properties.a"),
+        (with_schema({"type": "string", "pattern": "("}), 400, "pattern"),
+        ({"messages": MESSAGES, "grammar": "root ::= ("}, 400, "grammar"),
+        ({"messages": MESSAGES, "logit_bias": {"99999999": 1}}, 400, "logit-bias"),
+        ({"messages": MESSAGES, "tool_choice": "required"}, 400, "no tools"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "reads text"),
+        (b"{", 400, "no JSON"),
+        (b'{"messages": [{"role": "user", "content": "\xff"}]}', 400, ""),
+        (b"[" * 100_000, 400, ""),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_have_openais_form(
+    served: Serving, body: Any, status: int, said: str, stream: bool
+) -> None:
+    if isinstance(body, dict):
+        body = {**body, "stream": stream, "max_tokens": 4}
+    reply = served.ask("/v1/chat/completions", body)
+    assert reply[0] == status
+    assert said in error_of(reply)["message"]
+
+
+def test_a_prompt_that_does_not_fit_is_told_with_both_numbers(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": "a " * 2000}]
+        )
+    assert caught.value.code == "context_length_exceeded"
+    body: Any = caught.value.body
+    assert body["n_prompt_tokens"] > body["n_ctx"] == 1024
+
+
+def test_embeddings_and_unknown_addresses_are_refused_in_words(served: Serving) -> None:
+    assert "embeddings" in error_of(served.ask("/v1/embeddings", {"input": "a"}))["message"]
+    assert served.ask("/v1/nothing")[0] == 404
+    assert error_of(served.ask("/v1/nothing"))["code"] == "not_found"
+    assert error_of(served.ask("/v1/chat/completions"))  # GET
+
+
+# --- who may ask ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "localhost.evil.example:80"}, 403),
+        ({"Host": "LOCALHOST:1"}, 200),
+        ({"Host": "[::1]:80"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+def test_other_names_and_web_pages_are_refused(
+    served: Serving, headers: dict[str, str], status: int
+) -> None:
+    reply = served.ask("/v1/models", headers=headers)
+    assert reply[0] == status
+    assert "access-control-allow-origin" not in reply[1]
+
+
+def test_another_address_needs_a_key() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "localspec", "serve", "demo", "--host", "0.0.0.0", "--port", "0"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "--api-key-file" in done.stderr
+
+
+def test_keys_origins_and_names_that_are_allowed(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# mine\nabcdefghijklmnopqrst\n\nbbbbbbbbbbbbbbbbbbbbb\n")
+    origin = "http://localhost:3000"
+    with Serving(
+        *("--host", "0.0.0.0", "--api-key-file", str(keys)),
+        *("--allow-origin", origin, "--allow-host", "my.machine"),
+    ) as one:
+        for key in ("", "abc", "abcdefghijklmnopqrsT", "# mine"):
+            reply = one.ask("/v1/models", headers={"Authorization": f"Bearer {key}"})
+            assert reply[0] == 401
+            assert error_of(reply)["code"] == "invalid_api_key"
+        assert one.ask("/health")[0] == 200
+        right = {"Authorization": "Bearer bbbbbbbbbbbbbbbbbbbbb", "Host": "my.machine:1"}
+        assert one.ask("/v1/models", headers=right)[0] == 200
+        reply = one.ask("/v1/models", headers={**right, "Origin": origin})
+        assert reply[1]["access-control-allow-origin"] == origin
+        assert one.ask("/v1/models", headers={**right, "Origin": "http://localhost"})[0] == 403
+
+
+# --- the queue, and clients that go away ------------------------------------------------------
+
+
+def begun(served: Serving, body: dict[str, Any]) -> socket.socket:
+    """A connection over which an answer has begun to stream."""
+    sock = socket.create_connection(("127.0.0.1", served.port), timeout=30)
+    sock.sendall(streaming(body))
+    data = b""
+    while b'"content":"' not in data.replace(b'"content":""', b""):
+        data += sock.recv(65536)
+    return sock
+
+
+def test_who_goes_away_ends_the_work(served: Serving) -> None:
+    slow = {**LONG, "gamma": 0}
+    begun(served, slow).close()
+    assert served.until_free(5) < 0.5
+    for body in (slow, {**slow, "messages": [{"role": "user", "content": "long " * 700}]}):
+        sock = socket.create_connection(("127.0.0.1", served.port), timeout=30)
+        sock.sendall(streaming({**body, "stream": body is not slow}))
+        while not served.metric("requests_processing"):
+            pass
+        sock.close()
+        assert served.until_free(5) < 0.5
+
+
+def test_a_full_queue_says_when_to_come_again() -> None:
+    with Serving("--queue", "1") as one:
+        running = begun(one, LONG)
+        waiting = socket.create_connection(("127.0.0.1", one.port))
+        waiting.sendall(streaming(LONG))
+        while not one.metric("requests_deferred"):
+            time.sleep(0.01)
+        status, headers, body = one.ask("/v1/chat/completions", {"messages": MESSAGES})
+        assert status == 503
+        assert int(headers["retry-after"]) >= 1
+        assert json.loads(body)["error"]["code"] == "unavailable"
+        waiting.close()
+        running.close()
+        one.until_free(5)
+        assert one.chat(max_tokens=2)["choices"]
+
+
+# --- what it bears ----------------------------------------------------------------------------
+
+
+def test_mixed_requests_of_four_clients(served: Serving) -> None:
+    """100 requests, a fifth of them given up: the answers are those of one that asks alone."""
+    prompts = [f"Tell me a story about a {thing}." for thing in ("dog", "cat", "bird", "boy")]
+    alone = {
+        text: served.chat(text, max_tokens=24)["choices"][0]["message"]["content"]
+        for text in prompts
+    }
+    before = served.metric("requests_total")
+
+    def ask_25(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(25):
+            text, kind = rng.choice(prompts), rng.random()
+            if kind < 0.2:
+                sock = socket.create_connection(("127.0.0.1", served.port))
+                sock.sendall(streaming({"messages": [{"role": "user", "content": text}]}))
+                time.sleep(rng.random() / 20)
+                sock.close()
+            elif kind < 0.3:
+                assert served.ask("/v1/chat/completions", {"messages": text})[0] == 400
+            else:
+                n = rng.randrange(1, 24)
+                found = served.chat(text, max_tokens=n)["choices"][0]["message"]["content"]
+                assert alone[text].startswith(found), (text, found)
+
+    in_parallel([partial(ask_25, seed) for seed in range(4)])
+    served.until_free(5)
+    assert served.metric("requests_total") - before >= 80
+
+
+def test_malformed_requests_get_an_answer_and_do_no_harm(served: Serving) -> None:
+    """250 of them: none is a fault of the server, none makes it wait."""
+    rng = random.Random(20)
+    for i in range(250):
+        data = malformed(rng)
+        begun_at = time.monotonic()
+        reply = served.raw(data)
+        assert b" 500 " not in reply[:20], (i, data[:500])
+        assert time.monotonic() - begun_at < 8, (i, data[:500])
+    served.until_free(5)
+    assert served.chat(max_tokens=2)["choices"]
+    assert STORY.encode() not in served.log()
+    assert b"Traceback" not in served.log()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_the_engines_death_is_told_and_the_next_request_succeeds() -> None:
+    with Serving() as one:
+        expected = one.chat()["choices"][0]["message"]["content"]
+        for _ in range(2):
+            sock = begun(one, LONG)
+            one.engine().kill()
+            data = b""
+            while part := sock.recv(65536):
+                data += part
+                if b"0\r\n\r\n" in data:
+                    break
+            sock.close()
+            assert b'"code":"unavailable"' in data
+            assert one.chat()["choices"][0]["message"]["content"] == expected
+        assert one.metric("engine_restarts_total") == 2

@@ -1,0 +1,439 @@
+"""The parts of `localspec serve`, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.chat.asked import Asked
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import Begun, Origin, RoundText, Span, TurnEnd
+from localspec.chat.prefixes import Prefixes
+from localspec.chat.settings import ChatSettings
+from localspec.chat.thinking import Thinking
+from localspec.engine.cancel import Cancel
+from localspec.engine.generate import Engine
+from localspec.engine.grammar import Awaited
+from localspec.engine.llama import Context, Model
+from localspec.engine.llama.grammar import LlamaGrammar
+from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.errors import EngineError, UsageError
+from localspec.process import messages as m
+from localspec.serve.desk import Desk, Job
+from localspec.serve.errors import Refusal
+from localspec.serve.guard import Rules, digest
+from localspec.serve.replies import Reply
+from localspec.serve.requests import ChatRequest, parsed
+from localspec.serve.schemas import response_grammar
+from localspec.serve.tally import Tally
+from localspec.serve.tools import BEGIN, END, CallSplitter, Toolbox
+from tests.fakes import rounds_of
+from tests.support.endpoint import Serving, streaming
+
+# --- whose turn it is -------------------------------------------------------------------------
+
+
+class ScriptedEngine:
+    """Says what the test says."""
+
+    def __init__(self) -> None:
+        self.info: Any = "loaded"
+        self.asked: list[Any] = []
+        self.stopped = self.reloaded = 0
+        self.hear: Any = None
+
+    def listen(self, hear: Any) -> None:
+        self.hear = hear
+
+    def settle(self, letter: m.Letter[m.Event]) -> None:
+        self.info = None if isinstance(letter.body, m.Died) else "loaded"
+
+    def reserve(self) -> None:
+        pass
+
+    def begin(self, body: m.Complete) -> None:
+        self.asked.append(body.asked.prompt)
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+    def reload(self, messages: object) -> None:
+        self.reloaded += 1
+
+    async def says(self, body: m.Event) -> None:
+        self.hear(m.Letter(1, 1, body))
+        await asyncio.sleep(0)
+
+
+OVER = m.TurnOver(None)
+DEAD = m.Died(m.Fault("EngineDied", "gone"))
+
+
+def job(asker: str, text: str) -> Job:
+    return Job(asker, Asked(ChatSettings(), prompt=text))
+
+
+def test_askers_take_turns_and_the_queue_has_an_end() -> None:
+    async def go() -> None:
+        engine: Any = ScriptedEngine()
+        desk = Desk(engine, Tally(), most=4, limit_s=60)
+        jobs = [job("a", f"a{i}") for i in range(4)] + [job("b", "b0")]
+        for one in jobs:
+            desk.submit(one)
+        with pytest.raises(Refusal) as caught:
+            desk.submit(job("c", "c0"))
+        assert caught.value.status == 503
+        assert caught.value.retry_after
+        desk.withdraw(jobs[2])
+        desk.withdraw(jobs[2])  # a second time changes nothing
+        for _ in range(3):
+            await engine.says(OVER)
+        assert engine.asked == ["a0", "a1", "b0", "a3"]
+        desk.withdraw(jobs[3])
+        assert engine.stopped == 1
+
+    asyncio.run(go())
+
+
+def test_what_takes_too_long_is_stopped_and_told() -> None:
+    async def go() -> None:
+        engine: Any = ScriptedEngine()
+        desk = Desk(engine, Tally(), most=4, limit_s=0.01)
+        one = job("a", "x")
+        desk.submit(one)
+        found = await asyncio.wait_for(one.said.get(), 5)
+        assert isinstance(found, Refusal)
+        assert (found.status, engine.stopped) == (504, 1)
+
+    asyncio.run(go())
+
+
+def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
+    async def go() -> None:
+        engine: Any = ScriptedEngine()
+        desk = Desk(engine, Tally(), most=4, limit_s=60)
+        await engine.says(m.Loaded(None))  # type: ignore[arg-type]
+        running, waiting = job("a", "x"), job("b", "y")
+        desk.submit(running)
+        desk.submit(waiting)
+        await engine.says(DEAD)
+        assert isinstance(running.said.get_nowait(), Refusal)
+        assert engine.reloaded == 1
+        await engine.says(DEAD)
+        await engine.says(DEAD)
+        assert engine.reloaded == 2
+        found = waiting.said.get_nowait()
+        assert isinstance(found, Refusal)
+        assert found.status == 503
+        with pytest.raises(Refusal):
+            desk.submit(job("a", "z"))
+
+    asyncio.run(go())
+
+
+# --- what the caches held ---------------------------------------------------------------------
+
+
+def read(contexts: list[Context], prefixes: Prefixes, prompt: list[int]) -> int:
+    """Read a prompt into all caches; how many tokens the target had to read."""
+    prefixes.switch(prompt)
+    missing = 0
+    for context in reversed(contexts):
+        missing = len(prompt) - context.keep_prefix(prompt)
+        if missing:
+            context.decode(prompt[-missing:], 1)
+    return missing
+
+
+def test_a_prefix_that_was_left_is_gone_back_to(
+    target_context: Context, draft_context: Context
+) -> None:
+    both = [target_context, draft_context]
+    prefixes = Prefixes(both)
+    texts = [[10 * i + j for j in range(1, 60)] for i in range(4)]
+    assert [read(both, prefixes, text) for text in texts] == [59] * 4
+    assert [read(both, prefixes, [*text, 7, 8]) for text in texts] == [2] * 4
+    assert read(both, prefixes, [*texts[0][:40], 3]) == 1  # another path of the same
+    assert read(both, prefixes, [*texts[0], 7, 8, 9]) == 1  # and the first one is still there
+    assert draft_context.tokens == [*texts[0], 7, 8, 9]
+    after = target_context.decode([4], 1).copy()
+    target_context.clear()
+    target_context.decode([*texts[0], 7, 8, 9], 0)
+    assert np.allclose(target_context.decode([4], 1), after, atol=0.05)
+
+
+def test_without_room_nothing_is_kept(target_context: Context) -> None:
+    prefixes = Prefixes([target_context], room=lambda: 0)
+    texts = [[10 * i + j for j in range(1, 60)] for i in range(2)]
+    assert [read([target_context], prefixes, text) for text in (*texts, *texts)] == [59] * 4
+    assert prefixes.n_bytes == 0
+
+
+def test_probabilities_are_the_models_own(target_context: Context) -> None:
+    from localspec.engine.generate import GenerateSettings  # noqa: PLC0415
+    from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
+    from localspec.engine.params import SamplingParams  # noqa: PLC0415
+
+    engine = Engine(target_context)
+    prompt = target_context.model.tokenize("Once upon a", add_special=True, parse_special=False)
+    list(engine.prefill(prompt, Cancel()))
+    how = GenerateSettings(sampling=SamplingParams(seed=1), n_predict=3, top_logprobs=2)
+    scored = [
+        one
+        for done in engine.generate(prompt, how, FixedGamma(0), Cancel())
+        for one in done.logprobs
+    ]
+    assert len(scored) == 3
+    target_context.clear()
+    x = target_context.decode(prompt, 1)[0].astype(np.float64)
+    expected = x - np.log(np.exp(x - x.max()).sum()) - x.max()
+    assert scored[0].logprob == pytest.approx(expected[scored[0].token], abs=1e-3)
+    assert [token for token, _ in scored[0].best] == list(np.argsort(-x)[:2])
+
+
+# --- grammars and tools -----------------------------------------------------------------------
+
+
+def test_a_grammar_holds_from_behind_its_mark_on(target_model: Model) -> None:
+    grammar = LlamaGrammar.parse(target_model, 'root ::= " "? "yes"')
+    state: Any = Awaited(b"<go>", grammar, target_model)
+    ids = np.arange(target_model.n_vocab)
+    for token in target_model.tokenize("no <g <go>", add_special=False, parse_special=False):
+        assert isinstance(state, Awaited)
+        assert state.allowed(ids).all()
+        state = state.after(token)
+    assert isinstance(state, LlamaGrammar)
+    texts = {target_model.piece(int(i)) for i in ids[state.allowed(ids)]}
+    assert all(b" yes".startswith(text) or b"yes".startswith(text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "object", "properties": {"a": {"items": {"type": "x"}}}}, "s.properties.a.items"),
+        ({"$defs": {"a": {"not": {}}}, "$ref": "#/$defs/a"}, "s.$defs.a"),
+        ({"anyOf": [{"type": "null"}, {"type": "string", "pattern": "("}]}, "s.anyOf.1"),
+        ({"type": "array", "items": {"type": "array", "items": {"$ref": "#/x"}}}, "s.items.items"),
+    ],
+)
+def test_a_wrong_schema_is_told_with_its_place(schema: dict[str, Any], place: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        response_grammar(schema, "s")
+    assert caught.value.document["error"]["param"] == place
+
+
+def test_schemas_that_take_for_ever_are_refused() -> None:
+    defs: dict[str, Any] = {"a0": {"type": "integer"}}
+    for i in range(1, 30):
+        both = [{"$ref": f"#/$defs/a{i - 1}"}, {"$ref": f"#/$defs/a{i - 1}"}]
+        defs[f"a{i}"] = {"anyOf": both}
+    deep: dict[str, Any] = {}
+    for _ in range(40):
+        deep = {"items": deep}
+    large = {"enum": ["x" * 100] * 1000}
+    for schema in ({"$defs": defs, "oneOf": [{"$ref": "#/$defs/a29"}, {}]}, deep, large):
+        begun = time.monotonic()
+        with pytest.raises(Refusal):
+            response_grammar(schema, "s")
+        assert time.monotonic() - begun < 10
+
+
+def test_tools_with_references_of_their_own_make_one_grammar(target_model: Model) -> None:
+    def tool(name: str, kind: str) -> dict[str, Any]:
+        given = {
+            "$defs": {"x": {"type": kind}},
+            "type": "object",
+            "properties": {"v": {"$ref": "#/$defs/x"}},
+            "required": ["v"],
+        }
+        return {"type": "function", "function": {"name": name, "parameters": given}}
+
+    tools = [tool("a", "boolean"), tool("b", "null")]
+    messages = [{"role": "user", "content": "x"}]
+    body = {"messages": messages, "tools": tools, "tool_choice": "required"}
+    asked = parsed(json.dumps(body).encode(), ChatRequest)
+    box = Toolbox.of(asked.tools or (), asked.tool_choice, native=False, parallel=False)
+    state: Any = LlamaGrammar.parse(target_model, box.grammar)
+    text = f'{BEGIN}\n{{"name": "b", "arguments": {{"v": null}}}}\n{END}'
+    tokens = target_model.tokenize(text, add_special=False, parse_special=False)
+    for token in tokens:
+        state = state.after(token)  # raises where it is not allowed
+    wrong = target_model.tokenize('{"v": true', add_special=False, parse_special=False)
+    state = LlamaGrammar.parse(target_model, box.grammar)
+    with pytest.raises(EngineError):
+        list(
+            accumulate(
+                [*tokens[: len(tokens) // 2], *wrong], lambda x, i: x.after(i), initial=state
+            )
+        )
+
+
+def test_templates_see_calls_and_results_or_read_them_as_text() -> None:
+    calls = [("id", "f", '{"a": 1}')]
+    native = Toolbox(native=True).called("", "hm", calls)
+    assert native.more["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert native.more["reasoning_content"] == "hm"
+    assert Toolbox(native=True).returned("7", "id", "f").more["role"] == "tool"
+    plain = Toolbox().called("ok", None, calls)
+    assert plain.content == f'ok\n{BEGIN}\n{{"name": "f", "arguments": {{"a": 1}}}}\n{END}'
+    assert Toolbox().returned("7", "id", None) == Message(
+        Role.USER, "<tool_response>\n7\n</tool_response>"
+    )
+
+
+@given(st.data())
+def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None:
+    call = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": "<"}}}}\n{END}'
+    text = f"I look < it up.\n{call}{call}"
+    splitter, found = CallSplitter(), []
+    rest = text
+    while rest:
+        n = data.draw(st.integers(1, 12))
+        found += splitter.feed(rest[:n])
+        rest = rest[n:]
+    assert splitter.flush() == ""
+    assert "".join(one for one in found if isinstance(one, str)) == "I look < it up."
+    assert [one for one in found if not isinstance(one, str)] == [("f", '{"a": "<"}')] * 2
+
+
+def test_a_call_that_does_not_end_is_text() -> None:
+    splitter = CallSplitter()
+    assert list(splitter.feed(f"{BEGIN}{{")) == []
+    assert splitter.flush() == f"{BEGIN}{{"
+
+
+def said(text: str) -> RoundText:
+    return RoundText((Span(text, Origin.TARGET),), rounds_of([0])[0])
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_thoughts_come_apart_from_the_answer(thinks: bool) -> None:
+    reply = Reply("x", Thinking())
+    text = "hm, well</think>Yes" if thinks else "<think>hm, well</think>Yes"
+    events = [Begun(3, 10, thinks), *(said(one) for one in text)]
+    end = TurnEnd(text, FinishReason.STOP, GenerationStats())
+    message = reply.document(list(reply.take([*events, end])))["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": "Yes", "reasoning_content": "hm, well"}
+
+
+# --- who may ask ------------------------------------------------------------------------------
+
+
+def test_all_keys_are_compared_whole() -> None:
+    rules = Rules(keys=(digest("one key"), digest("an other")))
+    assert len({len(key) for key in rules.keys}) == 1
+
+
+SLOW = """
+import sys
+from localspec.serve import guard, launch
+from localspec.serve import app
+guard._BODY_S = launch._HEADERS_S = app._HEADERS_S = app._PING_S = 0.5
+from localspec.cli import main
+main()
+"""
+
+
+def test_slow_headers_and_slow_bodies_are_given_up() -> None:
+    with Serving(program=("-c", SLOW)) as one:
+        for sent, status in (
+            (b"", b""),
+            (b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", b""),
+            (
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+                b" 408 ",
+            ),
+        ):
+            with socket.create_connection(("127.0.0.1", one.port), timeout=10) as sock:
+                sock.sendall(sent)
+                begun = time.monotonic()
+                data = b""
+                while part := sock.recv(65536):
+                    data += part
+                assert status in data[:20]
+                assert time.monotonic() - begun < 5
+        assert one.ask("/health")[0] == 200
+
+
+def test_a_stream_that_waits_is_kept_alive() -> None:
+    body = {"messages": [{"role": "user", "content": "Tell me a story."}], "gamma": 0}
+    slow = streaming({**body, "max_tokens": 900, "logit_bias": {"2": -100}})
+    with Serving(program=("-c", SLOW)) as one:
+        socks = [socket.create_connection(("127.0.0.1", one.port), timeout=20) for _ in range(2)]
+        for sock in socks:
+            sock.sendall(slow)
+        data = b""
+        while b": ping\n\n" not in data:
+            data += socks[1].recv(65536)
+        assert data.startswith(b"HTTP/1.1 200")
+        assert b"text/event-stream" in data
+        for sock in socks:
+            sock.close()
+
+
+def test_models_that_cannot_be_loaded_end_it_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "none.gguf").write_bytes(b"GGUF")
+    done = subprocess.run(
+        [sys.executable, "-m", "localspec", "serve", str(tmp_path / "none.gguf"), "--port", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "none.gguf is cut off" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner  # noqa: PLC0415
+
+    from localspec.cli.app import cli  # noqa: PLC0415
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    done = CliRunner().invoke(cli, ["serve", "demo"])
+    assert "--extra serve" in getattr(done.exception, "remedy", "")
+
+
+def test_a_schema_that_is_too_much_is_refused_by_run_as_well() -> None:
+    from localspec.engine.schema.json_schema import schema_to_gbnf  # noqa: PLC0415
+
+    many = {"oneOf": [{"const": str(i)} for i in range(1000)]}
+    with pytest.raises(UsageError, match="takes too long"):
+        schema_to_gbnf(json.dumps(many))
+
+
+def test_the_endpoints_process_imports_neither_llama_cpp_nor_numpy() -> None:
+    program = (
+        "import sys, localspec.serve.launch, localspec.cli.serve, localspec.process.client\n"
+        "heavy = ('llama_cpp', 'numpy', 'ctypes', 'jinja2', 'textual')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.strip() == b"[]"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_an_end_that_is_asked_for_comes_soon_also_during_a_stream() -> None:
+    with Serving() as one:
+        engine = one.engine()
+        with socket.create_connection(("127.0.0.1", one.port)) as sock:
+            messages = [{"role": "user", "content": "Tell me a story."}]
+            sock.sendall(streaming({"messages": messages, "logit_bias": {"2": -100}}))
+            sock.recv(1000)
+            one.process.send_signal(signal.SIGINT)
+            assert one.process.wait(10) == 130
+        engine.wait(10)
+        assert b"Traceback" not in one.log()
