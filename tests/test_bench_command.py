@@ -102,7 +102,7 @@ def test_a_bad_file_of_prompts_is_found_before_the_load(
     with pytest.raises(LocalspecError, match="line 2"):
         bench("demo", "--prompts", str(path))
     os.truncate(path, 65 << 20)
-    with pytest.raises(LocalspecError, match="larger than 64 MiB"):
+    with pytest.raises(LocalspecError, match="larger than 64 MB"):
         bench("demo", "--prompts", str(path))
     with pytest.raises(UsageError, match="no kind 'code'"):  # the demo pair has its own kinds
         bench("--kinds", "code")

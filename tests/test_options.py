@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -138,3 +139,16 @@ def test_help_of_run_imports_no_llama_cpp() -> None:
     )
     assert "--n-predict" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", ["run", "chat", "bench", "tune"])
+def test_the_help_has_every_option_once_and_in_groups(name: str) -> None:
+    command = importlib.import_module(f"localspec.cli.{name}").command
+    text = CliRunner().invoke(command, ["--help"]).output
+    titles = [title for title in ("Options:", "Models:", "Machine:") if f"\n{title}\n" in text]
+    assert titles == ["Options:", "Models:", "Machine:"]
+    lines = [line.split() for line in text.splitlines() if line.startswith("  -")]
+    shown = [word.rstrip(",") for line in lines for word in line if word.startswith("-")]
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    for option in options:
+        assert shown.count(max(option.opts, key=len)) == 1, option.name

@@ -437,7 +437,13 @@ def test_an_empty_prompt(run: Run, prompt: str) -> None:
 
 
 def test_wrong_usage_exits_with_2(run: Run) -> None:
-    for arguments in (["--gamma", "x"], ["--nonsense"], ["a", "b"], ["-p"]):
+    for arguments in (
+        ["--gamma", "x"],
+        ["--nonsense"],
+        ["a", "b", "c"],
+        ["-p"],
+        ["demo", "a", "-p", "b"],
+    ):
         assert run(*arguments).code == 2
     assert run("-p", "hi", "--temp", "-1").code == 2
 
@@ -474,6 +480,17 @@ def test_standard_input_is_left_alone_with_p() -> None:
         os.close(reader)
         os.close(writer)
     assert done.code == 0
+
+
+@pytest.mark.parametrize("arguments", [["-p", "Once upon"], ["demo", "Once upon"]])
+def test_what_is_piped_in_stands_below_the_prompt(arguments: list[str]) -> None:
+    short = ("-n", "1", "--temp", "0", "--json")
+    alone = finished(process(*arguments, *short)).document
+    running = process(*arguments, *short, stdin=subprocess.PIPE)
+    both = finished(running, b"a time there was a dog.\n").document
+    whole = finished(process("-p", "Once upon\n\na time there was a dog.", *short)).document
+    assert both["prompt_tokens"] == whole["prompt_tokens"] > alone["prompt_tokens"]
+    assert both["text"] == whole["text"]
 
 
 def test_standard_input_that_is_not_utf8() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli import settings_file
+from localspec.cli import chat, settings_file
 from localspec.cli.app import COMMANDS, cli
 from localspec.cli.options import shared_options
 from localspec.cli.settings_file import read, settings_of
@@ -237,3 +238,35 @@ def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
         assert app.engine.join(10)
 
     asyncio.run(body())
+
+
+def test_what_is_chosen_in_the_app_stays_until_the_settings_are_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    settings = tmp_path / "settings.toml"
+    settings.write_text('[screen]\ntheme = "nord"\n')
+
+    def looks() -> Looks:
+        return chat._looks(settings_file.read(settings))
+
+    async def choose() -> None:
+        app = ChatApp(inline(lambda _progress, _cancel: ScriptedSession()), looks=looks())
+        async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.pause()
+            assert app.theme == "nord"
+            assert not (tmp_path / "data").exists()  # nothing was chosen yet
+            app.theme = "dracula"
+            await pilot.pause()
+            app.action_command("panel")
+            await pilot.pause()
+        app.engine.shut_down()
+        assert app.engine.join(10)
+
+    asyncio.run(choose())
+    assert (looks().theme, looks().panel) == ("dracula", "compact")
+    os.utime(settings, (time.time() + 10,) * 2)
+    assert (looks().theme, looks().panel) == ("nord", None)
+    (tmp_path / "data" / "screen.json").write_text('{"theme": 3')
+    os.utime(settings, (1, 1))
+    assert looks().theme == "nord"

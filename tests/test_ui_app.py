@@ -142,7 +142,7 @@ def test_a_growing_answer_scrolls_by_several_lines_and_draws_what_changed(
     run(body)
 
 
-def test_what_was_typed_ahead_of_a_running_answer_stands_in_the_input_again() -> None:
+def test_what_was_sent_before_the_app_heard_of_it_waits_for_its_turn() -> None:
     async def body() -> None:
         async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
             prompt = chat.app.prompt
@@ -151,7 +151,8 @@ def test_what_was_typed_ahead_of_a_running_answer_stands_in_the_input_again() ->
                 prompt.submit()
             prompt.insert("third")
             await chat.until(lambda: chat.app.turns.busy)
-            await chat.until(lambda: prompt.text == "second\nthird")
+            await chat.until(lambda: "1 message waiting" in chat.status())
+            assert prompt.text == "third"
             assert chat.transcript().count("▌") == 1
 
     run(body)
@@ -209,20 +210,19 @@ def test_speculation_that_is_not_available_says_why() -> None:
     run(body)
 
 
-def test_the_input_is_gated_while_an_answer_runs() -> None:
+def test_what_is_sent_waits_while_an_answer_runs_and_the_answer_is_not_begun_again() -> None:
     async def body() -> None:
         async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
             await chat.send("first")
             await chat.send("second")
-            assert chat.app.prompt.text == "second"
-            assert "Esc stops it" in chat.status()
+            assert chat.app.prompt.text == ""
+            assert "1 message waiting" in chat.status()
             await chat.send("")
             await chat.press("f5", "f5")
+            assert "Esc stops it" in chat.status()
+            assert len(chat.session.messages) == 1
             chat.session.gate.open()
-            await chat.until(chat.ready)
-            assert len(chat.session.messages) == 2
-            await chat.press("enter")
-            await chat.until(lambda: len(chat.session.messages) == 4)
+            await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready())
             assert chat.app.prompt.text == ""
 
     run(body)

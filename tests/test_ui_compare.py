@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from localspec.chat.conversation import Message, Role
 from localspec.chat.session import answer_twice
 from localspec.engine.cancel import Cancel
@@ -192,3 +194,19 @@ def test_a_real_answer_that_is_stopped_leaves_the_session_usable() -> None:
         assert list(session.turn("Hello!", Cancel()))
     finally:
         session.close()
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_both_headings_are_of_one_height_and_esc_is_named(width: int) -> None:
+    async def body() -> None:
+        async with chatting(size=(width, 24), answers=["One.", "The sky is blue."]) as chat:
+            chat.app.prompt.insert("What is the sky?")
+            await chat.press("ctrl+b")
+            await chat.until(lambda: "the texts part" in chat.screen(), "both answers")
+            await chat.until(lambda: not chat.timers(), "rest")
+            assert "Esc closes" in chat.screen()
+            assert "% accepted" in " ".join(chat.screen().split())
+            heads = list(chat.app.screen.query(".side-head"))
+            assert len({head.size.height for head in heads}) == 1
+
+    run(body)

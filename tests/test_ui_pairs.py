@@ -14,13 +14,16 @@ from textual.command import CommandPalette
 from textual.widgets import Input, OptionList
 
 from localspec.chat.conversation import Message, Role
-from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory
+from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
+from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, installed
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.process.client import EngineClient
+from localspec.process.server import Loader, Server
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
@@ -229,7 +232,7 @@ def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: World) 
             await chat.until(lambda: "✗" in chat.screen(), "the refusal")
             assert "odd" in chat.screen()
             assert chat.app.pairs.state.work is Work.NONE
-            await select(chat, "qwen3-14b")
+            await select(chat, "qwen2.5-coder-14b")
             await chat.press("enter")
             await chat.until(lambda: "no repository" in chat.screen(), "another refusal")
         assert installed.all_pairs() == []
@@ -614,5 +617,92 @@ def test_typing_fits_on_small_screens(
             assert any(line.strip(" │▸").startswith("a ") for line in chat.screen().splitlines())
             await chat.press("p")
             await chat.until(lambda: "ann/Big-GGUF --draft none" in chat.screen(), "the text again")
+
+    run(body)
+
+
+def test_a_name_that_means_nothing_is_all_that_is_said() -> None:
+    async def body() -> None:
+        rooms = Rooms()
+        rooms.refused["nosuch"] = UsageError("there is no pair nosuch", "localspec list shows all.")
+        async with chatting(rooms) as chat:
+            await chat.ask("Hello?")
+            await chat.send("/pairs nosuch")
+            await chat.until(
+                lambda: "there is no pair nosuch" in chat.transcript() and chat.ready()
+            )
+            assert "in use again" not in chat.transcript()
+            assert chat.transcript().count("•") == 0
+            await chat.ask("Still there?")
+
+    run(body)
+
+
+def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Repo) -> None:
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await browse(chat)
+            await chat.press("X")
+            assert f"{NAME} is not installed" in chat.screen()
+            await select(chat, "demo")
+            assert "is not installed" not in chat.screen()
+            await select(chat, NAME)
+            assert f"{NAME} is not installed" in chat.screen()
+
+    run(body)
+
+
+def test_a_reference_that_failed_stands_in_its_line_again(
+    hub_world: World, strangers: Repo
+) -> None:
+    async def body() -> None:
+        async with chatting(Rooms()) as chat:
+            await browse(chat)
+            await chat.press("P")  # as a capital letter too
+            await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
+            await chat.press(*"ann/Big-GGUF:Q9", "enter")
+            await chat.until(lambda: "✗" in chat.screen(), "the reason")
+            line = chat.app.focused
+            assert isinstance(line, Input)
+            assert line.value == "ann/Big-GGUF:Q9"
+            await chat.press("backspace", "8", "_", "0", "enter")
+            await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
+
+    run(body)
+
+
+def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
+    async def body() -> None:
+        loaded: list[LoadRequest] = []
+
+        def load(request: LoadRequest, _progress: object, _cancel: object) -> ScriptedSession:
+            loaded.append(request)
+            return ScriptedSession()
+
+        def perform(*_: object) -> bytes:
+            raise AssertionError
+
+        app = ChatApp(
+            EngineClient(
+                LoadRequest(pair="demo"), lambda: Server(lambda: Loader(load, print, perform))
+            )
+        )
+        async with app.run_test() as pilot:
+            chat = Chat(app, pilot, ScriptedSession())
+            await chat.until(lambda: app.session is not None)
+            await chat.send('/set stop END "two words"')
+            await chat.until(lambda: app.session.settings.stop == ("END", "two words"))
+            assert "stop END, two words" in " ".join(chat.transcript().split())
+            await chat.send("/set stop none")
+            await chat.until(lambda: app.session.settings.stop == ())
+            await chat.send("/set ctx-size many")
+            await chat.until(lambda: "ctx-size cannot be “many”" in chat.transcript())
+            await chat.send("/set stop END")
+            await chat.send("/set ctx-size 2048")
+            await chat.until(lambda: len(loaded) == 2 and chat.ready())
+            assert (loaded[1].pair, loaded[1].ctx_size) == ("demo", 2048)
+            assert app.session.settings.stop == ("END",)
+        app.engine.shut_down()
+        assert app.engine.join(10)
 
     run(body)

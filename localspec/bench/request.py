@@ -11,6 +11,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+from localspec import formats
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
@@ -18,7 +19,7 @@ from localspec.errors import LocalspecError, UsageError
 GENERAL, DEMO = "general", "demo"
 _SETS = Path(__file__).parent / "sets"
 OWN_KIND = "own"
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 64_000_000
 _MOST_KIND = 24  # characters: a column of the report
 
 
@@ -171,7 +172,7 @@ def read(path: Path) -> PromptSet:
         with path.open("rb") as file:  # a pipe will do; what never ends will not
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise LocalspecError(f"{path} is larger than {_MOST_BYTES >> 20} MiB", "Ask less.")
+            raise LocalspecError(f"{path} is larger than {formats.size(_MOST_BYTES)}", "Ask less.")
         lines = content.decode("utf-8-sig").split("\n")
     except OSError as error:
         raise LocalspecError(

@@ -19,6 +19,7 @@ from localspec.cli.options import (
     GPU_LAYERS,
     MAX_THREADS,
     PAIR,
+    Grouped,
     option,
     pair_of,
     with_options,
@@ -39,7 +40,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-@click.command(name="bench")
+@click.command(name="bench", cls=Grouped)
 @with_options(*PAIR)
 @option(
     "--drafts",
@@ -124,7 +125,7 @@ def command(
         draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
         gamma=how.gamma,
         temp=how.temperature,
-        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers")},
+        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "scan")},
     )
     with closing(Worker()) as worker:
         worker.begin(BenchJob(request, how))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import option, shared_options
+from localspec.cli.options import Grouped, option, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import ConversationError, LocalspecError, UsageError
 from localspec.loading.request import LoadRequest
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from localspec.ui.app import Looks
 
 
-@click.command(name="chat")
+@click.command(name="chat", cls=Grouped)
 @shared_options
 @click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
 @option(
@@ -63,15 +64,20 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
 
 
 def _looks(settings: SettingsFile | None) -> Looks:
-    """What the settings file says about the screen, and everything that is wrong in it."""
+    """What the settings file says about the screen, or the app since, and what is wrong in it."""
     from localspec.ui.app import Looks, themes  # noqa: PLC0415
     from localspec.ui.commands import COMMANDS  # noqa: PLC0415
+    from localspec.ui.launch import recall, remember  # noqa: PLC0415
 
     if settings is None:
         return Looks()
     keys = settings.keys({one.name: one.keys for one in COMMANDS})
-    theme, panel = settings.look("theme", themes()), settings.look("panel", PANELS)
-    return Looks(keys, theme, panel, tuple(settings.problems))
+    looks = {"theme": themes(), "panel": PANELS}
+    found = {name: settings.look(name, allowed) for name, allowed in looks.items()}
+    chosen = recall(settings.path)
+    found |= {name: value for name, value in chosen.items() if value in looks.get(name, ())}
+    problems = tuple(settings.problems)
+    return Looks(keys, **found, problems=problems, remember=partial(remember, settings.path))
 
 
 def _wanted(archive: Path, search: str) -> Header:

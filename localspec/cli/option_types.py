@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
+from localspec import formats
 from localspec.limits import MAX_GAMMA
 from localspec.safe_text import unbroken
 
 # Of a grammar or a schema, in bytes; a device or a pipe may never end.
-LARGEST_TEXT = 16 << 20
+LARGEST_TEXT = 16_000_000
 
 
 def gamma(value: Any) -> int | str:
@@ -93,7 +94,7 @@ def file_text(value: Any) -> str:
     except OSError as error:
         raise click.BadParameter(f"cannot read {name}: {error.strerror}.") from None
     if len(raw) > LARGEST_TEXT:
-        raise click.BadParameter(f"{name} is too large: {LARGEST_TEXT >> 20} MB are allowed.")
+        raise click.BadParameter(f"{name} is too large: {formats.size(LARGEST_TEXT)} are allowed.")
     try:
         return raw.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:

@@ -48,6 +48,13 @@ def _threads(names: str, text: str) -> Option:
     return option(names, click.IntRange(-1, MAX_THREADS), text, callback=types.above_zero)
 
 
+SCAN: Option = click.option(
+    "--scan/--no-scan",
+    default=_DEFAULTS.scan,
+    show_default=True,
+    help="Know the models of Ollama, LM Studio, llama.cpp and the Hub cache by their names.",
+)
+
 PAIR: tuple[Option, ...] = (
     click.argument("pair", required=False, type=types.plain_text, metavar="[PAIR]"),
     option("--target", types.plain_text, "The same as PAIR.", "MODEL"),
@@ -58,6 +65,7 @@ PAIR: tuple[Option, ...] = (
         " (the head inside the target), 'auto' (all there is), 'none'.  [default: auto]",
         "A,B",
     ),
+    SCAN,
 )
 
 THREADS = _threads("-t --threads", "CPU threads.  [default: as tuned, else the physical cores]")
@@ -125,29 +133,14 @@ BUT_THREADS: tuple[Option, ...] = (
 )
 """Where the models lie and how they run, all but `THREADS`."""
 
-_CONVERSATION: tuple[Option, ...] = (
+_ANSWER: tuple[Option, ...] = (
     option(
         "-c --ctx-size",
         types.whole(0),
         "Context size in tokens; 0 for all that the target was trained for."
         "  [default: that, but 8192 at most]",
     ),
-    _set("--temp", float, "Temperature; 0 is greedy.", "X"),
-    _set("--top-k", types.whole(-1), "Keep the N most probable tokens; 0 keeps all."),
-    _set("--top-p", float, "Keep the most probable tokens up to this share; 1 keeps all.", "X"),
-    _set(
-        "--min-p",
-        float,
-        "Keep tokens with at least this share of the best one's probability; 0 keeps all.",
-        "X",
-    ),
-    option(
-        "-s --seed",
-        types.seed,
-        "Seed of the random draws; the same seed gives the same text.  [default: a new one]",
-    ),
     _set("-n --n-predict", types.whole(-1), "Tokens to generate at most; -1 for no limit."),
-    _set("--gamma", types.gamma, "Tokens drafted per round; 0 is plain decoding.", "N|auto"),
     option(
         "-sys --system-prompt",
         types.plain_text,
@@ -169,9 +162,52 @@ _CONVERSATION: tuple[Option, ...] = (
         "TEXT",
         multiple=True,
     ),
+    option(
+        "--grammar",
+        types.plain_text,
+        "The answer conforms to this grammar (llama.cpp's GBNF).",
+        "GBNF",
+    ),
+    option("--grammar-file", types.file_text, "The same, from a file.", "FILE"),
+    option("-j --json-schema", types.plain_text, "The answer is JSON of this schema.", "SCHEMA"),
+    option("-jf --json-schema-file", types.file_text, "The same, from a file.", "FILE"),
+)
+
+_DRAFTING: tuple[Option, ...] = (
+    _set("--gamma", types.gamma, "Tokens drafted per round; 0 is plain decoding.", "N|auto"),
+    option(
+        "--accept",
+        click.Choice(["match", "coupled", "token", "block"]),
+        "The acceptance rule; all of them keep the target's distribution. 'coupled': the"
+        " same seed gives the same text with speculation on or off.  [default: match at"
+        " temperature 0, coupled with --seed, else block]",
+        None,
+    ),
+    option(
+        "--lossy",
+        click.FloatRange(0, 1, min_open=True),
+        "Accept more drafted tokens than the target's distribution allows: up to 1/LENIENCE"
+        " times its probability. Faster, and other text.  [default: lossless]",
+        "LENIENCE",
+        callback=types.no_nan,
+    ),
 )
 
 _SAMPLING: tuple[Option, ...] = (
+    _set("--temp", float, "Temperature; 0 is greedy.", "X"),
+    _set("--top-k", types.whole(-1), "Keep the N most probable tokens; 0 keeps all."),
+    _set("--top-p", float, "Keep the most probable tokens up to this share; 1 keeps all.", "X"),
+    _set(
+        "--min-p",
+        float,
+        "Keep tokens with at least this share of the best one's probability; 0 keeps all.",
+        "X",
+    ),
+    option(
+        "-s --seed",
+        types.seed,
+        "Seed of the random draws; the same seed gives the same text.  [default: a new one]",
+    ),
     _set(
         "--typical-p --typical",
         float,
@@ -193,32 +229,34 @@ _SAMPLING: tuple[Option, ...] = (
         "ID(+/-)BIAS",
         multiple=True,
     ),
-    option(
-        "--grammar",
-        types.plain_text,
-        "The answer conforms to this grammar (llama.cpp's GBNF).",
-        "GBNF",
-    ),
-    option("--grammar-file", types.file_text, "The same, from a file.", "FILE"),
-    option("-j --json-schema", types.plain_text, "The answer is JSON of this schema.", "SCHEMA"),
-    option("-jf --json-schema-file", types.file_text, "The same, from a file.", "FILE"),
-    option(
-        "--accept",
-        click.Choice(["match", "coupled", "token", "block"]),
-        "The acceptance rule; all of them keep the target's distribution. 'coupled': the"
-        " same seed gives the same text with speculation on or off.  [default: match at"
-        " temperature 0, coupled with --seed, else block]",
-        None,
-    ),
-    option(
-        "--lossy",
-        click.FloatRange(0, 1, min_open=True),
-        "Accept more drafted tokens than the target's distribution allows: up to 1/LENIENCE"
-        " times its probability. Faster, and other text.  [default: lossless]",
-        "LENIENCE",
-        callback=types.no_nan,
-    ),
 )
+
+_GROUPS = {
+    "Models": PAIR,
+    "Answer": _ANSWER,
+    "Drafting": _DRAFTING,
+    "Sampling": _SAMPLING,
+    "Machine": (THREADS, *BUT_THREADS),
+}
+
+
+class Grouped(click.Command):
+    """A command whose help shows its own options first, then those that others share, in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options."""
+        left = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        sections = {}
+        for title, options in _GROUPS.items():
+            group = click.command()(with_options(*options)(lambda: None))
+            names = {one.name for one in group.params}
+            sections[title] = [one for one in left if one.name in names]
+            left = [one for one in left if one.name not in names]
+        for title, parameters in {"Options": left, **sections}.items():
+            records = [one.get_help_record(ctx) for one in parameters]
+            if rows := [record for record in records if record is not None]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def with_options(*options: Option) -> Option:
@@ -265,4 +303,4 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
         options = LoadRequest(pair=target if pair is None else pair, **shared)
         return command(options=options, **given)
 
-    return with_options(*PAIR, *_CONVERSATION, THREADS, *BUT_THREADS, *_SAMPLING)(call)
+    return with_options(*(one for group in _GROUPS.values() for one in group))(call)

@@ -10,18 +10,19 @@ import click
 
 from localspec.cli.interrupt import interruptible
 from localspec.cli.option_types import plain_path, plain_text
-from localspec.cli.options import option, shared_options
-from localspec.cli.standard_streams import read_prompt
+from localspec.cli.options import Grouped, option, shared_options
+from localspec.cli.standard_streams import read_prompt, with_input
 from localspec.errors import Cancelled, LocalspecError
 from localspec.loading.request import LoadRequest
 
 
-@click.command(name="run")
+@click.command(name="run", cls=Grouped)
 @shared_options
+@click.argument("question", required=False, type=plain_text, metavar="[PROMPT]")
 @option(
     "-p --prompt",
     plain_text,
-    "What to answer; '-' reads it from standard input, as does leaving this out.",
+    "The same as PROMPT.",
     "TEXT",
 )
 @click.option("--stats", is_flag=True, help="Print the figures to standard error afterwards.")
@@ -34,14 +35,24 @@ from localspec.loading.request import LoadRequest
     callback=plain_path,
 )
 def command(
-    options: LoadRequest, prompt: str | None, stats: bool, as_json: bool, trace: Path | None
+    *,
+    options: LoadRequest,
+    question: str | None,
+    prompt: str | None,
+    stats: bool,
+    as_json: bool,
+    trace: Path | None,
 ) -> None:
     """Answer one prompt on standard output.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
-    ships with localspec answers.
+    ships with localspec answers. Standard input is the prompt where there is none, or it is '-';
+    else what is piped in stands below it.
     """
-    text = read_prompt() if prompt in (None, "-") else str(prompt)
+    if question is not None and prompt is not None:
+        raise click.UsageError("PROMPT and --prompt say the same: give one of them.")
+    asked = prompt if question is None else question
+    text = read_prompt() if asked in (None, "-") else with_input(str(asked))
     if not text.strip():
         raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
     # Late: `run --help` needs no engine. It imports and loads while this process imports the rest.

@@ -3,17 +3,52 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import stat
 import sys
 import time
 
 import click
 
+from localspec import formats
 from localspec.errors import LocalspecError
 from localspec.safe_text import one_line, safe, unbroken
 
 _EVERY_S = 10.0  # between two lines of progress where there is no terminal
-LARGEST = 64 << 20  # bytes of a prompt: more than any model reads
+_SILENCE_S = 5.0  # that a pipe beside a prompt is waited for
+LARGEST = 64_000_000  # bytes of a prompt: more than any model reads
+
+
+def with_input(prompt: str) -> str:
+    """`prompt`, and below it what is piped in or comes from a file.
+
+    Raises:
+        LocalspecError: as `read_prompt`.
+    """
+    if not _speaks():
+        return prompt
+    return "\n\n".join(part for part in (prompt, read_prompt()) if part.strip())
+
+
+def _speaks() -> bool:
+    """Whether standard input is a file, or a pipe that says something in time.
+
+    One that was inherited from a program that keeps it open may be silent for ever.
+    """
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+        return False
+    if os.name == "nt" or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
+    heard, _, _ = select.select([sys.stdin], [], [], _SILENCE_S)
+    if not heard:
+        warn(
+            f"standard input said nothing within {_SILENCE_S:.0f} s and is left out;"
+            " < /dev/null saves the wait, -p - waits as long as it takes"
+        )
+    return bool(heard)
 
 
 def read_prompt() -> str:
@@ -34,7 +69,7 @@ def read_prompt() -> str:
         ) from None
     if len(raw) > LARGEST:
         raise LocalspecError(
-            f"standard input is too large for a prompt: {LARGEST >> 20} MB are allowed",
+            f"standard input is too large for a prompt: {formats.size(LARGEST)} are allowed",
             "Give it less.",
         )
     try:

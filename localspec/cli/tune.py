@@ -16,6 +16,7 @@ from localspec.cli.options import (
     CTX_SIZE,
     MAX_THREADS,
     PAIR,
+    Grouped,
     option,
     pair_of,
     with_options,
@@ -33,7 +34,7 @@ _WIDTH = 40  # characters of the longest bar
 _NOISY = 0.3
 
 
-@click.command(name="tune")
+@click.command(name="tune", cls=Grouped)
 @with_options(*PAIR, CTX_SIZE)
 @option(
     "-t --threads",
@@ -140,7 +141,9 @@ def _text(found: TunedPair) -> str:
     spread = max(model.spread for model in models)
     if spread > _NOISY:
         lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
-    if not target.stored:
+    if any(model.kept for model in models):
+        lines += ["", "What was measured before varied less: that is kept."]
+    elif not target.stored:
         lines += ["", "The cache folder cannot be written: nothing was stored."]
     return "\n".join(lines)
 

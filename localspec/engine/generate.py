@@ -279,9 +279,9 @@ class Engine:
         own = asked.draft.cut(plan.keep())
         if own.tokens and self.target.model.is_end(own.tokens[-1]):
             return replace(asked, draft=own)
-        tail = self._guess(generation, own.tokens)
-        tail = tail.first(plan.copies(tail.confidences))
-        return replace(asked, draft=own.followed_by(tail.tokens), tail=tail)
+        beyond = self._guess(generation, own.tokens)
+        tail = beyond.first(plan.copies(beyond.confidences))
+        return replace(asked, draft=own.followed_by(tail.tokens), tail=tail, beyond=beyond)
 
     def _commit(
         self, generation: _Generation, draft: Draft, verdict: Verdict
@@ -357,10 +357,13 @@ class _Scores(NamedTuple):
 def _judged(
     guess: Guess, asked: Drafted, done: _Verified, accepts: Accepts
 ) -> tuple[_Scores, _Scores]:
-    """What lookup would have copied, whoever drafted, and what it added where a model stopped."""
+    """What lookup would have copied, whoever drafted, and what it would add where a model stopped.
+
+    The row after a draft accepted whole judges what was not added, too.
+    """
     said = (*asked.draft.tokens[: done.verdict.accepted], done.verdict.token)
-    tail = NO_GUESS if asked.drafter == LOOKUP else asked.tail
-    return _scored(guess, 0, done.p, said, accepts), _scored(tail, asked.own, done.p, said, accepts)
+    beyond = _scored(asked.beyond, asked.own, done.p, said, accepts)
+    return _scored(guess, 0, done.p, said, accepts), beyond
 
 
 def _scored(

@@ -22,7 +22,7 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import EAGLE3, MTP
-from localspec.errors import LocalspecError, SamplingError, UsageError
+from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import (
@@ -36,6 +36,7 @@ from localspec.loading.planning import (
 )
 from localspec.loading.request import LoadRequest
 from localspec.pairs import demo
+from localspec.pairs.found import remedy
 from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
 
@@ -315,18 +316,21 @@ class _Loader:
     ) -> Model:
         """Load a file's weights."""
         step, options = f"Loading {path.name}", self.options
-        model = Model.load(
-            path,
-            n_gpu_layers=setup.gpu_layers,
-            devices=devices_of_draft(options) if draft else options.device,
-            mmap=options.mmap,
-            mlock=options.mlock,
-            repack=self.repack,
-            mtp=mtp,
-            head=head,
-            progress=lambda share: self.progress(step, share),
-            cancel=self.cancel,
-        )
+        try:
+            model = Model.load(
+                path,
+                n_gpu_layers=setup.gpu_layers,
+                devices=devices_of_draft(options) if draft else options.device,
+                mmap=options.mmap,
+                mlock=options.mlock,
+                repack=self.repack,
+                mtp=mtp,
+                head=head,
+                progress=lambda share: self.progress(step, share),
+                cancel=self.cancel,
+            )
+        except ModelLoadError as error:
+            raise ModelLoadError(error.message, remedy(path) or error.remedy) from None
         self.undo.callback(model.close)
         return model
 
@@ -376,7 +380,8 @@ class _Loader:
             draft=draft,
             store=profile_store(),
         )
-        context.use_threads(threads, self.options.threads_batch)
+        fixed = self._asked(draft=draft) is not None
+        context.use_threads(threads, self.options.threads_batch, at_most=not fixed)
         return threads
 
 

@@ -6,7 +6,7 @@ import os
 import queue
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec import Struct, msgpack, structs
 
@@ -97,9 +97,9 @@ class EngineClient:
             replace(self._first, pair=name, draft=None, chat_template=None), messages
         )
 
-    def reload(self, messages: Sequence[Message]) -> None:
-        """Load again what was loaded, or was to be; the conversation goes on."""
-        self._begin_loading(self._loaded, messages)
+    def reload(self, messages: Sequence[Message], **changes: Any) -> None:
+        """Load again what was loaded, or was to be, with `changes`; the conversation goes on."""
+        self._begin_loading(replace(self._loaded, **changes), messages)
 
     def _begin_loading(self, request: LoadRequest, messages: Sequence[Message]) -> None:
         if not self.alive:

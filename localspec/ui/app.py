@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,18 +36,20 @@ from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
+    from textual.command import Provider
     from textual.screen import Screen
+    from textual.theme import Theme
 
     from localspec.chat.events import PromptProgress
     from localspec.process.client import EngineClient
     from localspec.process.messages import Fault, SessionInfo
     from localspec.ui.pair_work import Pairs
 
-_QUIT_WITHIN_S = 2.0
+_AGAIN_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +61,26 @@ class Looks:
         theme: one of `themes`; None for Textual's default.
         panel: a form of the panel; None for what suits the terminal's size.
         problems: what is wrong with the choices that were left out, to be shown.
+        remember: keeps what is chosen from now on: ``theme`` or ``panel``, and which.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
     theme: str | None = None
     panel: str | None = None
     problems: tuple[str, ...] = ()
+    remember: Callable[[str, str], None] = lambda _name, _value: None
 
 
 def themes() -> list[str]:
     """The themes by name."""
     return sorted(BUILTIN_THEMES)
+
+
+def _palette() -> type[Provider]:
+    """Imported when it is first opened."""
+    from localspec.ui.screens.palette import Commands  # noqa: PLC0415
+
+    return Commands
 
 
 def _raised(fault: Fault | None) -> Exception | None:
@@ -89,6 +100,7 @@ class ChatApp(App[None], inherit_bindings=False):
     TITLE = "localspec"
     CSS_PATH = Path(__file__).with_name("styles.tcss")  # also for classes made from this one
     ENABLE_COMMAND_PALETTE = True
+    COMMANDS: ClassVar = {_palette}
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - Textual declares the type
         (0, "-narrow"),
         (50, "-normal"),
@@ -116,7 +128,9 @@ class ChatApp(App[None], inherit_bindings=False):
         self._looks = looks or Looks()
         self.commands = commands.with_keys(self._looks.keys)
         self.engine = engine
-        self._interrupted_at = float("-inf")
+        self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
+        self._waiting: list[str] = []  # messages for when the running answer has ended
+        self._doubted = ""  # a message that names a file which is not there
         self._pairs: Pairs | None = None
         self._bind_keys()
         self._place_widgets()
@@ -156,7 +170,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self._parts = commands.Parts(
             engine, self.turns, self.shelf, self.in_use, lambda: self.pairs, dashboard, transcript,
             prompt, say=gate.say, copy=self._copy, open=self.push_screen,
-            show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
+            remember=self._looks.remember, show_phase=self.show_phase, show_help=self._show_help,
+            leave=self.leave,
         )  # fmt: skip
 
     def compose(self) -> ComposeResult:
@@ -176,12 +191,20 @@ class ChatApp(App[None], inherit_bindings=False):
         """Begin loading; the screen is there already."""
         if self._looks.theme is not None:
             self.theme = self._looks.theme
+        self._themed = self.theme
+        self.theme_changed_signal.subscribe(self, self._theme_set)
         self.dashboard.start()
         self.prompt.focus()
         self.title_line.show(None)
         self.show_phase()
         self.shelf.start()
         self.engine.listen(self._hear)
+
+    def _theme_set(self, theme: Theme) -> None:
+        """Keep another theme than before, not the one that the app begins with."""
+        if theme.name != self._themed:
+            self._themed = theme.name
+            self._looks.remember("theme", theme.name)
 
     @property
     def pairs(self) -> Pairs:
@@ -206,9 +229,11 @@ class ChatApp(App[None], inherit_bindings=False):
             self._pairs.shut_down()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette offers what keys and slashes offer on this screen, and the themes."""
+        """The palette offers what can be done now on this screen, and the themes."""
         for command in self.commands:
             if isinstance(screen, ModalScreen) and command.name not in commands.EVERYWHERE:
+                continue
+            if not commands.may_run(command.name, "", self.turns.phase):
                 continue
             yield SystemCommand(
                 command.name.capitalize(),
@@ -245,6 +270,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.engine.settle(letter)
         match letter.body:
             case messages.Loading(step, share) if self.turns.phase is Phase.LOADING:
+                self.in_use.loading()
                 self._status.lasting(step, share, hint="Esc cancels")
             case messages.Loaded(info):
                 self.in_use.loaded(info)
@@ -254,15 +280,18 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.screen.hear(event, speculation=bool(speculation))
             case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
+                self._ask_next(error is None)
             case messages.ChangeDone(error):
                 if error is not None:
                     self._leave_comparison()
                 self.turns.changed(_raised(error))
+                self._ask_next()
             case messages.Status() as status:
                 self.dashboard.hear(status)
             case messages.Died(error):
                 self._leave_comparison()
                 self.in_use.died(error.exception())
+                self._unqueue()
 
     def _leave_comparison(self) -> None:
         """It would wait for ever, and hides what is said."""
@@ -279,28 +308,57 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _enter(self, text: str) -> bool:
         """Take what was entered, as soon as the input is empty, if it may be sent now."""
-        accepted = self._accepts(text)
+        before, entered = commands.split(text)
+        accepted = self._accepts(entered)
         if accepted:
-            self.call_later(self._sent, text)
+            self.call_later(self._sent, entered, before)
         elif text:
             self._gate.refuse()
         return accepted
 
     def _accepts(self, text: str) -> bool:
-        """Whether `text` may be sent now; Enter without any loads again what died."""
+        """Whether `text` may be sent, or wait for its turn; Enter alone loads again what died."""
         if (slash := commands.parse(text)) is not None:
             return commands.may_run(*slash, self.turns.phase)
-        return self.turns.phase is Phase.DEAD or (bool(text) and self.turns.phase is Phase.READY)
+        takes = self.turns.phase is Phase.READY or self.turns.busy
+        return self.turns.phase is Phase.DEAD or (bool(text) and takes)
 
-    def _sent(self, text: str) -> None:
-        """Do what was entered."""
+    def _sent(self, text: str, before: str = "") -> None:
+        """Do what was entered; `before` stays in the input."""
+        if before:
+            self.prompt.put_back(before)
         if (slash := commands.parse(text)) is not None:
             self._run_command(*slash)
         elif self.turns.phase is Phase.DEAD:
             self.prompt.put_back(text)
             self.in_use.reload(self.prompt.submit)
+        elif text != self._doubted and (missing := extracts.missing(text)):
+            self._doubted = text
+            self._status.flash(f"there is no file {missing}: Enter sends the word as it is")
+            self.prompt.put_back(text)
+        elif self.turns.busy:
+            self._waiting.append(text)
+            self._keep_draft()
+            self.show_phase()
         else:
             self._ask(text)
+
+    def _ask_next(self, go_on: bool = True) -> None:
+        """Send the next message that waits, or give all of them back."""
+        if not go_on:
+            self._unqueue()
+        elif self._waiting and self.turns.phase is Phase.READY:
+            self._ask(self._waiting.pop(0))
+            self._keep_draft()
+
+    def _unqueue(self) -> None:
+        """Put the messages that wait into the input again."""
+        if self._waiting:
+            self.prompt.put_back("\n".join(self._waiting))
+            self._waiting.clear()
+
+    def _keep_draft(self) -> None:
+        self.shelf.draft("\n".join(filter(None, [*self._waiting, self.prompt.text])))
 
     def _ask(self, text: str) -> None:
         """Send a message; what cannot be sent stands in the input again."""
@@ -319,18 +377,28 @@ class ChatApp(App[None], inherit_bindings=False):
         text = self.prompt.text
         at_end = self.prompt.cursor_location == self.prompt.document.end
         self._completion.look(text if at_end else "")
-        self.shelf.draft(text)
+        self.prompt.border_subtitle = "" if commands.parse(text) else self.turns.size_of(text)
+        self._keep_draft()
 
     def action_page(self, pages: int) -> None:
         """Move the conversation by pages, backwards if negative."""
         self.transcript.page(pages)
 
     def action_stop(self) -> None:
-        """Stop the answer, or the loading; leave an edited question as it was."""
+        """Stop loading, answering or editing; else empty the input, if pressed twice.
+
+        What waits for the answer's end stands in the input again.
+        """
         if self.turns.phase is Phase.LOADING:
             self.engine.stop_loading()
-        self.turns.stop()
-        self.turns.leave_edit()
+        elif self.turns.busy:
+            self.turns.stop()
+            self._unqueue()
+        elif self._gate.editing is not None:
+            self.turns.leave_edit()
+        elif self.prompt.text and self._again("Esc", "empty the input"):
+            self.prompt.clear()
+            self._status.flash("Ctrl+Z brings it back")
 
     def action_version(self, node: str, way: str) -> None:
         """Show the earlier or the later version of a message (its arrows were clicked)."""
@@ -343,16 +411,24 @@ class ChatApp(App[None], inherit_bindings=False):
             self._copy(selected, "the selection")
             self.screen.clear_selection()
             return
-        now = time.monotonic()
-        if now - self._interrupted_at < _QUIT_WITHIN_S:
+        if self.turns.busy:
+            self.turns.stop()
+            self._unqueue()
+        if self._again("Ctrl+C", "quit"):
             self.leave()
-            return
-        self._interrupted_at = now
-        self.turns.stop()
-        said = "press Ctrl+C again to quit"
+
+    def _again(self, key: str, what: str) -> bool:
+        """Whether `key` was pressed a moment ago already; says otherwise that it has to be."""
+        now, (before, at) = time.monotonic(), self._pressed
+        if key == before and now - at < _AGAIN_WITHIN_S:
+            self._pressed = ("", now)
+            return True
+        self._pressed = (key, now)
+        said = f"press {key} again to {what}"
         self._status.flash(said)
         if isinstance(self.screen, ModalScreen):  # which covers the status line
-            self.notify(said, timeout=_QUIT_WITHIN_S)
+            self.notify(said, timeout=_AGAIN_WITHIN_S)
+        return False
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What stands behind a dialogue does not answer to keys, but for the way out."""
@@ -361,8 +437,10 @@ class ChatApp(App[None], inherit_bindings=False):
         return super().check_action(action, parameters)
 
     def action_command(self, name: str) -> None:
-        """Run a command from a key or the palette."""
-        if commands.may_run(name, "", self.turns.phase):
+        """Run a command from a key or the palette; one that needs an argument is begun."""
+        if commands.find(name).waits:
+            self.prompt.begin(f"/{name} ")
+        elif commands.may_run(name, "", self.turns.phase):
             self._run_command(name, "")
         else:
             self._gate.refuse()
@@ -394,6 +472,8 @@ class ChatApp(App[None], inherit_bindings=False):
     def show_phase(self) -> None:
         """The status line for what is going on."""
         text, hint = self._gate.shown()
+        if waiting := len(self._waiting):
+            hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
         self._status.settle()
         self._status.lasting(text, hint=hint, tail=legend() if self.transcript.by_origin else None)
 

@@ -40,6 +40,7 @@ class Parts:
         say: says something briefly.
         copy: puts a text into the clipboard; its second argument says what it is.
         open: shows a screen, and calls what follows with its result.
+        remember: keeps a choice about the screen for the next start: its name, and which.
         show_phase: says anew what is going on.
         show_help: opens the help, or closes it.
         leave: quits.
@@ -56,6 +57,7 @@ class Parts:
     say: Callable[[str], None]
     copy: Callable[[str, str], None]
     open: Callable[..., object]
+    remember: Callable[[str, str], None]
     show_phase: Callable[[], None]
     show_help: Callable[[], None]
     leave: Callable[[], None]
@@ -92,6 +94,11 @@ class Command:
     bare: bool = False
 
     @property
+    def waits(self) -> bool:
+        """Whether it can do nothing without an argument."""
+        return bool(self.argument) and not self.argument.startswith("[")
+
+    @property
     def shown(self) -> str:
         """The keys as people spell them."""
         return ", ".join(
@@ -105,6 +112,20 @@ def parse(text: str) -> tuple[str, str] | None:
         return None
     name, _, argument = text[1:].partition(" ")
     return name.strip().lower(), argument.strip()
+
+
+def split(text: str) -> tuple[str, str]:
+    """A command on the last line of a longer text, which is no part of it, and what stands before.
+
+    Only a command's whole name counts there, without anything behind it: a message may end in a
+    path. Otherwise the command is `text` itself.
+
+    Returns:
+        What stays in the input, and what is entered.
+    """
+    before, _, last = text.rpartition("\n")
+    known = any(last == f"/{command.name}" for command in COMMANDS)
+    return (before, last) if before.strip() and known and not text.startswith("/") else ("", text)
 
 
 def message_text(text: str) -> str:
@@ -162,7 +183,7 @@ def _origin(app: Parts, _argument: str) -> None:
 def _panel(app: Parts, argument: str) -> None:
     if argument and argument.lower() not in list(PanelForm):
         raise UsageError(f"the panel cannot be “{argument}”", "Say /panel full, compact or off.")
-    app.dashboard.cycle(argument.lower())
+    app.remember("panel", app.dashboard.cycle(argument.lower()))
 
 
 def _regenerate(app: Parts, _argument: str) -> None:
@@ -204,11 +225,14 @@ def _compare(app: Parts, _argument: str) -> None:
 
 def _set(app: Parts, argument: str) -> None:
     name, _, value = argument.partition(" ")
+    if name.lower().replace("_", "-") == "ctx-size" and value.strip():
+        app.in_use.reload(ctx_size=parameters.context_size(value.strip()))
+        return
     if value.strip():
         settings = app.session().settings
         app.engine.configure(parameters.changed(settings, name, value.strip()))
     elif name:
-        raise UsageError(f"/set {name} needs a value", f"Say /set {name} NUMBER.")
+        raise UsageError(f"/set {name} needs a value", f"Say /set {name} VALUE.")
     app.transcript.say(f"for the answers to come: {parameters.shown(app.session().settings)}")
 
 
@@ -327,13 +351,14 @@ COMMANDS = (
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),
     Command(
-        "set", "[NAME NUMBER]", "show or set any parameter of this conversation", _set, when=LOADED,
+        "set", "[NAME VALUE]", "show or set any parameter: of sampling, n-predict, stop, ctx-size",
+        _set, when=LOADED,
     ),
     Command(
         "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature, when=LOADED,
     ),
     Command(
-        "thoughts", "", "open or fold what a reasoning model thinks before it answers",
+        "thoughts", "", "open or fold what a model thinks before it answers, and attached files",
         _thoughts, "f11,alt+t",
     ),
     Command("title", "[TEXT]", "show or set the title of this conversation", _title),
@@ -370,9 +395,10 @@ OTHER_KEYS = (
     ("Ctrl+J, Alt+Enter", "break the line; Shift+Enter too, where the terminal tells it apart"),
     ("Up, Down", "what you sent before, from the first and last line"),
     ("Page Up, Down", "move the conversation"),
-    ("Esc", "stop the answer"),
+    ("Esc", "stop the answer; twice while nothing runs: empty the input"),
+    ("Ctrl+A, Ctrl+Z", "select all that is typed; take back the last change"),
     ("Ctrl+C", "copy what is selected, else stop the answer; twice: quit"),
-    ("Ctrl+P", "all commands, to search"),
+    ("Ctrl+P", "all that can be done now, to search by name and meaning"),
     ("Tab", "complete a command, its words, or a file name"),
     ("Mouse", "select text; click keys, versions and thoughts; the wheel moves the conversation"),
 )

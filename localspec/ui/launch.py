@@ -8,16 +8,20 @@ a paste for keys: a line break there would send half of it.
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import threading
 from codecs import getincrementaldecoder
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import msgspec
 from textual.driver import Driver
 
+from localspec import private
 from localspec.errors import ConversationError
+from localspec.pairs.folders import data_folder
 from localspec.signals import leaving
 from localspec.ui.app import ChatApp
 
@@ -33,6 +37,29 @@ _PATIENCE_S = 10.0
 _BEGIN, _END = "\x1b[200~", "\x1b[201~"
 _MAKER = "getincrementaldecoder"
 _ESCAPE, _PICTURE = "\x1b", "␛"
+
+
+def recall(settings: Path) -> dict[str, str]:
+    """What was last chosen about the screen in the app, unless `settings` was written since."""
+    try:
+        path = _choices()
+        if settings.exists() and settings.stat().st_mtime > path.stat().st_mtime:
+            return {}
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def remember(settings: Path, name: str, value: str) -> None:
+    """Keep a choice; a folder that cannot be written costs nothing but the memory."""
+    chosen = recall(settings) | {name: value}
+    with suppress(OSError):
+        private.make_folder(_choices().parent)
+        private.write_whole(_choices(), json.dumps(chosen) + "\n")
+
+
+def _choices() -> Path:
+    return data_folder() / "screen.json"
 
 
 class _App(ChatApp):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -96,10 +97,18 @@ class KeyLine(Uncopied):
         self._commands = commands
 
     def render(self) -> Content:
-        """Lay out as many keys as fit."""
+        """Lay out as many keys as fit; dots at the end where others do not."""
         items = [
             key_hint(one.shown.split(",")[0], one.footer, f"app.command('{one.name}')")
             for one in self._commands
             if one.footer
         ]
-        return Content.assemble(" ", drawing.joined(items, self.size.width - 2))
+        return Content.assemble(" ", as_many(items, self.size.width - 2))
+
+
+def as_many(hints: Sequence[Content], width: int) -> Content:
+    """As many keys as fit, what matters most first, and whether there are more."""
+    line = drawing.joined(hints, width)
+    if line.is_same(drawing.joined(hints, sys.maxsize)):
+        return line
+    return Content.assemble(drawing.joined(hints, width - 2), (" …", MUTED))

@@ -67,7 +67,7 @@ class Pairs:
         state = self.state
         state.doomed = ""
         if row.name == state.in_use:
-            self._say(f"{row.name} is in use")
+            self._say(f"{row.name} is in use", row.name)
         elif (plan := state.checked(row.name)) is not None:
             state.expect(plan)  # before the first progress can come
             self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
@@ -83,7 +83,7 @@ class Pairs:
         try:
             wanted = pull.parse_request(text)
         except UsageError as error:
-            self.state.said = (f"✗ {error.message}", error.remedy)
+            self.state.say((f"✗ {error.message}", error.remedy))
             self.redraw()
             return False
         return self._begin(Work.CHECKING, text, lambda: self._look(wanted), typed=True)
@@ -92,11 +92,13 @@ class Pairs:
         """Remove `row` when it is asked for the second time."""
         state = self.state
         if row.name == state.in_use:
-            self._say(f"{row.name} is in use: change to another pair first")
+            self._say(f"{row.name} is in use: change to another pair first", row.name)
         elif row.state == "available" or row.kind == "demo":
-            self._say(f"{row.name} is not installed" if row.kind != "demo" else "demo stays")
+            stays = f"{row.name} is not installed" if row.kind != "demo" else "demo stays"
+            self._say(stays, row.name)
         elif state.doomed != row.name:
-            state.doomed, state.said = row.name, ()
+            state.doomed = row.name
+            state.say(())
         else:
             state.doomed = ""
             self._begin(Work.REMOVING, row.name, lambda: self._remove(row.name))
@@ -190,8 +192,8 @@ class Pairs:
             self._say(f"{state.name} is being {state.work.value}: C cancels that")
             return False
         self._patience = Patience(note=self._note)
-        state.work, state.name, state.note, state.said = work, name, "", ()
-        state.typed = typed
+        state.work, state.name, state.note, state.typed = work, name, "", typed
+        state.say(())
         # A daemon: what cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(
             target=self._guarded, args=(job,), name="pairs", daemon=True
@@ -220,7 +222,7 @@ class Pairs:
         typed, known = state.typed, state.row(plan.name)
         state.work, state.typed, state.name = Work.NONE, False, plan.name
         if known is not None and known.state == "installed" and not plan.report.missing:
-            state.said = (f"{plan.name} is installed already",)
+            state.say((f"{plan.name} is installed already",), plan.name)
         else:
             state.plan = plan
         if known is None:
@@ -241,8 +243,10 @@ class Pairs:
             self.tell(f"{state.name}: {text}", remedy, error=failed)
         state.end((f"{'✗ ' if failed else ''}{text}", remedy))
         if state.typed:
+            if failed and self._screen is not None:
+                self._screen.ask_again(state.name)
             state.typed, state.name = False, ""
 
-    def _say(self, text: str) -> None:
-        self.state.said = (text,)
+    def _say(self, text: str, about: str = "") -> None:
+        self.state.say((text,), about)
         self.redraw()

@@ -5,14 +5,24 @@ Also what is stored beside the messages: title, pair, settings, times.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 from uuid import uuid4
 
 from localspec.chat.conversation import Message
 
 _TITLE_LENGTH = 60
+_FOLDED = "▸ "
+# A file as the chat attaches it. Where no fence ends it, it ends with the text: nothing is looked
+# at twice.
+_ATTACHED = re.compile(
+    r"^(?P<path>[^\n`]{1,400}):\n(?P<fence>`{3,}+)(?P<suffix>[^\n`]*)\n"
+    r"(?P<body>.*?)(?:^(?P<end>(?P=fence))$|\Z)",
+    re.M | re.S,
+)
 
 
 @dataclass(slots=True)
@@ -172,7 +182,22 @@ class Stored:
     tree: Tree
 
 
+def folded(text: str, least: int) -> str:
+    """`text` with a line in place of each attached file that has more than `least` lines."""
+
+    def fold(match: re.Match[str]) -> str:
+        path, suffix, body, end = match.group("path", "suffix", "body", "end")
+        lines = body.count("\n")
+        if not end or lines <= least or PurePath(path).suffix[1:] != suffix:
+            return match[0]
+        return f"{_FOLDED}{path}: {lines:,} lines"
+
+    return _ATTACHED.sub(fold, text)
+
+
 def title_of(message: Message) -> str:
-    """A title made of the first question: its first words on one line."""
-    line = " ".join(message.content.split())
+    """A title made of the first question: its first words on one line, attached files aside."""
+    lines = folded(message.content, 0).splitlines()
+    own = [line for line in lines if not line.startswith(_FOLDED)]
+    line = " ".join(" ".join(own if any(map(str.strip, own)) else lines).split())
     return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1] + "…"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LONGEST = 200_000
 _MOST_MENTIONS = 500  # each is looked for on the disk
 _MENTION = re.compile(r"(?<!\S)@(\"[^\"\n]+\"|\S+)")
+_CLOSING, _LONGEST_NAME = ".,;:!?)", 300
+_PATH_LIKE = re.compile(r"\.{0,2}[/~].+|[^()]+\.\w{1,8}")
 _SHORTER = "Attach a part of it that fits into the context."
 _FENCE = re.compile(
     r"^( {0,3})(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^ {0,3}\2[`~]*[ \t]*$|\Z)", re.M | re.S
@@ -69,9 +71,23 @@ def expand(text: str) -> str:
     return "\n\n".join([text, *map(attached, paths)])
 
 
+def missing(text: str) -> str:
+    """The first ``@path`` in `text` that looks like a file's and names none; empty where none does.
+
+    What has no ending is a word, and what begins a line below the first one is code.
+    """
+    for match in islice(_MENTION.finditer(text), _MOST_MENTIONS):
+        before = text.rfind("\n", 0, match.start()) + 1
+        code = before > 0 and not text[before : match.start()].strip()
+        name = match[1].strip('"').rstrip(_CLOSING)[:_LONGEST_NAME]
+        if not code and _PATH_LIKE.fullmatch(name) and _named(match[1].strip('"')) is None:
+            return name
+    return ""
+
+
 def _named(text: str) -> Path | None:
     """The file that a word names, closing punctuation left aside; None for none."""
-    for name in (text, text.rstrip(".,;:!?)")):
+    for name in (text, text.rstrip(_CLOSING)):
         if name and is_file(path := user_path(name)):
             return path
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec.errors import in_words
 from localspec.safe_text import one_line
@@ -133,7 +133,12 @@ class InUse:
     troubles: list[Exception]
     load_error: Exception | None = None
     _first: bool = True
+    _freed: bool = False  # whether the pair before had to make room
     _then: Callable[[], None] | None = None
+
+    def loading(self) -> None:
+        """A pair is being loaded by now: the one before is gone."""
+        self._freed = True
 
     def loaded(self, info: SessionInfo) -> None:
         """A pair has been loaded: the engine knows it."""
@@ -147,6 +152,10 @@ class InUse:
         """A pair could not be loaded, or the user cancelled it: the one before is back, or none."""
         first, self._first, self._then = self._first, False, None
         error = None if failed.error is None else failed.error.exception()
+        if error is not None and failed.info is not None and not self._freed:
+            self.gate.enter(Phase.READY)
+            self.transcript.say_error(error)
+            return
         if failed.info is not None:
             self._show(failed.info)
         else:
@@ -173,13 +182,19 @@ class InUse:
         if info is not None and info.pair_name == name:
             self.gate.say(f"{one_line(name, 40)} is in use")
         elif self.gate.close_for_loading():
+            self._freed = False
             self.engine.load(name, self.turns.messages())
 
-    def reload(self, then: Callable[[], None]) -> None:
-        """Load the pair again after the engine died; the conversation goes on with `then`."""
+    def reload(self, then: Callable[[], None] | None = None, **changes: Any) -> None:
+        """Load the pair again; the conversation goes on with `then`.
+
+        Args:
+            then: called once it is there.
+            changes: other fields of the `LoadRequest` than it was loaded with.
+        """
         if self.gate.close_for_loading():
-            self._then = then
-            self.engine.reload(self.turns.messages())
+            self._freed, self._then = False, then
+            self.engine.reload(self.turns.messages(), **changes)
 
     def trouble(self, error: Exception) -> None:
         """Tell what went wrong elsewhere, now or when loading has ended."""

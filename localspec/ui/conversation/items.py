@@ -11,6 +11,7 @@ from textual.content import Content
 
 from localspec import formats
 from localspec.chat.events import Origin, Span
+from localspec.chat.history.tree import folded
 from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason
 from localspec.safe_text import one_line, safe
@@ -37,6 +38,7 @@ Figures: TypeAlias = "Mapping[str, Any]"
 """How an answer was made, by name; `figures_of` says what there can be."""
 
 _SHOWN_OF_QUESTION, _SHOWN_OF_NOTICE = 20_000, 5000
+_SHOWN_OF_FILE = 5  # lines of an attached one
 _FIRST_KEYS = (
     ("Enter", "send"),
     ("Ctrl+J", "break the line"),
@@ -129,15 +131,22 @@ def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[C
 
 
 class Question(Item):
-    """What the user said, exactly as typed."""
+    """What the user said, exactly as typed, but for attached files while they are folded."""
 
-    def __init__(self, text: str, place: Place | None = None) -> None:
+    def __init__(self, text: str, place: Place | None = None, *, opened: bool = False) -> None:
         super().__init__(place)
-        self._text = _shortened(text, _SHOWN_OF_QUESTION)
+        self._said = text
+        self._opened = opened
+
+    def show_thoughts(self, shown: bool) -> None:
+        """Open or fold the attached files, as an answer's thoughts."""
+        self._opened = shown
+        self.forget()
 
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
         bar = Content.styled("▌ ", "$primary")
-        parts = [Content(part) for part in divided(self._text)]
+        shown = self._said if self._opened else folded(self._said, _SHOWN_OF_FILE)
+        parts = [Content(part) for part in divided(_shortened(shown, _SHOWN_OF_QUESTION))]
         if versions := version_mark(self.place):
             parts.append(versions)
         for part in parts:

@@ -79,6 +79,7 @@ class PromptArea(TextArea):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(",".join(_NEWLINE_KEYS), "break_line", "New line", show=False),
+        Binding("ctrl+a", "select_all", "Select all", show=False),
         # The page keys move the conversation: the input itself is small.
         Binding("pageup", "app.page(-1)", show=False),
         Binding("pagedown", "app.page(1)", show=False),
@@ -94,6 +95,7 @@ class PromptArea(TextArea):
         self.highlight_cursor_line = False
         self.cursor_blink = False  # it would draw twice a second all day long
         self.sent = History()
+        self._pasted_to: tuple[int, int] | None = None  # the end of the last paste of many lines
         self._enter = enter
         self._complete = complete
         self._say = say
@@ -107,6 +109,9 @@ class PromptArea(TextArea):
                 event.stop()
                 event.prevent_default()
                 return
+        if event.character == "/" and self.cursor_location == self._pasted_to:
+            self.action_break_line()  # a command begins a line of its own
+        self._pasted_to = None
         if event.key not in ("tab", "enter"):
             return
         event.stop()
@@ -139,6 +144,8 @@ class PromptArea(TextArea):
         text = safe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         result = self.replace(text, *self.selection, maintain_selection_offset=False)
         self.move_cursor(result.end_location)
+        if "\n" in text:
+            self._pasted_to = self.cursor_location
 
     def action_break_line(self) -> None:
         """Break the line at the cursor."""
@@ -158,6 +165,12 @@ class PromptArea(TextArea):
             super().action_cursor_down(select)
         elif (entry := self.sent.newer()) is not None:
             self.show(entry)
+
+    def begin(self, text: str) -> None:
+        """Have `text` typed on in place of what stands here, which Up finds."""
+        if self.text.strip():
+            self.sent.add(self.text)
+        self.show(text)
 
     def put_back(self, text: str) -> None:
         """Return a text that could not be sent, before what was typed meanwhile."""

@@ -25,7 +25,7 @@ from localspec.ui.bases import Plain, PlainScrollBar
 from localspec.ui.conversation.items import Answer, Figures, Item, Notice, Question, Welcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from textual import events
     from textual.content import Content
@@ -107,7 +107,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         items: list[Item] = []
         for message, place, figures in batch:
             if message.role == "user":
-                items.append(Question(message.content, place))
+                items.append(Question(message.content, place, opened=self.thoughts_shown))
             elif message.role == "assistant":
                 answer = self._new_answer(_spans(message))
                 answer.place = place
@@ -150,7 +150,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         self.items = [item for item in self.items if not isinstance(item, Welcome)]
         self._above = min(self._above, len(self.items))
         self._measure(0)
-        self._add(Question(text, place))
+        self._add(Question(text, place, opened=self.thoughts_shown))
         return self._add(self._new_answer())
 
     def find(self, node: str) -> Item | None:
@@ -232,17 +232,17 @@ class Transcript(ScrollView, Plain, can_focus=False):
     def show_origins(self, by_origin: bool) -> None:
         """Switch all answers, and those to come."""
         self.by_origin = by_origin
-        self._each_answer(lambda answer: answer.show_origins(by_origin))
-
-    def show_thoughts(self, shown: bool) -> None:
-        """Open or fold the thoughts of all answers, and of those to come."""
-        self.thoughts_shown = shown
-        self._each_answer(lambda answer: answer.show_thoughts(shown))
-
-    def _each_answer(self, change: Callable[[Answer], None]) -> None:
         for item in self.items:
             if isinstance(item, Answer):
-                change(item)
+                item.show_origins(by_origin)
+        self._measure(0)
+
+    def show_thoughts(self, shown: bool) -> None:
+        """Open or fold thoughts and attached files everywhere, and in what is to come."""
+        self.thoughts_shown = shown
+        for item in self.items:
+            if isinstance(item, Answer | Question):
+                item.show_thoughts(shown)
         self._measure(0)
 
     def _new_answer(self, spans: Iterable[Span] = ()) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from localspec import formats
 from localspec.chat.conversation import Message, Role
 from localspec.errors import in_words
 from localspec.process.messages import Compact, Compare, Open, Regenerate, Request
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from localspec.ui.conversation.stream import Stream
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.panel.dashboard import Dashboard
+
+_COUNTED_FROM = 40  # characters: what is shorter fits anywhere
+_LATEST, _USUAL = 20, 4  # messages that are looked at; characters of a token while there are none
 
 
 @dataclass(eq=False, repr=False)
@@ -60,6 +64,20 @@ class Turns:
     def messages(self) -> list[Message]:
         """What has been said so far, as the session is to know it."""
         return self.record.messages()
+
+    def size_of(self, text: str) -> str:
+        """About how many tokens `text` has, as the latest answers were cut; nothing for few."""
+        if len(text) < _COUNTED_FROM:
+            return ""
+        known = [
+            (tokens, len(node.message.content))
+            for node in self.record.nodes()[-_LATEST:]
+            if isinstance(tokens := node.figures.get("generated_tokens"), int) and tokens
+        ]
+        tokens, characters = map(sum, zip(*known, strict=True)) if known else (1, _USUAL)
+        return (
+            f"about {formats.count(max(1, round(len(text) * tokens / max(1, characters))))} tokens"
+        )
 
     # What is asked for
 

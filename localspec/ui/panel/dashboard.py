@@ -174,11 +174,12 @@ class Dashboard:
         self._fresh, self._taken_at = False, time.monotonic()
         self._redraw()
 
-    def cycle(self, wanted: str) -> None:
-        """Choose the form by name, or the next one."""
+    def cycle(self, wanted: str) -> PanelForm:
+        """Choose the form by name, or the next one; which that is."""
         following = next_form(self._form(), self._size.width)
-        self._chosen = PanelForm(wanted) if wanted else following
+        self._chosen = chosen = PanelForm(wanted) if wanted else following
         self.place(self._size)
+        return chosen
 
     def place(self, size: Size) -> None:
         """Show the form that was chosen, or that suits a terminal of this size."""

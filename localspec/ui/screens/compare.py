@@ -116,7 +116,7 @@ class CompareScreen(ModalScreen[None]):
         stop: asks the engine to end.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "leave", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,Q", "leave", "Close")]
 
     def __init__(self, asked: str, stop: Callable[[], None]) -> None:
         super().__init__()
@@ -132,6 +132,7 @@ class CompareScreen(ModalScreen[None]):
         """Two columns, what they come to below."""
         with Vertical(id="compare") as box:
             box.border_title = Content(one_line(self._asked, 60))
+            box.border_subtitle = "Esc closes"
             with Horizontal():
                 for head, text in zip(self._heads, self._texts, strict=True):
                     with Vertical(classes="side"):
@@ -151,8 +152,12 @@ class CompareScreen(ModalScreen[None]):
 
     def _draw(self) -> None:
         off, on = self._sides
+        headings = [heading(side) for side in self._sides]
+        width = max(1, self._heads[0].size.width)
+        tallest = max(len(one.wrap(width)) for one in headings)
         for index, (side, other) in enumerate(((off, on), (on, off))):
-            self._heads[index].update(heading(side))
+            self._heads[index].styles.height = tallest  # both texts begin on the same line
+            self._heads[index].update(headings[index])
             self._texts[index].update(body(side, other))
         self._foot.update(verdict(off, on))
         if self._timer is not None and off.stats is not None and on.stats is not None:

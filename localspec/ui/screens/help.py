@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from localspec.ui.commands import Command
 
 
-_KEY_WIDTH = 18
+_KEY_WIDTH = 20
 
 
 def help_lines(width: int, commands: Sequence[Command] = COMMANDS) -> list[Content]:
@@ -42,7 +42,7 @@ def _section(title: str, rows: list[tuple[str, str]]) -> list[Block]:
     rest = Content(" " * _KEY_WIDTH)
     for left, right in rows:
         first = Content.styled(left.ljust(_KEY_WIDTH), "bold")
-        if len(left) > _KEY_WIDTH:
+        if len(left) > _KEY_WIDTH - 2:
             blocks.append(_line(left, "bold"))
             first = rest
         blocks.append(Block(Frame(first, rest), Paragraph(Content.styled(right, MUTED))))
@@ -72,7 +72,7 @@ class HelpScreen(ModalScreen[None]):
         commands: the table with the keys in force.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,enter,q", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,enter,q,Q", "dismiss", "Close")]
 
     def __init__(self, commands: Sequence[Command]) -> None:
         super().__init__()

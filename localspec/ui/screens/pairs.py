@@ -18,7 +18,8 @@ from localspec import formats
 from localspec.pairs import describe
 from localspec.safe_text import one_line, safe
 from localspec.ui.bases import KEY, MUTED, MarkedList
-from localspec.ui.panel.drawing import bar, joined, two_sides
+from localspec.ui.lines import as_many
+from localspec.ui.panel.drawing import bar, two_sides
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -60,6 +61,7 @@ class PairsState:
         plan: what was found out about `name`, until it is pulled or left.
         note: what is being looked at.
         said: how the last work ended, in short lines.
+        about: the pair that `said` is about, which it is shown with; empty for none.
         doomed: the pair that is removed if the user says so again.
         typed: whether `name` is what the user has typed, which is no pair yet.
         guest: the pair that came of it, until it is installed or left.
@@ -74,6 +76,7 @@ class PairsState:
     plan: PullPlan | None = None
     note: str = ""
     said: tuple[str, ...] = ()
+    about: str = ""
     doomed: str = ""
     typed: bool = False
     guest: ListedPair | None = None
@@ -113,7 +116,12 @@ class PairsState:
     def end(self, said: tuple[str, ...]) -> None:
         """The work is done."""
         self.work, self.plan, self.progress = Work.NONE, None, None
+        self.say(said, "" if self.typed else self.name)
+
+    def say(self, said: tuple[str, ...], about: str = "") -> None:
+        """Have lines shown with the pair that they are about, with any where it is not listed."""
         self.said = tuple(text for text in said if text)
+        self.about = about if self.row(about) is not None else ""
 
 
 def row_line(state: PairsState, row: ListedPair, width: int) -> Content:
@@ -171,14 +179,17 @@ def detail_lines(
     elif row is not None and state.checked(row.name) is not None:
         lines = _plan_lines(state.checked(row.name), width, height)
     else:
-        lines = _said_lines(state, width)
+        lines = _said_lines(state, row.name if row is not None else "", width)
         lines += _row_lines(row, width) if row is not None else []
     return lines[:height]
 
 
-def _said_lines(state: PairsState, width: int) -> list[Content]:
-    if state.doomed:
+def _said_lines(state: PairsState, name: str, width: int) -> list[Content]:
+    """What is said of the pair `name`, or of none in particular."""
+    if state.doomed and state.doomed == name:
         return _wrap(f"Remove {state.doomed}? X once more removes it.", width, "bold")
+    if state.about not in ("", name):
+        return []
     style = "bold $text-error" if state.said and state.said[0].startswith("✗") else "bold"
     return [line for text in state.said for line in _wrap(text, width, style)]
 
@@ -318,11 +329,11 @@ class PairsScreen(ModalScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("escape,q,f12", "back", "Close"),
-        ("x,delete", "remove", "Remove"),
-        ("c", "cancel", "Cancel"),
-        ("r", "refresh", "Look again"),
-        ("p", "ask", "Pull another"),
+        ("escape,q,Q,f12", "back", "Close"),
+        ("x,X,delete", "remove", "Remove"),
+        ("c,C", "cancel", "Cancel"),
+        ("r,R", "refresh", "Look again"),
+        ("p,P", "ask", "Pull another"),
     ]
 
     def __init__(self, pairs: Pairs) -> None:
@@ -398,6 +409,11 @@ class PairsScreen(ModalScreen[None]):
         if self._pairs.ask(event.value):
             self._show_ask(shown=False)
 
+    def ask_again(self, text: str) -> None:
+        """Have `text`, which came to nothing, changed and sent again."""
+        self._ask.value = text
+        self._show_ask(shown=True)
+
     def _show_ask(self, *, shown: bool) -> None:
         self._ask.display = shown
         (self._ask if shown else self._list).focus()
@@ -463,4 +479,4 @@ class PairsScreen(ModalScreen[None]):
         own = _TYPING if self._ask.display else key_hints(self._pairs.state, row)
         keys = (*own, *self._pairs.app_hints())
         hints = [Content.assemble((key, KEY), (f" {meaning}", MUTED)) for key, meaning in keys]
-        return joined(hints, width)
+        return as_many(hints, width)
