@@ -1,6 +1,6 @@
 """`localspec serve` under many requests, beside `localspec run`, and when its engine dies.
 
-    python -m benchmarks.endpoint ratio [--count 24]        a stream's speed and first byte: run's
+    python -m benchmarks.endpoint ratio [--count 24] [--threads 1]  a stream beside run
     python -m benchmarks.endpoint requests [--count 1000]   four clients, a fifth of them gives up
     python -m benchmarks.endpoint malformed [--count 5000]  requests of any shape
     python -m benchmarks.endpoint kills [--count 50]        the engine is killed during a stream
@@ -57,11 +57,11 @@ def streamed(served: Serving, prompt: str) -> tuple[float, float, str]:
     return (tokens - 1) / (times[-1] - times[0]), times[0] - begun, text
 
 
-def run(prompt: str) -> tuple[float, float, str]:
+def run(threads: str, prompt: str) -> tuple[float, float, str]:
     """The same of `localspec run`, as it tells it."""
-    words = ["run", "demo", "-t", "1", "-c", "1024", "-p", prompt, "--temp", "0", "-n", str(TOKENS)]
+    words = ["run", "demo", "-t", threads, "-c", "1024", "-p", prompt, "--temp", "0"]
     done = subprocess.run(
-        [sys.executable, "-m", "localspec", *words, "--gamma", "3", "--json"],
+        [sys.executable, "-m", "localspec", *words, "-n", str(TOKENS), "--gamma", "3", "--json"],
         capture_output=True,
         check=True,
     )
@@ -69,12 +69,12 @@ def run(prompt: str) -> tuple[float, float, str]:
     return told["tokens_per_second"], told["time_to_first_token_s"], told["text"]
 
 
-def ratio(pairs: int) -> None:
+def ratio(pairs: int, threads: str) -> None:
     rng, speeds, firsts, same = random.Random(1), [], [], 0
-    with Serving("--gamma", "3") as served:
+    with Serving("--gamma", "3", "-t", threads) as served:
         for i in range(pairs):
             prompt = f"Story {i}: tell me about a {rng.choice(THINGS)} and a {rng.choice(THINGS)}."
-            arms = {"stream": partial(streamed, served), "run": run}
+            arms = {"stream": partial(streamed, served), "run": partial(run, threads)}
             found = {name: arms[name](prompt) for name in rng.sample(sorted(arms), 2)}
             speeds.append(found["stream"][0] / found["run"][0])
             firsts.append(found["stream"][1] - found["run"][1])
@@ -165,14 +165,18 @@ def kills(count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    ways = {"ratio": (ratio, 24), "requests": (requests, 1000),
-            "malformed": (malformed_ones, 5000), "kills": (kills, 50)}  # fmt: skip
+    ways = {"requests": (requests, 1000), "malformed": (malformed_ones, 5000), "kills": (kills, 50)}
     parts = parser.add_subparsers(dest="what", required=True)
+    pairs = parts.add_parser("ratio")
+    pairs.add_argument("--count", type=int, default=24)
+    pairs.add_argument("--threads", default="1")
     for name, (_, usual) in ways.items():
-        part = parts.add_parser(name)
-        part.add_argument("--count", type=int, default=usual)
+        parts.add_parser(name).add_argument("--count", type=int, default=usual)
     given = parser.parse_args()
-    ways[given.what][0](given.count)
+    if given.what == "ratio":
+        ratio(given.count, given.threads)
+    else:
+        ways[given.what][0](given.count)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,22 @@
 A greedy answer is asked for, and the engine's process is ended in the middle of it. The chat has to
 say so, the terminal has to work, what is stored has to be a beginning of the right answer with all
 that was on the screen, and the answer after it has to be the right one. Then the app itself is
-killed, and no process of it may be left. Takes a few seconds a kill.
+ended in four manners: no process of it may be left, the store has to be whole, and to lack at most
+one round of what was on the screen. Takes a few seconds a kill.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
+import os
 import random
+import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from contextlib import closing
@@ -22,12 +29,15 @@ from pathlib import Path
 
 import psutil
 
+from localspec.chat.history.store import Store
 from tests.support.terminal import Terminal
 
 QUESTION = "Tell me a story about a dog."
 OPTIONS = ("demo", "--temp", "0", "--gamma", "3", "--threads", "1", "--n-predict", "150")
 F5 = "\x1b[15~"
+ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, None)
 _GONE_WITHIN_S = 10.0
+_ROUND = 4  # words at most: three drafted tokens and the target's own
 
 
 @dataclass(frozen=True)
@@ -131,9 +141,7 @@ class Killing:
 
     def _words(self) -> int:
         """Words of the answer that can be seen."""
-        seen = " ".join(self.chat.text().split())
-        right = self._right.split()
-        return max(n for n in range(len(right) + 1) if " ".join(right[:n]) in seen)
+        return _words(self._right.split(), self.chat.text())
 
     def _until_whole(self, before: Answer | None) -> None:
         """Wait for an answer newer than `before` that has ended by itself."""
@@ -152,22 +160,87 @@ class Killing:
         assert gone([engine])
 
 
-def kill_app(data: Path, seed: int, how: signal.Signals) -> None:
-    """Kill the app in the middle of an answer; nothing of it may be left."""
+def kill_app(data: Path, seed: int, how: signal.Signals | None) -> None:
+    """End the app in the middle of an answer: no process is left, at most one round is lost.
+
+    Args:
+        data: an empty folder.
+        seed: of the moment.
+        how: None copies the store's files as they are in one moment, then ends the app; what is
+            in the copy counts.
+    """
     chat = Terminal(["chat", *OPTIONS[:-1], "2000"], data)
     wait = random.Random(seed).random()
-    if wait > 0.2:
+    if asks := wait > 0.2:
         chat.sees("ready")
+        chat.child.send("/panel off\r")
+        chat.until(lambda: "context" not in chat.text(), "a screen without a panel")
         chat.child.send(QUESTION + "\r")
         chat.sees(f"▌ {QUESTION}")
     else:
         chat.sees("localspec")
-    time.sleep(wait)
+    if wait > 0.3:
+        chat.sees(" ".join(right_answer().split()[:2]))
+    end = time.monotonic() + wait
+    while time.monotonic() < end:
+        chat.read()
     processes = [psutil.Process(chat.child.pid), *psutil.Process(chat.child.pid).children()]
     assert len(processes) > 1
-    processes[0].send_signal(how)
+    seen = chat.text()
+    if how is None:
+        data = _copied(processes[0], data)
+    processes[0].send_signal(how or signal.SIGTERM)
     chat.until(lambda: not chat.child.isalive(), "the app's end")
     assert gone(processes[1:])
+    if asks:
+        require_kept(data / "conversations.db", seen)
+
+
+def _copied(app: psutil.Process, data: Path) -> Path:
+    """The store's files as they are in this moment, somewhere else."""
+    copies = data / "copy"
+    copies.mkdir()
+    app.suspend()
+    for path in data.glob("conversations.db*"):
+        if not path.name.endswith("-shm"):  # memory: a power cut leaves none of it
+            shutil.copyfile(path, copies / path.name)
+    app.resume()
+    return copies
+
+
+def require_kept(database: Path, seen: str) -> None:
+    """See that a store is whole, and holds all of a screen's answer but a round at most."""
+    with closing(sqlite3.connect(database)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    with closing(Store(database)) as store:
+        (listed,) = store.listed()
+        question, *answer = store.load(listed.header.id).tree.path()
+        assert not store.spoilt, store.spoilt
+    assert question.message.content == QUESTION
+    kept = answer[0].message.content if answer else ""
+    assert right_answer().startswith(kept), kept
+    shown = _words(right_answer().split(), seen)
+    assert len(kept.split()) >= shown - _ROUND, (shown, kept)
+
+
+@functools.cache
+def right_answer() -> str:
+    """What a chat that nobody disturbs says."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["run", *OPTIONS[:-1], "2000", "-p", QUESTION, "--json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "localspec", *command],
+            env={**os.environ, "LOCALSPEC_DATA": folder, "LOCALSPEC_DEMO": "small"},
+            capture_output=True,
+            check=True,
+        )
+    return str(json.loads(done.stdout)["text"])
+
+
+def _words(right: list[str], screen: str) -> int:
+    """How many words of an answer can be seen, from its first on."""
+    seen = " ".join(screen.split())
+    return max(n for n in range(len(right) + 1) if " ".join(right[:n]) in seen)
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -201,10 +274,9 @@ def main() -> None:
             killing.leave()
         print(f"{arguments.kills} engines ended by {how.name}: all as it should be", flush=True)
     for number in range(arguments.kills):
-        how = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)[number % 3]
         with tempfile.TemporaryDirectory() as folder:
-            kill_app(Path(folder), arguments.seed + number, how)
-    print(f"{arguments.kills} apps killed: no process was left")
+            kill_app(Path(folder), arguments.seed + number, ENDS[number % len(ENDS)])
+    print(f"{arguments.kills} apps killed: no process was left, nothing was lost")
 
 
 if __name__ == "__main__":

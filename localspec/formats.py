@@ -51,6 +51,11 @@ def known(value: object) -> str:
     return UNKNOWN if value is None else str(value)
 
 
+def busy(taken: float, threads: int) -> str:
+    """That other programs take some of the machine's threads."""
+    return f"other programs keep {taken:.1f} of {threads} threads busy"
+
+
 def number(value: float | None, digits: int = 1) -> str:
     """With so many decimals: ``1.6``; a dash where it is not known."""
     return UNKNOWN if value is None else f"{value:.{digits}f}"

@@ -4,10 +4,11 @@
     uv run python models/verify_catalogue.py qwen3-8b     only this one
     uv run python models/verify_catalogue.py --check      write nothing
 
-For each entry both repositories are asked at their newest revision: the file must be there,
-ungated or said to be gated, its header readable, the vocabularies compatible, and the pair
-must fit its memory class. About 15 MB of headers are read per entry, no weights. The exit
-code is 1 when an entry fails; the others are pinned all the same.
+For each entry its repositories are asked at their newest revision: the file must be there,
+ungated or said to be gated, its header readable and of the architecture that is written down,
+the vocabularies compatible, and the pair must fit its memory class. About 15 MB of headers are
+read per entry, no weights. The exit code is 1 when an entry fails; the others are pinned all the
+same.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ PINS = ("bytes", "revision", "sha256")
 class Verified:
     """An entry that passed, and what is worth saying about it."""
 
-    target: ModelSource
-    draft: ModelSource
+    models: tuple[ModelSource, ...]
     remarks: tuple[str, ...]
 
 
@@ -47,21 +47,25 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
     Raises:
         LocalspecError: it does not hold.
     """
-    target, draft = (_look_at(side, patience) for side in (entry.target, entry.draft))
-    vocabulary.check(target.header, draft.header)
-    sizes = [facts(side.header, side.more_bytes) for side in (target, draft)]
-    needed = placement.counted(*sizes).needed
+    models = tuple(_look_at(file, patience) for file in entry.files)
+    target, *drafts = models
+    for draft in drafts:
+        vocabulary.check(target.header, draft.header)
+    if target.header.architecture != entry.architecture:
+        raise LocalspecError(f"{target.label} is of the architecture {target.header.architecture}")
+    sizes = [facts(each.header, each.more_bytes) for each in models]
+    needed = placement.counted(sizes[0], sizes[1] if drafts else None).needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
         remarks.append(f"needs {formats.size(needed)}, more than its class of {entry.memory_gb} GB")
-    for side, known in ((target, entry.target), (draft, entry.draft)):
+    for side, known in zip(models, entry.files, strict=True):
         if side.gated:
             remarks.append(f"{side.repo} is gated")
         if known.sha256 and known.sha256 != side.files[0].sha256:
             remarks.append(f"{side.label} has changed since it was pinned")
         if abs(known.n_bytes - side.n_bytes) > 0.02 * side.n_bytes:
             remarks.append(f"{side.label} has {formats.size(side.n_bytes)}")
-    return Verified(target, draft, tuple(remarks))
+    return Verified(models, tuple(remarks))
 
 
 def _look_at(side: CuratedFile, patience: Patience) -> ModelSource:
@@ -81,7 +85,7 @@ def pin(text: str, name: str, verified: Verified) -> str:
     end = text.find("[[pair]]", start.end())
     entry = text[start.start() : end if end >= 0 else None]
     changed = entry
-    for side, source in (("target", verified.target), ("draft", verified.draft)):
+    for side, source in zip(("target", "draft"), verified.models, strict=False):
         changed = _pin_side(changed, side, source)
     return text.replace(entry, changed)
 

@@ -92,6 +92,11 @@ class FakeContext:
     n_ctx: int = 1000
     cache_bytes: int = 200
     buffer_bytes: int = 30
+    held: bool = True
+    others: float = 0.0
+
+    def hold_threads(self, hold: bool) -> None:
+        self.held = hold
 
     def close(self) -> None:
         self.closed = True

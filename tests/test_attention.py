@@ -46,6 +46,7 @@ def scripted(
         return Timing(dict.fromkeys(sizes, disturbed * seconds))
 
     monkeypatch.setattr(attention, "measure", measure)
+    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 0.0)
     return asked
 
 
@@ -88,6 +89,17 @@ def test_on_a_busy_machine_it_ends_in_time_and_keeps_nothing(
     scripted(monkeypatch, on=1.0, off=0.5)
     assert choice(model, ProfileStore(tmp_path)) is None
     assert not list(tmp_path.iterdir())
+
+
+def test_beside_other_programs_nothing_is_measured_unless_somebody_waits(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = scripted(monkeypatch, on=1.0, off=0.5)
+    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 1.0)
+    assert choice(model, ProfileStore(tmp_path)) is None
+    assert not asked
+    assert choice(model, ProfileStore(tmp_path), THOROUGH) is not None
+    assert choice(model, ProfileStore(tmp_path)) is not None  # what is known is known
 
 
 def test_it_can_be_stopped(model: Model, tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from huggingface_hub import constants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.errors import BadReference, LocalspecError, ModelFileError, NotOnHub, UsageError
+from localspec.engine.llama import Model
+from localspec.errors import (
+    BadReference,
+    LocalspecError,
+    ModelFileError,
+    ModelLoadError,
+    NotOnHub,
+    UsageError,
+)
 from localspec.pairs import catalogue, folders, installed, pull, references, resolver
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
@@ -240,18 +248,50 @@ def test_quants_that_are_not_there_list_those_that_are() -> None:
 
 def test_every_curated_pair_is_well_formed() -> None:
     pairs = catalogue.pairs()
-    assert len(pairs) >= 16
+    assert 20 <= len(pairs) <= 30
     for name, entry in pairs.items():
         assert installed.check_name(name) == name
         assert entry.kind in ("chat", "code", "reasoning")
         assert entry.licence
-        assert entry.evidence
+        assert entry.evidence == "names only" or "published" in entry.evidence
         assert entry.memory_gb * 1e9 > entry.n_bytes * 0.8
-        assert entry.draft.n_bytes < 0.5 * entry.target.n_bytes
-        for side in (entry.target, entry.draft):
+        if entry.draft is not None:
+            assert entry.draft.n_bytes < 0.5 * entry.target.n_bytes
+        for side in entry.files:
             assert references.parse(str(side.reference)) == side.reference
             assert references.is_model(side.file)
             assert bool(side.sha256) == bool(side.revision)
+
+
+def test_llama_cpp_as_it_is_knows_every_curated_architecture(tmp_path: Path) -> None:
+    def refusal(architecture: str) -> str:
+        path = tmp_path / f"{architecture}.gguf"
+        path.write_bytes(ggufs.model(architecture=architecture))
+        with pytest.raises(ModelLoadError) as caught:  # it has one tensor, and too few settings
+            Model.load(path)
+        return caught.value.message
+
+    assert "unknown model architecture" in refusal("none-such")
+    for architecture in {entry.architecture for entry in catalogue.pairs().values()}:
+        assert "unknown model architecture" not in refusal(architecture)
+
+
+def test_a_curated_target_without_a_draft_is_pulled_and_loaded_alone(hub_world: World) -> None:
+    entry = catalogue.pairs()["granite-4.1-8b"]
+    assert entry.draft is None
+    hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model()})
+    with pytest.raises(NotOnHub, match="is not on this disk"):
+        resolver.resolve(entry.name)
+    shown = hub_world.run("show", entry.name).out
+    assert "draft       none: granite-4.1-8b has none" in shown
+    assert "evidence    names only" in shown
+    assert hub_world.run("pull", f"{entry.target.reference}", "--draft", "none").code == 0
+    found = resolver.resolve(entry.name)
+    assert (found.target.name, found.draft) == (entry.target.file, None)
+    assert hub_world.run("pull", entry.name).code == 0
+    row = next(row for row in catalogue.rows() if row.name == entry.name)
+    assert (row.state, row.draft, row.evidence) == ("installed", "none", "names only")
+    assert hub_world.run("rm", entry.name).code == 0
 
 
 def test_a_damaged_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,6 +267,63 @@ def test_a_damaged_file_is_put_aside_and_what_can_be_read_of_it_goes_on(
     assert len(shown) == 12
     with closing(Store(path)) as store:  # what was said afterwards is kept as well
         assert "something new" in [one.header.title for one in store.listed()]
+
+
+def test_who_had_a_damaged_file_open_goes_on_in_the_one_that_another_program_saved(
+    damaged: sqlite3.Connection, sound: Sound, tmp_path: Path
+) -> None:
+    path = tmp_path / "conversations.db"
+    damaged.close()
+    told: list[LocalspecError] = []
+    keeper = Keeper(path, told.append)
+    keeper.start()
+    record = Record(keeper, PairReference("demo", "demo"))
+    keeper.ask(lambda store: store.draft("")).result(10)
+    hit = max(sound.pages(next(iter(sound.said))) - sound.inner_pages())
+    with path.open("r+b") as file:
+        file.seek(hit * PAGE)
+        file.write(b"\xff" * PAGE)
+    seen(path)  # another program, which puts the file aside
+    record.begin("said afterwards", ChatSettings())
+    record.end(Message(Role.ASSISTANT, "and kept", FinishReason.STOP), {})
+    assert keeper.close(10)
+    assert not told
+    with closing(Store(path)) as store:
+        assert "said afterwards" in [one.header.title for one in store.listed()]
+        assert len(store.load(record.header.id).tree.path()) == 2
+
+
+def test_two_programs_put_one_damaged_file_aside_once(
+    damaged: sqlite3.Connection, sound: Sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "conversations.db"
+    damaged.close()
+    blanks(path, random.Random(1))
+    before, copy_rows = path.read_bytes(), schema._copy_rows
+
+    def slowly(old: Path, new: Path) -> int:
+        time.sleep(0.3)
+        return copy_rows(old, new)
+
+    monkeypatch.setattr(schema, "_copy_rows", slowly)
+    with ThreadPoolExecutor(2) as programs:
+        told = list(programs.map(schema.rescue, (path, path)))
+    assert sum(one is None for one in told) == 1
+    (aside,) = tmp_path.glob("*.damaged-*.db")
+    assert aside.read_bytes() == before
+    assert schema._is_sound(path)
+
+
+def test_a_second_file_put_aside_takes_the_place_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "strftime", lambda _: "20260101-000000")  # a clock that jumps
+    path = tmp_path / "conversations.db"
+    asides = []
+    for content in (b"one", b"two"):
+        path.write_bytes(content)
+        asides.append(schema._put_aside(path))
+    assert [one.read_bytes() for one in asides] == [b"one", b"two"]
 
 
 def test_a_conversation_begun_with_a_full_disk_is_kept_once_there_is_room(

@@ -12,7 +12,7 @@ import pytest
 from localspec.errors import ModelFileError
 from localspec.pairs import sources
 from tests.support import damaged, gguf_models, ggufs
-from tests.support.damaged import Parts
+from tests.support.damaged import Damaged, Parts, put_together, split, take_apart, write_parts
 
 Change = Callable[[Parts], Parts]
 
@@ -96,15 +96,33 @@ def test_what_llama_cpp_would_die_of_is_said(
     assert said in refused.value.message
 
 
+@pytest.mark.parametrize(("kind", "value"), [(ggufs.BOOL, False), (ggufs.F32, 0.5)])
+def test_a_part_that_says_oddly_which_one_it_is_ends_nothing(
+    tmp_path: Path, kind: int, value: Any
+) -> None:
+    path = gguf_models.write_other_vocabulary(tmp_path / "it.gguf")
+    parts = split(take_apart(path.read_bytes()), 2)
+    odd = replace(parts[1], keys=(("split.no", kind, value), *parts[1].keys[1:]))
+    paths = write_parts(tmp_path, "it", [put_together(parts[0]), put_together(odd)])
+    with pytest.raises(ModelFileError, match="is damaged: which part it is"):
+        sources.local(paths[0])
+
+
 def test_undamaged_files_of_every_architecture_are_loaded(tmp_path: Path) -> None:
-    found = [(path, "") for path in damaged.samples(tmp_path)]
+    sound = damaged.samples(tmp_path)
+    found = [Damaged(path, "", None, ()) for path in sound]
+    found += [Damaged(path, "", sound[0], ()) for path in sound]
+    for path in sound:
+        files = [put_together(one) for one in split(take_apart(path.read_bytes()), 3)]
+        parts = write_parts(tmp_path, path.stem, files)
+        found.append(Damaged(parts[0], "", None, parts))
     assert {each.end for each in damaged.load_all(found)} == {"loaded"}
 
 
 @pytest.mark.slow
 def test_no_damage_ends_the_process(tmp_path: Path) -> None:
     """A sample; ``python -m tests.support.damaged SEED COUNT`` runs more."""
-    files = damaged.damaged_files(tmp_path, seed=20, count=500)
+    files = damaged.damaged_files(tmp_path, range(20, 520))
     outcomes = list(damaged.load_all(files))
     assert [each for each in outcomes if each.end in ("died", "hung", "fault")] == []
     ends = {each.end for each in outcomes}

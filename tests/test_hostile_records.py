@@ -8,4 +8,4 @@ from tests.support import hostile_records
 
 
 def test_damaged_records_hide_nothing_else(tmp_path: Path) -> None:
-    assert hostile_records.attack(1, 40, tmp_path) == []
+    assert hostile_records.attack(range(1_000_000, 1_000_040), tmp_path) == []

@@ -23,7 +23,7 @@ from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
-from tests.support import ggufs
+from tests.support import ggufs, hostile_hub
 from tests.support.hub_world import World, world
 
 ONE = references.parse("ann/One-GGUF")
@@ -73,6 +73,10 @@ def other_plain_file(file: RemoteFile) -> None:
     hub_cache.snapshot_path(file).write_bytes(_other(file))
 
 
+def link_to_itself(file: RemoteFile) -> None:
+    hub_cache.snapshot_path(file).symlink_to(hub_cache.snapshot_path(file))
+
+
 def wrong_bytes(file: RemoteFile) -> None:
     hub_cache.blob_path(file).write_bytes(_other(file))
 
@@ -91,7 +95,7 @@ def right_bytes_and_a_wrong_name(file: RemoteFile) -> None:
     "plant",
     [
         *(wrong_link, short_plain_file, other_plain_file, wrong_bytes, wrong_bytes_with_a_link),
-        right_bytes_and_a_wrong_name,
+        *(right_bytes_and_a_wrong_name, link_to_itself),
     ],
 )
 def test_whatever_the_cache_holds_is_hashed_before_it_is_done(
@@ -151,6 +155,29 @@ def test_the_text_of_an_error_is_not_needed(hub_world: World, status: int) -> No
         hub_world.server.fault("/api/", status=status, body=told, times=2)
         with pytest.raises(HubError):
             hub.look_up(ONE, QUICK)
+
+
+def test_what_an_error_says_may_be_no_text(hub_world: World, one: RemoteFile) -> None:
+    hub_world.server.fault("/cdn/", status=403, headers={"X-Error-Message": "caf\xe9 \x9b2J"})
+    done = hub_world.run("pull", "ann/One-GGUF", "--draft", "none")
+    assert done.code == 1
+    assert "has a fault" not in done.err
+    assert "\x9b" not in done.err
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_no_fault_of_a_server_ends_in_one_of_ours(number: int, tmp_path: Path) -> None:
+    hostile_hub.attack_server(number, tmp_path)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_nothing_that_is_in_a_cache_ends_in_a_fault(number: int, tmp_path: Path) -> None:
+    hostile_hub.attack_cache(number, tmp_path)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_pull_that_is_killed_again_and_again_goes_on(number: int, tmp_path: Path) -> None:
+    hostile_hub.attack_pull(number, tmp_path)
 
 
 def test_a_packed_answer_is_not_unpacked(hub_world: World) -> None:

@@ -16,7 +16,7 @@ from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import ByContext, Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import Situation
+from localspec.engine.length.stopping import FixedPlan, Plan, Situation
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
@@ -25,6 +25,7 @@ from .support.stub_context import StubContext, StubModel, near, random_script
 
 END = 99
 FLAT = {0: {1: 1.0, 2: 1.02, 16: 1.2, 64: 2.0}}
+RISING = {0: {n: 1.0 + 0.08 * (n - 1) for n in (1, 2, 4, 8, 16, 32, 64)}}
 STEEP = {0: {n: 1.0 + 0.2 * (n - 1) for n in (1, 2, 4, 8, 16, 32, 64)}}
 
 
@@ -367,3 +368,104 @@ def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> Non
         )
     assert lost < 0.02 * 256
     assert policy.note().reason is GammaReason.NOTHING_REPEATS
+
+
+def _asked(policy: AutoGamma, copies: Sequence[float], lag: int = 1) -> str:
+    """Who is asked where lookup found something and a model stands ready."""
+    return policy.plan(Situation(room=63, lags={DRAFT: lag}, copies=copies)).drafter
+
+
+def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
+    policy = auto(step=0.2)
+    assert _asked(policy, ()) == DRAFT
+    assert _asked(policy, [0.95] * 40) == DRAFT  # before anybody knows
+    judged(policy, 0.95, 1.0, 1)
+    assert _asked(policy, [0.95] * 40) == LOOKUP
+    assert _asked(policy, [0.3]) == DRAFT
+    judged(policy, 0.95, 0.0, 12)
+    assert _asked(policy, [0.95] * 40) == DRAFT
+
+
+def test_what_a_model_has_to_catch_up_with_is_charged_to_the_copy() -> None:
+    """A model that reads slowly is not left behind for a copy that gains little."""
+    chosen = []
+    for reading in (0.0, 0.3):
+        policy = AutoGamma(Costs(STEEP, {DRAFT: {0: {1: 0.3, 64: 0.3 + 63 * reading}}}))
+        for _ in range(40):  # the model is asked in every round, and is often right
+            policy.observe(
+                Round(
+                    *((1, 2, 3), 3, 3, 2, 0.9, 1.6, 2.5),
+                    draft_prefill=1,
+                    draft_passes=3,
+                    drafter=DRAFT,
+                    confidences=(0.5,) * 3,
+                    chances=(0.5,) * 3,
+                )
+            )
+        judged(policy, 0.55, 0.55, 1)
+        chosen.append(_asked(policy, [0.55]))
+    assert chosen[0] == LOOKUP != chosen[1]
+
+
+def test_a_model_that_is_not_asked_does_nothing() -> None:
+    of = engine(model=0.0)
+    drafter = of.drafters[DRAFT]
+    assert isinstance(drafter, ModelDrafter)
+
+    class Copies(AutoGamma):
+        def plan(self, situation: Situation) -> Plan:
+            return FixedPlan(min(4, len(situation.copies)), LOOKUP)
+
+    rounds = run(of, Copies(Costs(FLAT, {DRAFT: {0: {1: 0.05}}})))
+    assert text(rounds) == text(run(engine(copies=False), FixedGamma(0)))
+    assert any(done.copied for done in rounds)
+    assert drafter.context.tokens == []
+
+
+def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
+    """What so many tokens take with a good model beside a lookup that is always wrong."""
+    costs = Costs(RISING, {DRAFT: {0: {1: 0.08, 64: 1.0}}})
+    policy, times, luck = AutoGamma(costs), costs.target.at(0), random.Random(seed)
+    step, lag, took, written = 0.08, 1, 0.0, 0
+    while written < tokens:
+        plan = policy.plan(Situation(room=60, lags={DRAFT: lag}, copies=copies))
+        asked, passes = plan.drafter == DRAFT and plan.limit > 0, 0
+        while asked:
+            passes += 1
+            if not plan.wants_token(0.8, firm=False) or plan.aim == plan.limit:
+                break
+            if not plan.wants_pass():
+                break
+        own = plan.keep() if asked else 0
+        copied = plan.copies(copies) if asked else plan.limit
+        right = next((i for i in range(own) if luck.random() > 0.8), own)
+        draft_s = (costs.drafts[DRAFT].at(0).seconds(lag) + (passes - 1) * step) if asked else 0.0
+        verify_s = times.seconds(own + copied + 1)
+        policy.observe(
+            Round(
+                *(tuple(range(right + 1)), own, own + copied, right),
+                *(draft_s, verify_s, draft_s + verify_s),
+                draft_prefill=lag if asked else 0,
+                draft_passes=passes,
+                drafter=DRAFT if asked else LOOKUP if copied else "",
+                copied=copied,
+                confidences=(0.8,) * passes,
+                chances=(0.8,) * min(passes, right + 1),
+                copy_confidences=tuple(copies[:1]),
+                copy_chances=(0.0,) * len(copies[:1]),
+                tail_confidences=tuple(copies[:1]) if asked and right == own else (),
+                tail_chances=(0.0,) * len(copies[:1]) if asked and right == own else (),
+            )
+        )
+        lag = 1 + (right == own) if asked else lag + right + 1
+        took, written = took + draft_s + verify_s, written + right + 1
+    return took
+
+
+def test_a_wrong_lookup_hardly_slows_a_good_model_down() -> None:
+    """At least 0.98 of the speed that the model has alone, over 256 tokens."""
+    alone, beside = (
+        sum(_seconds(copies, seed) for seed in range(30)) for copies in ((), [0.95] * 40)
+    )
+    assert alone < 30 * 256 * 0.75  # the model pays
+    assert alone / beside > 0.98

@@ -48,8 +48,10 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def serve_everything(world_: World) -> None:
     repos: dict[str, dict[str, bytes]] = {}
     for seed, entry in enumerate(catalogue.pairs().values()):
-        for side in (entry.target, entry.draft):
-            repos.setdefault(side.repo, {})[side.file] = ggufs.model(seed=seed)
+        architectures = (entry.architecture, "llama")
+        for side, architecture in zip(entry.files, architectures, strict=False):
+            data = ggufs.model(seed=seed, architecture=architecture)
+            repos.setdefault(side.repo, {})[side.file] = data
     for name, files in repos.items():
         world_.server.add(name, dict(files))
 
@@ -87,23 +89,30 @@ def test_entries_that_do_not_hold_are_named_and_left(
         [f"x{n}" for n in range(300)]
     )
     del hub_world.server.repos["bartowski/SmolLM2-135M-Instruct-GGUF"]
-    hub_world.server.repos["unsloth/gemma-3-12b-it-qat-GGUF"].gated = "manual"
-    loud = catalogue.pairs()["qwen3-14b"].target
+    hub_world.server.repos["bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"].gated = "manual"
+    loud = catalogue.pairs()["ornith-1.5-9b"].target
     files = hub_world.server.repos[loud.repo].files
     files[loud.file.upper()] = files.pop(loud.file)
     hub_world.server.repos["bartowski/Llama-3.3-70B-Instruct-GGUF"].lfs = False
-    wanted = ["qwen3-8b", "smollm2-1.7b", "gemma-3-12b", "qwen3-14b", "llama-3.3-70b", "qwen2.5-7b"]
+    wanted = [
+        "qwen3-8b",
+        "smollm2-1.7b",
+        "llama-3.1-8b",
+        "ornith-1.5-9b",
+        "llama-3.3-70b",
+        "qwen2.5-coder-7b",
+    ]
     assert script.main(wanted) == 1
     out = capsys.readouterr().out
     assert "qwen3-8b: FAILED" in out
     assert "token 5 is 'word5', in the target 'x5'" in out
     assert "smollm2-1.7b: FAILED: there is no repository" in out
-    assert "gemma-3-12b: FAILED: unsloth/gemma-3-12b-it-qat-GGUF is gated" in out
-    assert f"qwen3-14b: FAILED: {loud.file} is named {loud.file.upper()} in {loud.repo}" in out
+    assert "llama-3.1-8b: FAILED: bartowski/Meta-Llama-3.1-8B-Instruct-GGUF is gated" in out
+    assert f"ornith-1.5-9b: FAILED: {loud.file} is named {loud.file.upper()} in {loud.repo}" in out
     assert "llama-3.3-70b: FAILED" in out
     assert "cannot be pinned" in out
-    assert "qwen2.5-7b: ok" in out
-    assert {name for name, one in catalogue.pairs().items() if one.verified} == {"qwen2.5-7b"}
+    assert "qwen2.5-coder-7b: ok" in out
+    assert {name for name, one in catalogue.pairs().items() if one.verified} == {"qwen2.5-coder-7b"}
 
 
 def test_without_a_network_it_stops(
@@ -126,7 +135,7 @@ def test_a_pinned_pair_is_pulled_at_its_revision(
     pinned = catalogue.pairs()["qwen3-8b"]
     done = hub_world.run("pull", "qwen3-8b")
     assert done.code == 0, done.err
-    for side in (pinned.target, pinned.draft):
+    for side in pinned.files:
         path = hub_world.snapshot(side.repo, side.revision, side.file)
         assert hashlib.sha256(path.read_bytes()).hexdigest() == side.sha256
     asked = [seen.path for seen in hub_world.server.seen if "/revision/" in seen.path]
@@ -139,7 +148,7 @@ def test_a_pinned_revision_that_is_gone_is_told_with_what_to_pull_instead(
     serve_everything(hub_world)
     assert script.main(["qwen3-8b"]) == 0
     entry = catalogue.pairs()["qwen3-8b"]
-    for side in (entry.target, entry.draft):
+    for side in entry.files:
         hub_world.server.repos[side.repo].commit = "f" * 40
     done = hub_world.run("pull", "qwen3-8b")
     assert done.code == 1

@@ -212,11 +212,12 @@ def test_eight_conversations_in_turn_read_only_what_is_new(served: Serving) -> N
         said[i] = [{"role": "user", "content": text}]
     for turn in range(3):
         for i, messages in said.items():
-            found = served.chat(messages=messages, max_tokens=12)
+            found = served.chat(messages=messages, max_tokens=12, gamma=3)
             timings = found["timings"]
             if turn:
                 new = len(f"<|im_end|><|im_start|>user\nAnd then, {turn}?<|im_end|>assistant")
                 assert timings["prompt_n"] < new, (turn, i)
+                assert 0 < timings["draft_prompt_n"] < new, (turn, i)
                 assert timings["cache_n"] > 60
             answer = found["choices"][0]["message"]["content"]
             messages.append({"role": "assistant", "content": answer})

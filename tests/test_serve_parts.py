@@ -94,15 +94,20 @@ def test_askers_take_turns_and_the_queue_has_an_end() -> None:
         for one in jobs:
             desk.submit(one)
         with pytest.raises(Refusal) as caught:
-            desk.submit(job("c", "c0"))
+            desk.submit(job("a", "a4"))
         assert caught.value.status == 503
         assert caught.value.retry_after
+        newcomer = job("c", "c0")
+        desk.submit(newcomer)
+        refused = jobs[3].said.get_nowait()  # the latest of the longest line
+        assert isinstance(refused, Refusal)
+        assert refused.retry_after
         desk.withdraw(jobs[2])
         desk.withdraw(jobs[2])  # a second time changes nothing
         for _ in range(3):
             await engine.says(OVER)
-        assert engine.asked == ["a0", "a1", "b0", "a3"]
-        desk.withdraw(jobs[3])
+        assert engine.asked == ["a0", "a1", "b0", "c0"]
+        desk.withdraw(newcomer)
         assert engine.stopped == 1
 
     asyncio.run(go())
@@ -246,8 +251,11 @@ def test_schemas_that_take_for_ever_are_refused() -> None:
     large = {"enum": ["x" * 100] * 1000}
     for schema in ({"$defs": defs, "oneOf": [{"$ref": "#/$defs/a29"}, {}]}, deep, large):
         begun = time.monotonic()
+        form = {"type": "json_schema", "json_schema": {"schema": schema}}
+        body = {"messages": [{"role": "user", "content": "x"}], "response_format": form}
+        asked = parsed(json.dumps(body).encode(), ChatRequest)
         with pytest.raises(Refusal):
-            response_grammar(schema, "s")
+            asked.asked(ChatSettings(), Toolbox())
         assert time.monotonic() - begun < 10
 
 
@@ -279,6 +287,21 @@ def test_tools_with_references_of_their_own_make_one_grammar(target_model: Model
                 [*tokens[: len(tokens) // 2], *wrong], lambda x, i: x.after(i), initial=state
             )
         )
+
+
+def test_an_editor_may_bring_a_hundred_large_tools() -> None:
+    given = {
+        "type": "object",
+        "properties": {"path": {"type": "string", "description": "x" * 1500}},
+    }
+    tools = [
+        {"type": "function", "function": {"name": f"f{i}", "parameters": given}} for i in range(100)
+    ]
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": tools}
+    asked = parsed(json.dumps(body).encode(), ChatRequest)
+    box = Toolbox.of(asked.tools or (), None, native=True, parallel=True)
+    assert all(f'f{i}\\"' in box.grammar for i in range(100))
+    assert box.after == BEGIN
 
 
 def test_templates_see_calls_and_results_or_read_them_as_text() -> None:

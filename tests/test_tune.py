@@ -12,12 +12,13 @@ from click.testing import CliRunner
 
 from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.cli.app import cli
+from localspec.engine.cancel import Cancel
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.stats import DRAFT, Round
-from localspec.errors import UsageError
+from localspec.errors import Cancelled, UsageError
 from localspec.loading import measuring, tuning
 from localspec.loading.measuring import Measured, chosen_threads, measured, profile_store
 
@@ -40,6 +41,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     for room in (profile, tuning):
         monkeypatch.setattr(room, "measure", scripted)
+    for room in (measuring, tuning):
+        monkeypatch.setattr(room, "busy_cores", lambda _seconds: 0.0)
     return tmp_path / "costs"
 
 
@@ -224,7 +227,8 @@ def test_noisy_timings_are_used_and_kept_only_for_the_next_run_to_repeat_this_on
 
 def timed(drafted: int, seconds: float, context: int = 0) -> Round:
     """A round that drafted so much, all of it accepted, and took so long but for drafting."""
-    return round_of(drafted, drafted, seconds=seconds, passes=0, context=context)
+    who = DRAFT if drafted else ""
+    return round_of(drafted, drafted, seconds=seconds, passes=0, context=context, drafter=who)
 
 
 def start(target: Context, draft: Context) -> Measured:
@@ -345,3 +349,66 @@ def test_what_was_measured_with_other_threads_is_not_what_loading_would_use() ->
     assert "not yet" in show().stdout
     tune("--threads", str(default_threads()), "-c", "256")
     assert "not yet" not in show().stdout
+
+
+def test_tuning_waits_for_a_calm_moment_up_to_a_stated_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    now = iter(range(100))
+    monkeypatch.setattr(tuning.time, "monotonic", lambda: float(next(now)))
+    others = iter([1.7, 0.9, 0.1, 0.0])
+    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: next(others))
+    tuning.wait_for_calm(lambda step, _share: told.append(step), Cancel())
+    assert told == [
+        "Other programs keep 1.7 cores busy: waiting 20 s at most",
+        "Other programs keep 0.9 cores busy: waiting 20 s at most",
+    ]
+    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 2.0)
+    tuning.wait_for_calm(lambda step, _share: told.append(step), Cancel())
+    assert len(told) < 25
+    cancel = Cancel()
+    cancel.set()
+    with pytest.raises(Cancelled):
+        tuning.wait_for_calm(lambda *_: None, cancel)
+
+
+def test_a_worse_measurement_does_not_replace_a_better_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured_with(spread: float, seconds: float) -> str:
+        def scripted(_context: Context, sizes: Any, **_how: Any) -> Timing:
+            return Timing(dict.fromkeys(sorted(set(sizes)), seconds), spread)
+
+        for room in (profile, tuning):
+            monkeypatch.setattr(room, "measure", scripted)
+        return str(tune("-c", "256", "--threads", "1").stdout)
+
+    def stored() -> set[float]:
+        found = [json.loads(path.read_text())["measured"]["0"]["1"] for path in cache.glob("*")]
+        return set(found)
+
+    assert "kept" not in measured_with(2.0, 5e-3)  # better than nothing
+    assert stored() == {5e-3}
+    measured_with(0.1, 4e-3)
+    assert stored() == {4e-3}
+    assert "What was measured before varied less: that is kept." in measured_with(1.0, 3e-3)
+    assert stored() == {4e-3}
+    measured_with(0.2, 2e-3)  # steady enough: the machine may have changed
+    assert stored() == {2e-3}
+
+
+def test_what_is_measured_beside_other_programs_is_not_kept(
+    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+    monkeypatch.setattr(Context, "hold_threads", lambda _self, hold: held.append(hold))
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 1.2)
+    pair = loaded(target_context, draft_context)
+    assert measured(pair, repeatable=False, measure=True, announce=str) is not None
+    assert held == [False, False]  # fewer threads meanwhile
+    assert not list(cache.glob("*"))
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.1)
+    assert measured(pair, repeatable=False, measure=True, announce=str) is not None
+    assert held[2:] == [True, True]
+    assert len(list(cache.glob("*"))) == 2

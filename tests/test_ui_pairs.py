@@ -232,7 +232,7 @@ def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: World) 
             await chat.until(lambda: "✗" in chat.screen(), "the refusal")
             assert "odd" in chat.screen()
             assert chat.app.pairs.state.work is Work.NONE
-            await select(chat, "qwen3-14b")
+            await select(chat, "qwen2.5-coder-14b")
             await chat.press("enter")
             await chat.until(lambda: "no repository" in chat.screen(), "another refusal")
         assert installed.all_pairs() == []

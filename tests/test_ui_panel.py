@@ -196,3 +196,12 @@ def test_a_plain_answer_claims_no_speed_up() -> None:
     assert session.figures().speedup is None
     assert session.figures().plain_speed is None  # the average is what it is
     assert session.figures().lossy == "lossy 0.5"
+
+
+def test_why_it_is_slow_is_said_where_the_speed_is() -> None:
+    slow = replace(DRAFTED, slow="other programs keep 1.2 of 2 threads busy")
+    state = PanelState(figures=slow)
+    text = " ".join(line.plain.strip() for line in full_lines(state, 34, 60))
+    assert "other programs keep 1.2 of 2 threads busy" in text
+    state.take(DRAFTED)
+    assert "busy" not in " ".join(line.plain for line in full_lines(state, 34, 60))

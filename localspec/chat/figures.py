@@ -56,6 +56,7 @@ class Figures:
         draft_cached, draft_read: the same prompt for the draft: tokens that its cache held, and
             tokens that it had to read before its first guess (the answer's first token too).
         context_used, context_size: tokens.
+        slow: why it is slower than it could be, in a sentence; empty where nothing was found.
     """
 
     generating: bool = False
@@ -83,6 +84,7 @@ class Figures:
     draft_read: int = 0
     context_used: int = 0
     context_size: int = 0
+    slow: str = ""
 
     @property
     def plain_speed(self) -> float | None:

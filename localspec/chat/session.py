@@ -220,12 +220,13 @@ class Session:
 
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""
-        return self._meter.figures(
+        figures = self._meter.figures(
             generating=self._running is not None,
             speculation=self._drafting.on,
             gamma=self._drafting.gamma(),
             note=self._drafting.note(self._kind.name),
         )
+        return replace(figures, slow=self.pair.slow())
 
     def memory(self) -> MemoryUse:
         """Where the memory goes. From any thread; takes well below a millisecond."""
@@ -412,6 +413,7 @@ class Session:
     def _write(
         self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
     ) -> Generator[TurnEvent, None, FinishReason]:
+        self.pair.hold_threads(how.repeatable)
         self._meter.prefilled((yield from self._read(prompt, cancel)))
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         with closing(rounds):

@@ -33,7 +33,7 @@ COMMANDS = {
     "run": ("localspec.cli.run", "Answer one prompt on standard output."),
     "serve": ("localspec.cli.serve", "Answer other programs (OpenAI's protocol)."),
     "pull": ("localspec.cli.pull", "Download a target and its draft."),
-    "list": ("localspec.cli.list", "List curated and installed pairs, and what fits."),
+    "list": ("localspec.cli.list", "List pairs and other programs' models, and what fits."),
     "show": ("localspec.cli.show", "Show a pair's vocabulary check, memory, licence and speed."),
     "tune": ("localspec.cli.tune", "Measure this machine, and the draft length that follows."),
     "bench": ("localspec.cli.bench", "Measure speculation off against on."),

@@ -125,7 +125,7 @@ def command(
         draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
         gamma=how.gamma,
         temp=how.temperature,
-        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers")},
+        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "scan")},
     )
     with closing(Worker()) as worker:
         worker.begin(BenchJob(request, how))

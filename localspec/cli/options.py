@@ -48,6 +48,13 @@ def _threads(names: str, text: str) -> Option:
     return option(names, click.IntRange(-1, MAX_THREADS), text, callback=types.above_zero)
 
 
+SCAN: Option = click.option(
+    "--scan/--no-scan",
+    default=_DEFAULTS.scan,
+    show_default=True,
+    help="Know the models of Ollama, LM Studio, llama.cpp and the Hub cache by their names.",
+)
+
 PAIR: tuple[Option, ...] = (
     click.argument("pair", required=False, type=types.plain_text, metavar="[PAIR]"),
     option("--target", types.plain_text, "The same as PAIR.", "MODEL"),
@@ -58,6 +65,7 @@ PAIR: tuple[Option, ...] = (
         " 'none'.  [default: auto]",
         "A,B",
     ),
+    SCAN,
 )
 
 THREADS = _threads("-t --threads", "CPU threads.  [default: as tuned, else the physical cores]")

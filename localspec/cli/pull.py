@@ -6,6 +6,7 @@ import click
 
 from localspec import formats
 from localspec.cli.interrupt import raising
+from localspec.cli.options import SCAN
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import Cancelled, Ended
 from localspec.pairs import describe
@@ -18,8 +19,9 @@ from localspec.safe_text import unbroken
 @click.argument("pair")
 @click.option("--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name or `none`.")
 @click.option("--name", metavar="NAME", help="What to call the pair; derived when left out.")
+@SCAN
 @click.option("--dry-run", is_flag=True, help="Check everything, fetch nothing.")
-def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> None:
+def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run: bool) -> None:
     """Download a target and its draft, checked before gigabytes move.
 
     PAIR is a name from `localspec list`, or a Hub reference: user/repo[:QUANT|:file.gguf][@rev].
@@ -29,7 +31,7 @@ def command(pair: str, draft: str | None, name: str | None, dry_run: bool) -> No
     patience = Patience(note=line.show)
     try:
         with raising():
-            found = plan(pair, draft, name, patience)
+            found = plan(pair, draft, name, patience, scan=scan)
             line.clear()
             for said in describe.lines(found.report):
                 click.echo(unbroken(said))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from localspec.pairs import demo, describe
+from localspec.cli.options import SCAN
+from localspec.pairs import catalogue, demo, describe
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
 from localspec.safe_text import unbroken
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 1 << 24),
     help="Tokens of context to count memory for.  [default: what fits]",
 )
+@SCAN
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -> None:
+def command(pair: str, draft: str | None, ctx_size: int | None, scan: bool, as_json: bool) -> None:
     """Show a pair's vocabulary check, memory plan, licence, and its speed as far as measured.
 
     PAIR is a pair's name, a GGUF file or a Hub reference, of which only the headers are read.
@@ -36,7 +38,8 @@ def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -
 
     if demo.is_meant(pair) and demo.to_be_padded():
         click.echo(demo.pad(), err=True)
-    found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free_memory(draft=None))
+    free = free_memory(draft=None)
+    found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free, scan=scan)
     tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
     speed, profile = _speed(found, tune)
     if as_json:
@@ -44,7 +47,9 @@ def command(pair: str, draft: str | None, ctx_size: int | None, as_json: bool) -
         return
     if found.name:
         click.echo(f"pair        {found.name}")
-    for line in [*describe.lines(found), *speed]:
+    entry = catalogue.pairs().get(found.name)
+    evidence = [f"evidence    {entry.evidence}"] if entry else []
+    for line in [*describe.lines(found), *evidence, *speed]:
         click.echo(unbroken(line))
 
 

@@ -141,7 +141,9 @@ def _text(found: TunedPair) -> str:
     spread = max(model.spread for model in models)
     if spread > _NOISY:
         lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
-    if not target.stored:
+    if any(model.kept for model in models):
+        lines += ["", "What was measured before varied less: that is kept."]
+    elif not target.stored:
         lines += ["", "The cache folder cannot be written: nothing was stored."]
     return "\n".join(lines)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from localspec import formats
 from localspec.doctor.facts import MachineFacts
 
 SWAP_WORTH_MENTIONING = 200_000_000
@@ -117,7 +118,7 @@ def _busy(facts: MachineFacts) -> Said:
         )
     if facts.load is not None and facts.load > BUSY_SHARE * facts.logical:
         yield (
-            f"other programs keep {facts.load:.1f} of {facts.logical} threads busy",
+            formats.busy(facts.load, facts.logical),
             "Close them while you chat.",
         )
     if facts.threads_asked > facts.cores:

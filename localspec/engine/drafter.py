@@ -35,6 +35,7 @@ class Drafted:
         read: tokens that it had to decode before it could propose.
         cached: tokens that its cache held already.
         tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
+        beyond: all that lookup would add to a model's tokens.
     """
 
     drafter: str = ""
@@ -44,6 +45,7 @@ class Drafted:
     read: int = 0
     cached: int = 0
     tail: Guess = NO_GUESS
+    beyond: Guess = NO_GUESS
 
     @property
     def own(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from localspec.engine.acceptance import Accepts, Verification, verification
 from localspec.engine.cancel import Cancel
@@ -22,13 +22,11 @@ from localspec.engine.llama import AfterDecode, Context
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.sampling import Dist, logprobs
-from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round
+from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round, TokenLogprob
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
 from localspec.limits import MAX_BATCH_OUTPUTS
-
-Tokens: TypeAlias = tuple[int, ...]
 
 UNLIMITED = -1
 NOT_ASKED = Drafted()
@@ -178,45 +176,26 @@ class Engine:
         return _Generation(list(prompt), how, remaining, settings.recorder, settings.top_logprobs)
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
-        tokens, how = generation.tokens, generation.verification
+        tokens, held = generation.tokens, len(generation.tokens)
         started = perf_counter()
         generation.copying_s = 0.0
         guess = self._guess(generation)
         plan = self._plan(generation, policy, guess)
         asked = self._propose(generation, plan, guess)
-        draft = asked.draft
         drafted = perf_counter()
-        if draft.tokens:
-            self.target.mark(len(draft.tokens) + 1)
-        logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
-        verified = perf_counter()
-        p = how.sampler.rows(logits, tokens, draft.tokens)
-        verdict = how.rule(draft, p, how.noise, len(tokens))
-        if generation.recorder is not None:
-            generation.recorder.round(tokens, draft, p, verdict)
-        held = len(tokens)  # the cache holds these and the whole draft now
-        emitted, finish = self._commit(generation, draft, verdict)
-        n_best = generation.top_logprobs  # before the rows are gone
-        scored = () if n_best is None else logprobs(logits, emitted, n_best)
-        committed = perf_counter()
-        self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
-        rollback_s = perf_counter() - committed
-        chances = self._observe(asked, tokens, p, verdict)
-        said = (*draft.tokens[: verdict.accepted], verdict.token)
-        copy = _scored(guess, 0, p, said, how.copied)
-        tail = _scored(
-            NO_GUESS if asked.drafter == LOOKUP else asked.tail, asked.own, p, said, how.copied
-        )
+        done = self._verify(generation, asked.draft)
+        chances = self._observe(asked, tokens, done.p, done.verdict)
+        copy, tail = _judged(guess, asked, done, generation.verification.copied)
         before, generation.ended = generation.ended, (ended := perf_counter())
         return Round(
-            tokens=emitted,
+            tokens=done.emitted,
             gamma=plan.aim + len(asked.tail.tokens) * (plan.drafter != LOOKUP),
-            drafted=len(draft.tokens),
-            accepted=verdict.accepted,
+            drafted=len(asked.draft.tokens),
+            accepted=done.verdict.accepted,
             draft_s=drafted - started,
-            verify_s=verified - drafted,
+            verify_s=done.verify_s,
             total_s=ended - started,
-            rollback_s=rollback_s,
+            rollback_s=done.rollback_s,
             between_s=started - before,
             draft_prefill=asked.read,
             draft_cached=asked.cached,
@@ -231,9 +210,30 @@ class Engine:
             context=held,
             confidences=tuple(asked.confidences),
             chances=chances,
-            logprobs=scored,
-            finish=finish,
+            logprobs=done.logprobs,
+            finish=done.finish,
         )
+
+    def _verify(self, generation: _Generation, draft: Draft) -> _Verified:
+        """One decode of the target over the draft, what the rule makes of it, and going back."""
+        tokens, how, held = generation.tokens, generation.verification, len(generation.tokens)
+        started = perf_counter()
+        if draft.tokens:
+            self.target.mark(len(draft.tokens) + 1)
+        logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
+        decoded = perf_counter()
+        p = how.sampler.rows(logits, tokens, draft.tokens)
+        verdict = how.rule(draft, p, how.noise, held)
+        if generation.recorder is not None:
+            generation.recorder.round(tokens, draft, p, verdict)
+        emitted, finish = self._commit(generation, draft, verdict)
+        n_best = generation.top_logprobs  # before the rows are gone
+        scored = () if n_best is None else logprobs(logits, emitted, n_best)
+        committed = perf_counter()
+        # The cache holds what was there and the whole draft now.
+        self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
+        rollback_s = perf_counter() - committed
+        return _Verified(p, verdict, emitted, finish, scored, decoded - started, rollback_s)
 
     def _room(self, generation: _Generation) -> int:
         """Tokens that may be drafted: by the batch, the context and `n_predict`.
@@ -279,9 +279,9 @@ class Engine:
         own = asked.draft.cut(plan.keep())
         if own.tokens and self.target.model.is_end(own.tokens[-1]):
             return replace(asked, draft=own)
-        tail = self._guess(generation, own.tokens)
-        tail = tail.first(plan.copies(tail.confidences))
-        return replace(asked, draft=own.followed_by(tail.tokens), tail=tail)
+        beyond = self._guess(generation, own.tokens)
+        tail = beyond.first(plan.copies(beyond.confidences))
+        return replace(asked, draft=own.followed_by(tail.tokens), tail=tail, beyond=beyond)
 
     def _commit(
         self, generation: _Generation, draft: Draft, verdict: Verdict
@@ -335,6 +335,18 @@ def _shown_to(drafters: Iterable[Drafter]) -> AfterDecode | None:
     return shown
 
 
+class _Verified(NamedTuple):
+    """What came of a draft: see `Round`; `p` are the target's rows along it."""
+
+    p: Sequence[Dist]
+    verdict: Verdict
+    emitted: tuple[int, ...]
+    finish: FinishReason | None
+    logprobs: tuple[TokenLogprob, ...]
+    verify_s: float
+    rollback_s: float
+
+
 class _Scores(NamedTuple):
     """How sure lookup was, and the chances of it, position by position as far as it was judged."""
 
@@ -342,14 +354,28 @@ class _Scores(NamedTuple):
     chances: tuple[float, ...] = ()
 
 
-def _scored(copied: Guess, start: int, p: Sequence[Dist], emitted: Tokens, how: Accepts) -> _Scores:
-    """Judge what lookup would copy from position `start` on by what was emitted, whoever drafted.
+def _judged(
+    guess: Guess, asked: Drafted, done: _Verified, accepts: Accepts
+) -> tuple[_Scores, _Scores]:
+    """What lookup would have copied, whoever drafted, and what it would add where a model stopped.
+
+    The row after a draft accepted whole judges what was not added, too.
+    """
+    said = (*asked.draft.tokens[: done.verdict.accepted], done.verdict.token)
+    beyond = _scored(asked.beyond, asked.own, done.p, said, accepts)
+    return _scored(guess, 0, done.p, said, accepts), beyond
+
+
+def _scored(
+    copied: Guess, start: int, p: Sequence[Dist], said: Sequence[int], accepts: Accepts
+) -> _Scores:
+    """Judge what lookup would copy from position `start` on by what was emitted there.
 
     Up to and including the first token that is another one: those after it were never judged.
     """
     chances: list[float] = []
-    for at, (token, said) in enumerate(zip(copied.tokens, emitted[start:], strict=False), start):
-        chances.append(how(p[at], token))
-        if token != said:
+    for at, (token, other) in enumerate(zip(copied.tokens, said[start:], strict=False), start):
+        chances.append(accepts(p[at], token))
+        if token != other:
             break
     return _Scores(tuple(copied.confidences[: len(chances)]), tuple(chances))

@@ -18,7 +18,7 @@ from typing import Any
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Points
 from localspec.engine.length.profile import Profile, ProfileStore, fill, measure, of_file
-from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.llama import BUSY, LOOK_S, Context, ContextOptions, Model, busy_cores
 from localspec.pairs.memory.need import Setup
 
 QUICK, THOROUGH = 0.6, 20.0
@@ -30,7 +30,7 @@ _READ = 64  # tokens of the pass that tells how fast prompts are read
 _SIZES = (1, 4)  # tokens of a plain pass and of one that verifies a usual draft
 _TURNS = 3  # turn by turn, and the least time counts: a disturbance hits both ways
 _FEW = 2  # turns tell nothing on a busy machine
-_PATIENCE = 4  # times as long as one way's reading: what all of it may take
+_PATIENCE = 5  # times as long as one way's reading: what all of it may take
 _GAIN = 0.95  # the other way has to be faster by 5 %, or llama.cpp's default stays
 
 _WAYS = {"on": True, "off": False}
@@ -111,13 +111,14 @@ def choose(
 
     Returns:
         None where that does not do, on a slow machine or a busy one, or nothing can be taken back.
+        A busy one is not even asked, unless somebody waits.
 
     Raises:
         Cancelled: `cancel` was set.
         OutOfMemory: there is no room for the small contexts that are measured in.
     """
     before = stored(known, store)
-    if before is not None and seconds < THOROUGH:
+    if seconds < THOROUGH and (before is not None or busy_cores(LOOK_S) > BUSY):
         return before
     announce()
     found = _compared(model, replace(how, snapshots=0), known["depth"], seconds, cancel)
@@ -132,6 +133,7 @@ def _compared(
     """By way of attention the depth and the points; empty where it takes too long."""
     if wanted < _LEAST_DEPTH:
         return {}
+    until = perf_counter() + _PATIENCE * seconds
     with ExitStack() as closing:
         contexts = {}
         for way, flash in _WAYS.items():
@@ -143,7 +145,6 @@ def _compared(
         depth = min(wanted, int(seconds / reading * _READ))
         if depth < _LEAST_DEPTH:
             return {}
-        until = perf_counter() + _PATIENCE * seconds
         if not all(fill(context, depth, until=until) for context in contexts.values()):
             return {}
         turns: list[dict[str, Points]] = []

@@ -21,7 +21,7 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import DRAFT
-from localspec.errors import LocalspecError, SamplingError, UsageError
+from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import (
@@ -34,6 +34,7 @@ from localspec.loading.planning import (
 )
 from localspec.loading.request import LoadRequest
 from localspec.pairs import demo
+from localspec.pairs.found import remedy
 from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
 
@@ -138,24 +139,33 @@ def load_session(
         target = loader.load(plan.path, plan.memory.target, draft=False)
         check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
-        pair = LoadedPair(
-            name=plan.name,
-            reference=(
-                lasting(options.pair or DEMO),
-                None if options.draft is None else lasting_drafts(options.draft),
-            ),
-            target=target,
-            chat_template=options.chat_template,
-            drafts=drafting.contexts,
-            lookup=drafting.lookup,
-            draft_note=drafting.note,
-            notices=(*notices, *plan.notices, *drafting.notices),
-            loaded=_record(loader, plan, target, drafting),
-            devices_before=before,
-        )
-        session = _session(pair, settings, progress, renderer)
+        notices = (*notices, *plan.notices, *drafting.notices)
+        pair = _pair(loader, plan, target, drafting, notices)
+        session = _session(replace(pair, devices_before=before), settings, progress, renderer)
         undo.pop_all()
     return session
+
+
+def _pair(
+    loader: _Loader,
+    plan: LoadPlan,
+    target: Context,
+    drafting: _Drafting,
+    notices: tuple[str, ...],
+) -> LoadedPair:
+    options = loader.options
+    draft = None if options.draft is None else lasting_drafts(options.draft)
+    return LoadedPair(
+        name=plan.name,
+        reference=(lasting(options.pair or DEMO), draft),
+        target=target,
+        chat_template=options.chat_template,
+        drafts=drafting.contexts,
+        lookup=drafting.lookup,
+        draft_note=drafting.note,
+        notices=notices,
+        loaded=_record(loader, plan, target, drafting),
+    )
 
 
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
@@ -277,16 +287,19 @@ class _Loader:
     def load(self, path: Path, setup: Setup, *, draft: bool) -> Context:
         """Load one model as `setup` says, and make its context."""
         step, options = f"Loading {path.name}", self.options
-        model = Model.load(
-            path,
-            n_gpu_layers=setup.gpu_layers,
-            devices=devices_of_draft(options) if draft else options.device,
-            mmap=options.mmap,
-            mlock=options.mlock,
-            repack=self.repack,
-            progress=lambda share: self.progress(step, share),
-            cancel=self.cancel,
-        )
+        try:
+            model = Model.load(
+                path,
+                n_gpu_layers=setup.gpu_layers,
+                devices=devices_of_draft(options) if draft else options.device,
+                mmap=options.mmap,
+                mlock=options.mlock,
+                repack=self.repack,
+                progress=lambda share: self.progress(step, share),
+                cancel=self.cancel,
+            )
+        except ModelLoadError as error:
+            raise ModelLoadError(error.message, remedy(path) or error.remedy) from None
         self.undo.callback(model.close)
         how = ContextOptions(
             n_ctx=setup.n_ctx,
@@ -331,7 +344,8 @@ class _Loader:
             draft=draft,
             store=profile_store(),
         )
-        context.use_threads(threads, self.options.threads_batch)
+        fixed = self._asked(draft=draft) is not None
+        context.use_threads(threads, self.options.threads_batch, at_most=not fixed)
         return threads
 
 

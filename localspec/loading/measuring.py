@@ -16,7 +16,7 @@ from localspec.engine.length.profile import (
     identity,
     profile,
 )
-from localspec.engine.llama import Context, default_threads, devices
+from localspec.engine.llama import BUSY, LOOK_S, Context, busy_cores, default_threads, devices
 from localspec.pairs import folders
 
 ANY_THREADS = 0
@@ -114,8 +114,14 @@ def measured(
         return None
     if missing:
         announce()
+    # Beside other programs decodes with all threads take many times as long, and tell nothing.
+    busy = bool(missing) and not repeatable and busy_cores(LOOK_S) > BUSY
     for context in missing:
-        found[context] = _measured(context, known[context], store, anyhow=repeatable)
+        context.hold_threads(not busy)
+        one, steady = profile(context, known[context])
+        if (steady and not busy) or repeatable:
+            store.save(one)
+        found[context] = one
     profiles = {context: its for context, its in found.items() if its is not None}
     if not all(each.measured and all(each.measured.values()) for each in profiles.values()):
         return None  # a context too small to measure in
@@ -156,13 +162,3 @@ def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     if devices is not None:
         found["devices"] = list(devices)
     return found | ({"rpc": list(loaded.rpc)} if loaded.rpc else {})
-
-
-def _measured(
-    context: Context, known: Mapping[str, Any], store: ProfileStore, *, anyhow: bool
-) -> Profile:
-    """Measure a model, and keep that unless the machine was busy with something else."""
-    found, steady = profile(context, known)
-    if steady or anyhow:
-        store.save(found)
-    return found

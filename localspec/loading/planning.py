@@ -197,10 +197,11 @@ def _find(options: LoadRequest) -> _Found:
     """Find the files, and check by their headers that they can chat and belong together."""
     asked = options.drafters
     first = None if asked.own else next(iter(asked.named), resolver.NO_DRAFT)
-    resolved = resolver.resolve(options.pair, first)
+    resolved = resolver.resolve(options.pair, first, scan=options.scan)
     found = [resolved.draft] if resolved.draft else []
     for name in asked.named if asked.own else asked.named[1:]:
-        found += filter(None, [resolver.resolve(options.pair, name).draft])
+        named = resolver.resolve(options.pair, name, scan=options.scan)
+        found += filter(None, [named.draft])
     twice = next((path for i, path in enumerate(found) if path in found[:i]), None)
     if twice is not None:
         raise UsageError(f"--draft names {twice.name} twice", "Name each drafter once.")

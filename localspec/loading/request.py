@@ -22,6 +22,7 @@ class LoadRequest:
         draft: what drafts, with commas: files, references, pairs' names, and the words ``auto``
             (all that is there: the pair's own draft and lookup), ``lookup`` and ``none``; None is
             ``auto``.
+        scan: whether a name may stand for a model of another program on this disk.
         ctx_size: tokens; 0 for all that the target was trained for, None to choose.
         threads: CPU threads, None to choose.
         threads_batch: the same for batches, None for as many as `threads`.
@@ -51,6 +52,7 @@ class LoadRequest:
 
     pair: str | None = None
     draft: str | None = None
+    scan: bool = True
     ctx_size: int | None = None
     threads: int | None = None
     threads_batch: int | None = None
@@ -131,6 +133,7 @@ class LoadOptions(TypedDict, total=False):
     """The same as keyword arguments of `localspec.load`, where a list serves as a tuple does."""
 
     draft: str | None
+    scan: bool
     ctx_size: int | None
     threads: int | None
     threads_batch: int | None

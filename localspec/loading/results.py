@@ -62,6 +62,7 @@ class Tuned:
         curve: the same for every n from 1, interpolated.
         stored: whether it could be kept.
         spread: how far timings lay apart, in shares.
+        kept: whether an earlier measurement, which varied less, stays in its place.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Tuned:
     curve: tuple[float, ...]
     stored: bool
     spread: float
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

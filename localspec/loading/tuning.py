@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -11,7 +12,7 @@ from localspec.chat.pair import LoadRecord
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import Profile, identity, measure, measure_by_context
-from localspec.engine.llama import Context, build, default_threads, machine
+from localspec.engine.llama import Context, build, busy_cores, default_threads, machine
 from localspec.errors import LocalspecError
 from localspec.loading.expected import choices
 from localspec.loading.load import Progress, load_session
@@ -19,7 +20,9 @@ from localspec.loading.measuring import ANY_THREADS, identity_of, profile_store
 from localspec.loading.request import LoadRequest
 from localspec.loading.results import Tuned, TunedPair
 
-BUDGET = 12.0  # seconds for a model's curve
+CALM_S = 20.0  # seconds to wait for a calm moment
+_CALM, _LOOK = 0.3, 0.5  # cores that others may keep busy then, over so many seconds
+BUDGET = 18.0  # seconds for a model's curves
 PASSES = 72
 THREAD_BUDGET = 1.5  # seconds for one thread count
 THREAD_SIZES = (1, 4, 1, 4, 1, 4, 1, 4)
@@ -34,6 +37,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         LocalspecError: as `load_session`; a model cannot be measured.
         Cancelled: `cancel` was set.
     """
+    wait_for_calm(progress, cancel)
     loading = load_session(options, progress=progress, cancel=cancel, thorough=True)
     with closing(loading) as session:
         pair = session.pair
@@ -53,6 +57,19 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
             draft_note=session.speculation_note,
             choices=(choices(target.points, draft.points, pair.target.takes_back) if draft else ()),
         )
+
+
+def wait_for_calm(progress: Progress, cancel: Cancel) -> None:
+    """Wait, for so long at most, until other programs leave the cores alone.
+
+    Raises:
+        Cancelled: `cancel` was set.
+    """
+    until = time.monotonic() + CALM_S
+    while (others := busy_cores(_LOOK)) > _CALM and time.monotonic() < until:
+        cancel.check()
+        busy = f"Other programs keep {others:.1f} cores busy"
+        progress(f"{busy}: waiting {CALM_S:.0f} s at most", None)
 
 
 def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft: bool) -> Tuned:
@@ -79,13 +96,16 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
     store = profile_store()
     how = replace(loaded, threads=threads, draft_threads=threads)
-    stored = store.save(Profile(identity_of(context, how, draft=draft), found))
-    if tried:
+    new = Profile(identity_of(context, how, draft=draft), found, spread=timing.spread)
+    before = store.load(new.identity)
+    kept = before is not None and not timing.steady and (before.spread or 0.0) < timing.spread
+    stored = not kept and store.save(new)
+    if tried and not kept:
         layers = loaded.draft_n_gpu_layers if draft else loaded.n_gpu_layers
         anyhow = identity(context, threads=ANY_THREADS, n_gpu_layers=layers, draft=draft)
         store.save(Profile(anyhow, threads=threads))
     curve = tuple(Curve(points).times(SHOWN)[1:])
-    return Tuned(name, threads, tried, points, curve, stored, timing.spread)
+    return Tuned(name, threads, tried, points, curve, stored, timing.spread, kept)
 
 
 def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[float, float]]:

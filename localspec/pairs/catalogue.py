@@ -56,28 +56,35 @@ class CuratedPair:
         kind: what it is for: ``chat``, ``code`` or ``reasoning``.
         memory_gb: the memory class it is meant for, in GB.
         licence: the target's licence.
-        evidence: why the pair is believed to work.
-        verified: whether revisions and hashes were checked against the Hub.
+        architecture: llama.cpp's name of the target's.
+        draft: None where nothing but lookup drafts.
+        evidence: why drafting is believed to help, and where that was published.
     """
 
     name: str
     kind: str
     memory_gb: int
     licence: str
+    architecture: str
     target: CuratedFile
-    draft: CuratedFile
+    draft: CuratedFile | None = None
     notes: str = ""
     evidence: str = ""
 
     @property
+    def files(self) -> tuple[CuratedFile, ...]:
+        """The target, and the draft where there is one."""
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
     def verified(self) -> bool:
-        """Whether both files are pinned to a revision and a hash."""
-        return all(side.revision and side.sha256 for side in (self.target, self.draft))
+        """Whether all files are pinned to a revision and a hash."""
+        return all(file.revision and file.sha256 for file in self.files)
 
     @property
     def n_bytes(self) -> int:
-        """Size of both files in bytes."""
-        return self.target.n_bytes + self.draft.n_bytes
+        """Size of all files in bytes."""
+        return sum(file.n_bytes for file in self.files)
 
 
 def pairs() -> dict[str, CuratedPair]:
@@ -105,6 +112,7 @@ class ListedPair:
         memory_gb: the memory class, 0 where there is none.
         n_bytes: size of all its files.
         state: ``installed``, ``incomplete`` (files are gone) or ``available``.
+        evidence: why drafting is believed to help it, as the catalogue says.
         verified: whether it is pinned to revisions and hashes.
     """
 
@@ -118,6 +126,7 @@ class ListedPair:
     target: str
     draft: str
     notes: str = ""
+    evidence: str = ""
     verified: bool
 
 
@@ -168,6 +177,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         target=pair.target.origin,
         draft=pair.draft.origin if pair.draft else "none",
         notes=entry.notes if entry else "",
+        evidence=entry.evidence if entry else "",
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),
     )
 
@@ -197,7 +207,8 @@ def _available(entry: CuratedPair) -> ListedPair:
         licence=entry.licence,
         state="available",
         target=str(entry.target.reference),
-        draft=str(entry.draft.reference),
+        draft=str(entry.draft.reference) if entry.draft else "none",
         notes=entry.notes,
+        evidence=entry.evidence,
         verified=entry.verified,
     )

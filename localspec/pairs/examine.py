@@ -14,7 +14,9 @@ from typing import Final
 from localspec import formats
 from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub
 from localspec.pairs import catalogue, demo, installed, resolver, sources, vocabulary
+from localspec.pairs import found as others
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
+from localspec.pairs.found import FoundModel
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience, silent
@@ -30,6 +32,8 @@ from localspec.pairs.vocabulary import VocabularyReport
 
 # A draft that is not much smaller than its target costs more than it saves.
 LARGEST_SHARE: Final = 0.5
+# Of other programs' models so many are tried, the smallest first: each has its header read.
+MOST_OTHERS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ def examine(
     *,
     n_ctx: int | None = None,
     free: Free | None = None,
+    scan: bool = True,
 ) -> PairReport:
     """Look at a pair, wherever its files are; an unfit draft is reported, not refused.
 
@@ -104,21 +109,23 @@ def examine(
         patience: of whoever waits for it.
         n_ctx: tokens of context to count memory for, None to choose.
         free: what the machine has free, None for its main memory alone.
+        scan: whether models of other programs on this disk count.
 
     Raises:
         HubError, ModelError, UsageError: a model cannot be found or read.
         Cancelled: the user wants to stop.
     """
-    name, target, known_draft = _find(pair, patience)
+    name, target, known_draft = _find(pair, patience, scan)
     candidates: tuple[DraftCandidate, ...] = ()
     if draft is not None and draft.lower() == NO_DRAFT:
         found, reason = None, "none was wanted"
     elif draft is not None:
-        found, reason = _find_draft(draft, patience), "named"
+        found, reason = _find_draft(draft, patience, scan), "named"
     elif known_draft is not None:
-        found, reason = known_draft(), f"part of {name}"
+        found = known_draft()
+        reason = f"part of {name}" if found else f"{name} has none"
     else:
-        found, reason, candidates = _search(target, patience)
+        found, reason, candidates = _search(target, patience, scan)
     report = vocabulary.compare(target.header, found.header) if found else None
     ahead = placement.look(
         facts(target.header, target.more_bytes),
@@ -133,9 +140,9 @@ def examine(
 Finder = Callable[[], ModelSource | None]
 
 
-def _find(text: str, patience: Patience) -> tuple[str, ModelSource, Finder | None]:
+def _find(text: str, patience: Patience, scan: bool) -> tuple[str, ModelSource, Finder | None]:
     """Find the pair's name (empty if none), its target, and how to find its own draft."""
-    found = resolver.meaning(text)
+    found = resolver.meaning(text, scan=scan)
     if isinstance(found, InstalledPair):
         target, draft = sources.from_record(found.target, patience), found.draft
         own = partial(sources.from_record, draft, patience) if draft else lambda: None
@@ -143,15 +150,20 @@ def _find(text: str, patience: Patience) -> tuple[str, ModelSource, Finder | Non
     if isinstance(found, CuratedPair):
         entry = found
         target = replace(_curated(entry, entry.target, patience), licence=entry.licence)
-        return entry.name, target, lambda: _curated(entry, entry.draft, patience)
+        own = partial(_curated, entry, entry.draft, patience) if entry.draft else lambda: None
+        return entry.name, target, own
     if isinstance(found, Reference):
         return "", sources.from_hub(found, patience), None
+    if isinstance(found, FoundModel):
+        target = sources.local(found.path)
+        return found.name, replace(target, licence=target.licence or found.licence), None
     return "", sources.local(found), None
 
 
 def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience) -> ModelSource:
     """Look at one side of a curated pair; it must be the very file that was verified."""
-    target, draft = (Reference(side.repo, file=side.file) for side in (entry.target, entry.draft))
+    target, *drafts = (Reference(side.repo, file=side.file) for side in entry.files)
+    draft = drafts[0] if drafts else NO_DRAFT
     newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
     try:
         found = sources.from_hub(file.reference, patience)
@@ -164,20 +176,20 @@ def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience) -> Model
     return found
 
 
-def _find_draft(text: str, patience: Patience) -> ModelSource:
-    _, found, own_draft = _find(text, patience)
+def _find_draft(text: str, patience: Patience, scan: bool) -> ModelSource:
+    _, found, own_draft = _find(text, patience, scan)
     # A pair's name stands for its draft here.
     return (own_draft() if own_draft is not None else None) or found
 
 
 def _search(
-    target: ModelSource, patience: Patience
+    target: ModelSource, patience: Patience, scan: bool
 ) -> tuple[ModelSource | None, str, tuple[DraftCandidate, ...]]:
     """Find a draft for a target that came without one."""
     paired = _paired_before(target)
     if paired:
-        return _find_draft(paired, patience), f"as in the pair {paired}", ()
-    candidates = _try_all(target, patience)
+        return _find_draft(paired, patience, scan), f"as in the pair {paired}", ()
+    candidates = _try_all(target, patience, scan)
     fitting = sum(candidate.fits for candidate in candidates)
     reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
     return None, reason, candidates
@@ -190,13 +202,13 @@ def _paired_before(target: ModelSource) -> str:
         return known.name
     for entry in catalogue.pairs().values():
         same = target.repo.lower() == entry.target.repo.lower()
-        if same and any(file.name == entry.target.file for file in target.files):
+        if same and entry.draft and any(file.name == entry.target.file for file in target.files):
             return entry.name
     return ""
 
 
-def _try_all(target: ModelSource, patience: Patience) -> tuple[DraftCandidate, ...]:
-    """Try the demo's draft, installed models and the catalogue's drafts on `target`.
+def _try_all(target: ModelSource, patience: Patience, scan: bool) -> tuple[DraftCandidate, ...]:
+    """Try the demo's draft, the models on this disk and the catalogue's drafts on `target`.
 
     Of what is not on this disk only the start of the header is read, and all of it where that
     agrees. Without a network, the rest of the catalogue is left out. The fitting ones come
@@ -206,7 +218,7 @@ def _try_all(target: ModelSource, patience: Patience) -> tuple[DraftCandidate, .
         Cancelled: the user wants to stop.
     """
     found: dict[str, DraftCandidate] = {}
-    for untried, where in _untried(target):
+    for untried, where in _untried(target, scan):
         if untried.draft in found:
             continue
         patience.check()
@@ -219,7 +231,7 @@ def _try_all(target: ModelSource, patience: Patience) -> tuple[DraftCandidate, .
     return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes)))
 
 
-def _untried(target: ModelSource) -> Iterator[tuple[DraftCandidate, Path | Reference]]:
+def _untried(target: ModelSource, scan: bool) -> Iterator[tuple[DraftCandidate, Path | Reference]]:
     """What is on this disk, but for the target itself, then what the catalogue knows besides."""
     named = [
         # The draft first: it has the pair's name.
@@ -231,10 +243,18 @@ def _untried(target: ModelSource) -> Iterator[tuple[DraftCandidate, Path | Refer
     for name, model in (*named, (DEMO, demo.pair().models[-1])):
         if model.path.resolve() != target.paths[0].resolve():
             yield DraftCandidate(name, model.n_bytes, on_disk=True), model.path
-    for entry in catalogue.pairs().values():
-        reference, cached = entry.draft.reference, hub_cache.find(entry.draft.reference)
-        untried = DraftCandidate(str(reference), entry.draft.n_bytes, on_disk=bool(cached))
-        yield untried, cached[0] if cached else reference
+    curated = [
+        (draft, hub_cache.find(draft.reference))
+        for draft in (entry.draft for entry in catalogue.pairs().values())
+        if draft is not None
+    ]
+    known = {target.paths[0].resolve(), *(cached[0].resolve() for _, cached in curated if cached)}
+    theirs = sorted(others.scan().models if scan else (), key=lambda model: model.n_bytes)
+    for one in [each for each in theirs if each.path.resolve() not in known][:MOST_OTHERS]:
+        yield DraftCandidate(one.name, one.n_bytes, on_disk=True), one.path
+    for draft, cached in curated:
+        untried = DraftCandidate(str(draft.reference), draft.n_bytes, on_disk=bool(cached))
+        yield untried, cached[0] if cached else draft.reference
 
 
 def _tried(

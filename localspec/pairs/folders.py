@@ -50,6 +50,11 @@ def user_path(text: str) -> Path:
         return path
 
 
+def real(path: Path) -> Path:
+    """Give where `path` leads to; of links that lead in a circle, one of them."""
+    return Path(os.path.realpath(path))  # resolve() raises RuntimeError for a circle
+
+
 def is_file(path: Path) -> bool:
     """Tell whether `path` is a file; what the system cannot even look at is none."""
     try:

@@ -69,7 +69,9 @@ class PullPlan:
         return self.report.name
 
 
-def plan(pair: str, draft: str | None, name: str | None, patience: Patience) -> PullPlan:
+def plan(
+    pair: str, draft: str | None, name: str | None, patience: Patience, *, scan: bool = True
+) -> PullPlan:
     """Look at a pair and insist that pulling it makes sense; no weight is fetched.
 
     Args:
@@ -77,6 +79,7 @@ def plan(pair: str, draft: str | None, name: str | None, patience: Patience) -> 
         draft: a file, a reference, a pair's name or ``none``; None leaves it to the pair.
         name: the pair's new name; None derives one.
         patience: of whoever waits for it.
+        scan: whether models of other programs on this disk count.
 
     Raises:
         VocabularyMismatch: the draft cannot serve the target.
@@ -88,7 +91,7 @@ def plan(pair: str, draft: str | None, name: str | None, patience: Patience) -> 
         raise UsageError("demo comes with localspec", "Run `localspec chat demo`.")
     if name is not None:
         installed.check_name(name)
-    report = examine(pair, draft, patience)
+    report = examine(pair, draft, patience, scan=scan)
     if report.draft is not None:
         vocabulary.check(report.target.header, report.draft.header)
     report = replace(report, name=_choose_name(name, report))
@@ -189,16 +192,17 @@ def _choose_name(wanted: str | None, report: PairReport) -> str:
                 f"there is another pair named {name}{where}", f"Choose another --name{instead}."
             )
         return name
-    base = report.name if report.name not in ("", DEMO) else _derive(report.target)
+    # The name of another program's model may have marks that no pair's has.
+    base = _derive(report.target, report.name if report.name != DEMO else "")
     candidates = [base, *(f"{base}-{number}" for number in range(2, 1000))]
     return next(name for name in candidates if _free_for(name, report))
 
 
-def _derive(target: ModelSource) -> str:
-    """Make a name from the repository's, or from the file's."""
-    text = target.repo.rpartition("/")[2] or target.paths[0].stem
+def _derive(target: ModelSource, known: str) -> str:
+    """Make a name of the one that is `known`, else from the repository's, or from the file's."""
+    text = known or target.repo.rpartition("/")[2] or target.paths[0].stem
     text = re.sub(r"[-_.]gguf$", "", text.lower())
-    text = re.sub(r"[^a-z0-9._-]+", "-", text).strip("-._")[:48]
+    text = re.sub(r"[^a-z0-9._-]+", "-", text).strip("-._")[: 64 if known else 48]
     return text if text and text not in (DEMO, "none") else f"pair-{text or 'local'}"
 
 
@@ -225,10 +229,9 @@ def _same(model: InstalledModel | None, source: ModelSource | None) -> bool:
 
 
 def _is_curated(entry: catalogue.CuratedPair, report: PairReport) -> bool:
-    sides = ((entry.target, report.target), (entry.draft, report.draft))
-    return all(
-        ours is not None and ours.repo == theirs.repo and ours.files[0].name == theirs.file
-        for theirs, ours in sides
+    return len(report.models) == len(entry.files) and all(
+        ours.repo == theirs.repo and ours.files[0].name == theirs.file
+        for theirs, ours in zip(entry.files, report.models, strict=True)
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import catalogue, demo, installed, resolver
+from localspec.pairs import catalogue, demo, folders, installed, resolver
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
@@ -59,7 +59,7 @@ def remove(name: str, patience: Patience) -> Removal:
             if keep:
                 kept.append(f"{path}: {keep}")
             else:
-                file = RemoteFile(model.repo, model.commit, file_name, 0, path.resolve().name)
+                file = RemoteFile(model.repo, model.commit, file_name, 0, folders.real(path).name)
                 freed += _delete(file, patience)
     return Removal(pair.name, freed, tuple(kept))
 
@@ -70,7 +70,7 @@ def used_bytes(pairs: list[InstalledPair]) -> int:
     sizes = {}
     for path in paths:
         with contextlib.suppress(OSError):
-            sizes[path.resolve()] = path.stat().st_size
+            sizes[folders.real(path)] = path.stat().st_size
     return sum(sizes.values())
 
 
@@ -78,21 +78,21 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
     if not model.repo:
         return "it is your own file"
     # However either is spelled: the cache may have been reached through a link.
-    if not path.parent.resolve().is_relative_to(hub_cache.cache_folder().resolve()):
+    if not folders.real(path.parent).is_relative_to(folders.real(hub_cache.cache_folder())):
         return "it lies outside the present Hub cache"
-    snapshots = hub_cache.repo_folder(model.repo).resolve() / "snapshots"
+    snapshots = folders.real(hub_cache.repo_folder(model.repo)) / "snapshots"
     for pair in installed.all_pairs():
         for other in (Path(other) for one in pair.models for other in one.paths):
             # The same bytes under another of the repository's names stay by that name.
             own_name = _place(other) != _place(path) and snapshots in _place(other).parents
-            if path.resolve() == other.resolve() and not own_name:
+            if folders.real(path) == folders.real(other) and not own_name:
                 return f"the pair {pair.name} uses it"
     return ""
 
 
 def _place(path: Path) -> Path:
     """Give where a name is, however its folder is spelled; it may be a link itself."""
-    return path.parent.resolve() / path.name
+    return folders.real(path.parent) / path.name
 
 
 def _delete(file: RemoteFile, patience: Patience) -> int:
@@ -104,9 +104,9 @@ def _delete(file: RemoteFile, patience: Patience) -> int:
             size = pointer.stat().st_size if pointer.is_file() else 0
             pointer.unlink(missing_ok=True)
             freed = size if not blob.exists() else 0
-            snapshots, real = hub_cache.repo_folder(file.repo) / "snapshots", blob.resolve()
+            snapshots, real = hub_cache.repo_folder(file.repo) / "snapshots", folders.real(blob)
             links = (path for path in snapshots.rglob("*") if path.is_symlink())
-            if not any(link.resolve() == real for link in links):
+            if not any(folders.real(link) == real for link in links):
                 freed += blob.stat().st_size if blob.exists() else 0
                 blob.unlink(missing_ok=True)
             freed += _delete_part(file)
@@ -144,7 +144,7 @@ def _remove_partial(name: str, patience: Patience) -> Removal:
     entry = catalogue.pairs().get(name.lower())
     freed = 0
     if entry is not None:
-        for side in (entry.target, entry.draft):
+        for side in entry.files:
             blobs = hub_cache.repo_folder(side.repo) / "blobs"
             for part in blobs.glob(f"*{download.PART_ENDING}"):
                 etag = part.name.removesuffix(download.PART_ENDING)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from localspec.errors import ModelFileError, NotOnHub, UsageError
-from localspec.pairs import catalogue, demo, folders, installed, references
+from localspec.pairs import catalogue, demo, folders, found, installed, references
 from localspec.pairs.catalogue import CuratedPair
+from localspec.pairs.found import FoundModel, Scan
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.installed import DEMO, InstalledPair
@@ -35,13 +36,14 @@ class ResolvedPair:
     draft_reason: str
 
 
-def resolve(pair: str | None, draft: str | None = None) -> ResolvedPair:
+def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) -> ResolvedPair:
     """Find the files that `pair` and `draft` stand for; nothing is fetched.
 
     Args:
         pair: a short name, a GGUF file or a Hub reference; None is the demo pair.
         draft: a file, a reference, an installed pair's name or ``none``; None leaves the
             choice to the pair.
+        scan: whether a name may stand for a model of another program.
 
     Raises:
         ModelFileError: a file is missing.
@@ -49,21 +51,26 @@ def resolve(pair: str | None, draft: str | None = None) -> ResolvedPair:
         BadReference: the text names no model.
         UsageError: there is no text.
     """
-    found = _on_disk(DEMO if pair is None else pair, pull_draft=draft)
+    target = _on_disk(DEMO if pair is None else pair, scan, pull_draft=draft)
     if draft is None:
-        return found
+        return target
     if draft.lower() == NO_DRAFT:
-        return replace(found, draft=None, draft_reason="none was wanted")
-    named = _on_disk(draft)
+        return replace(target, draft=None, draft_reason="none was wanted")
+    named = _on_disk(draft, scan)
     # A pair's name stands for its draft here.
-    own = named.draft if isinstance(meaning(draft), InstalledPair | CuratedPair) else None
-    return replace(found, draft=own or named.target, draft_reason="named")
+    is_pair = isinstance(meaning(draft, scan=scan), InstalledPair | CuratedPair)
+    own = named.draft if is_pair else None
+    return replace(target, draft=own or named.target, draft_reason="named")
 
 
-def meaning(text: str) -> InstalledPair | CuratedPair | Reference | Path:
+Meaning = InstalledPair | CuratedPair | Reference | FoundModel | Path
+
+
+def meaning(text: str, *, scan: bool = True) -> Meaning:
     """Tell what `text` means: a pair by its name, a model on the Hub, or a file on this disk.
 
-    Only what is written like a path may mean a file that is not there.
+    Only what is written like a path may mean a file that is not there. Where nothing else has the
+    name, it may be a model of another program; they are looked for only then, and with `scan`.
 
     Raises:
         NotOnHub: it is written like a name, and nothing has it.
@@ -79,33 +86,41 @@ def meaning(text: str) -> InstalledPair | CuratedPair | Reference | Path:
     path = folders.user_path(text)
     if references.means_local(text):
         return path
-    if any(mark in text for mark in "/:@"):  # a user's file may be a/b without an ending
+    if any(mark in text for mark in "/@"):  # a user's file may be a/b without an ending
         return path if folders.is_file(path) else references.parse(text)
     pair = demo.pair() if text.lower() == DEMO else installed.find(text)
-    found = pair or catalogue.pairs().get(text.lower())
-    if found is not None:
-        return found
+    known = pair or catalogue.pairs().get(text.lower())
+    if known is not None:
+        return known
     if folders.is_file(path):
         return path
-    raise NotOnHub(f"there is no pair named {text}", suggestion(text))
+    others = found.scan() if scan else Scan(())
+    if theirs := others.named(text):
+        return theirs
+    raise NotOnHub(f"there is no pair named {text}", suggestion(text, others))
 
 
-def _on_disk(text: str, pull_draft: str | None = None) -> ResolvedPair:
-    text, found = text.strip(), meaning(text)
-    if isinstance(found, InstalledPair):
-        return _from_record(found)
-    if isinstance(found, CuratedPair):
-        target, draft = (hub_cache.find(side.reference) for side in (found.target, found.draft))
-        if target and draft:
-            return ResolvedPair(found.name, target[0], draft[0], f"part of {found.name}")
-        raise NotOnHub(f"{found.name} is not on this disk", f"Run `localspec pull {found.name}`.")
-    if isinstance(found, Reference):
-        if paths := hub_cache.find(found):
+def _on_disk(text: str, scan: bool, pull_draft: str | None = None) -> ResolvedPair:
+    text, meant = text.strip(), meaning(text, scan=scan)
+    if isinstance(meant, InstalledPair):
+        return _from_record(meant)
+    if isinstance(meant, CuratedPair):
+        here = [hub_cache.find(file.reference) for file in meant.files]
+        if all(here):
+            draft, reason = None, "the catalogue names none for it"
+            if meant.draft is not None:
+                draft, reason = here[1][0], f"part of {meant.name}"
+            return ResolvedPair(meant.name, here[0][0], draft, reason)
+        raise NotOnHub(f"{meant.name} is not on this disk", f"Run `localspec pull {meant.name}`.")
+    if isinstance(meant, Reference):
+        if paths := hub_cache.find(meant):
             return _with_known_draft(text, paths[0])
         more = f" --draft {pull_draft}" if pull_draft and pull_draft.lower() != NO_DRAFT else ""
         raise NotOnHub(f"{text} is not on this disk", f"Run `localspec pull {text}{more}`.")
-    gguf.require_file(found)
-    return _with_known_draft(found.stem, found)
+    if isinstance(meant, FoundModel):
+        return _with_known_draft(meant.name, meant.path)
+    gguf.require_file(meant)
+    return _with_known_draft(meant.stem, meant)
 
 
 def _from_record(pair: InstalledPair) -> ResolvedPair:
@@ -132,16 +147,17 @@ def _with_known_draft(name: str, target: Path) -> ResolvedPair:
 
 def pair_with(target: Path) -> InstalledPair | None:
     """Find an installed pair with this target and a draft that is there; None if there is none."""
-    real = target.resolve()
+    real = folders.real(target)
     for pair in installed.all_pairs():
-        if pair.draft and pair.draft.complete and pair.target.path.resolve() == real:
+        if pair.draft and pair.draft.complete and folders.real(pair.target.path) == real:
             return pair
     return None
 
 
-def suggestion(name: str) -> str:
-    """Say what may have been meant by `name`, which is no pair."""
+def suggestion(name: str, others: Scan | None = None) -> str:
+    """Say what may have been meant by `name`, which is no pair, nor one of the `others`."""
     known = [DEMO, *(pair.name for pair in installed.all_pairs()), *catalogue.pairs()]
+    known += [model.name for model in others.models] if others else []
     close = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"Did you mean {close[0]}? " if close else ""
     return f"{hint}`localspec list` shows the names."

@@ -92,7 +92,7 @@ class Child:
             for letters in self._wire.letters():
                 for letter in letters:
                     hear(_with_ours(letter))
-                if any(_is_text(letter) for letter in letters):
+                if _goes_on(letters[-1]):
                     time.sleep(_WAKE_S)
             error: LocalspecError = self._reason()
         except LocalspecError as raised:
@@ -127,8 +127,12 @@ def _open(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def _is_text(letter: m.Letter[m.Event]) -> bool:
-    return isinstance(letter.body, m.Turn) and isinstance(letter.body.event, RoundText)
+def _goes_on(letter: m.Letter[m.Event]) -> bool:
+    """Whether it is text, and more of it will follow."""
+    match letter.body:
+        case m.Turn(RoundText(_, done)):
+            return done.finish is None
+    return False
 
 
 def _with_ours(letter: m.Letter[m.Event]) -> m.Letter[m.Event]:

@@ -89,11 +89,25 @@ class Desk:
         if self._resting:
             raise unavailable("the engine keeps dying; it is started again soon", _PATIENCE_S)
         if self._tally.waiting >= self._most and (self._running is not None or not self.loaded):
-            wait = max(1, min(60, round(self._usual_s * (1 + self._tally.waiting))))
-            raise unavailable(f"{self._tally.waiting} requests are waiting already", wait)
+            self._make_room(job.asker)
         self._waiting.setdefault(job.asker, deque()).append(job)
         self._tally.waiting += 1
         self._next()
+
+    def _make_room(self, asker: str) -> None:
+        """Have the longest line give up its latest job for somebody who waits for nothing yet.
+
+        Raises:
+            Refusal: nobody has to.
+        """
+        wait = max(1, min(60, round(self._usual_s * (1 + self._tally.waiting))))
+        full = unavailable(f"{self._tally.waiting} requests are waiting already", wait)
+        longest = max(self._waiting.values(), key=len, default=deque())
+        if asker in self._waiting or len(longest) < 2:
+            raise full
+        latest = longest[-1]
+        self.withdraw(latest)
+        latest.said.put_nowait(full)
 
     def withdraw(self, job: Job) -> None:
         """Nobody wants a job any more: it is taken out of the queue, or stopped."""

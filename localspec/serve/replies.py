@@ -223,6 +223,8 @@ def timings(stats: GenerationStats) -> Delta:
         "predicted_n": generated,
         "predicted_ms": written_ms,
         "predicted_per_second": stats.tokens_per_second,
+        "draft_cache_n": stats.draft_cached,
+        "draft_prompt_n": stats.draft_prefill,
         "draft_n": stats.drafted_tokens,
         "draft_n_accepted": stats.accepted_tokens,
         "drafters": {

@@ -16,7 +16,7 @@ from localspec.engine.params import Accept, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 from localspec.serve.errors import Refusal
-from localspec.serve.schemas import response_grammar
+from localspec.serve.schemas import require_bounded, response_grammar
 from localspec.serve.tools import FunctionTool, Toolbox
 
 Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
@@ -251,6 +251,7 @@ def _grammar_of(form: ResponseFormat) -> str:
     place = "response_format.json_schema.schema" if form.json_schema else "response_format.schema"
     if schema is None and form.type == "json_schema":
         raise Refusal(400, "there is no schema", param=place)
+    require_bounded(schema or {}, place)
     return response_grammar(schema or {"type": "object"}, place)
 
 

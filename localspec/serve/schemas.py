@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -19,16 +20,15 @@ _SINGLE = ("items", "additionalProperties")
 
 
 def response_grammar(schema: dict[str, Any], place: str) -> str:
-    """The GBNF of a schema.
+    """The GBNF of a schema that is within bounds.
 
     Args:
         schema: as it came.
         place: where in the request.
 
     Raises:
-        Refusal: it is too large, makes no sense or cannot be enforced; names the place.
+        Refusal: it makes no sense or cannot be enforced; names the place.
     """
-    require_bounded(schema, place)
     try:
         return _grammar(schema)
     except UsageError as error:
@@ -51,7 +51,13 @@ def require_bounded(schema: dict[str, Any], place: str) -> None:
 
 
 def _grammar(schema: object) -> str:
-    return schema_to_gbnf(msgspec.json.encode(schema).decode())
+    return _converted(msgspec.json.encode(schema).decode())
+
+
+@lru_cache(maxsize=256)
+def _converted(schema: str) -> str:
+    """An editor sends the same tools with every request."""
+    return schema_to_gbnf(schema)
 
 
 def _depth(value: object) -> int:

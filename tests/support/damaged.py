@@ -2,7 +2,8 @@
 
 The damage is structural: one or two keys, tokens or tensors say something else, and the file
 around them is whole. What a header check lets through is given to llama.cpp; where that ends the
-process, `load_all` says by which signal.
+process, `load_all` says by which signal. One file in five is a draft beside a sound target, one in
+five is a model in parts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -275,8 +276,25 @@ def samples(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
+class Damaged:
+    """One damaged model.
+
+    Attributes:
+        path: its file, or the first of its parts.
+        what: its damage.
+        target: what it is to draft for; None where it is a target itself.
+        parts: its files, all of them.
+    """
+
+    path: Path
+    what: str
+    target: Path | None
+    parts: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What became of one file.
+    """What became of one model.
 
     Attributes:
         what: its damage.
@@ -291,30 +309,84 @@ class Outcome:
     detail: str
 
 
-def damaged_files(folder: Path, seed: int, count: int) -> Iterator[tuple[Path, str]]:
-    """Write `count` damaged files, one after the other, under the same few names."""
-    rng = random.Random(seed)
-    whole = [path.read_bytes() for path in samples(folder)]
-    for number in range(count):
-        data, what = damage(rng.choice(whole), rng)
+def damaged_files(folder: Path, numbers: range) -> Iterator[Damaged]:
+    """Write a damaged model for every number, one after the other."""
+    sound = samples(folder)
+    whole = [path.read_bytes() for path in sound]
+    for number in numbers:
+        rng = random.Random(number)
+        data, role = rng.choice(whole), rng.random()
+        if role < 0.2:
+            yield _damaged_parts(folder, number, data, rng)
+            continue
+        target = sound[0] if role < 0.4 else None  # all have the same vocabulary
+        data, what = damage(data, rng)
         path = folder / f"damaged-{number}.gguf"
         path.write_bytes(data)
-        yield path, what
+        what = f"as a draft: {what}" if target else what
+        yield Damaged(path, what, target, (path,))
 
 
-def load_all(files: Iterable[tuple[Path, str]], *, keep: bool = False) -> Iterator[Outcome]:
-    """Load every file in a child process; a new one is started where that ends or hangs."""
+def split(parts: Parts, count: int) -> list[Parts]:
+    """The same model in `count` files, as ``llama-gguf-split`` writes it."""
+    tensors, found = parts.tensors, []
+    for number in range(count):
+        told = (
+            ("split.no", ggufs.U16, number),
+            ("split.count", ggufs.U16, count),
+            ("split.tensors.count", ggufs.I32, len(tensors)),
+        )
+        some = tensors[number * len(tensors) // count : (number + 1) * len(tensors) // count]
+        found.append(Parts((*(parts.keys if number == 0 else ()), *told), some))
+    return found
+
+
+def write_parts(folder: Path, stem: str, files: Sequence[bytes]) -> tuple[Path, ...]:
+    """Write the files of a split model under their names."""
+    names = (f"{stem}-{no:05}-of-{len(files):05}.gguf" for no in range(1, len(files) + 1))
+    paths = tuple(folder / name for name in names)
+    for path, data in zip(paths, files, strict=True):
+        path.write_bytes(data)
+    return paths
+
+
+def _damaged_parts(folder: Path, number: int, data: bytes, rng: random.Random) -> Damaged:
+    files = [put_together(one) for one in split(take_apart(data), rng.choice((2, 3)))]
+    at, kind = rng.randrange(len(files)), rng.randrange(8)
+    if kind == 0:
+        files[at] = files[at][: rng.randrange(len(files[at]))]
+        what = "cut off"
+    elif kind == 1:
+        other = rng.randrange(len(files))
+        files[at] = files[other]
+        what = f"is part {other}"
+    elif kind == 2:
+        one, before = (take_apart(files[no]) for no in (at, at - 1))
+        more = replace(one, tensors=(*one.tensors, *before.tensors[:1]))
+        files[at], what = put_together(more), "has a tensor of another part"
+    else:
+        files[at], what = damage(files[at], rng)
+    paths = write_parts(folder, f"damaged-{number}", files)
+    if kind == 3 and at:
+        paths[at].unlink()
+        what = "is missing"
+    return Damaged(paths[0], f"part {at} of {len(files)}: {what}", None, paths)
+
+
+def load_all(files: Iterable[Damaged], *, keep: bool = False) -> Iterator[Outcome]:
+    """Load every model in a child process; a new one is started where that ends or hangs."""
     child: _Child | None = None
     try:
-        for path, what in files:
+        for each in files:
             child = child or _Child()
-            end, detail = child.load(path)
+            end, detail = child.load(each)
             if end in ("died", "hung"):
                 child.close()
                 child = None
             if not keep or end not in ("died", "hung", "fault"):
-                path.unlink()
-            yield Outcome(path, what, end, detail)
+                for path in each.parts:
+                    path.unlink(missing_ok=True)
+            yield Outcome(each.path, each.what, end, detail)
     finally:
         if child is not None:
             child.close()
@@ -333,11 +405,11 @@ class _Child:
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),  # noqa: PLW1509
         )
 
-    def load(self, path: Path) -> tuple[str, str]:
+    def load(self, case: Damaged) -> tuple[str, str]:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{path}\n")
+        process.stdin.write(json.dumps([str(case.path), case.target and str(case.target)]) + "\n")
         process.stdin.flush()
         if not select.select([process.stdout], [], [], SECONDS)[0]:
             return "hung", ""
@@ -352,8 +424,7 @@ class _Child:
         self._process.communicate()
 
 
-def _load(path: Path) -> tuple[str, str]:
-    from localspec.engine.llama import Context, ContextOptions, Model  # noqa: PLC0415
+def _load(path: Path, target: Path | None) -> tuple[str, str]:
     from localspec.errors import LocalspecError  # noqa: PLC0415
     from localspec.loading import planning  # noqa: PLC0415
     from localspec.pairs import vocabulary  # noqa: PLC0415
@@ -362,31 +433,63 @@ def _load(path: Path) -> tuple[str, str]:
 
     try:
         found = planning._read(path)
-        vocabulary.compare(found.header, found.header)
-        sizes = facts(found.header)
-        placement.look(sizes, sizes, n_ctx=64)
+        other = planning._read(target) if target else found
+        (vocabulary.check if target else vocabulary.compare)(other.header, found.header)
+        placement.look(facts(other.header), facts(found.header), n_ctx=64)
     except LocalspecError as error:
         return "refused", error.message
     try:
-        with (
-            Model.load(path) as model,
-            Context(model, ContextOptions(n_ctx=64, threads=1)) as context,
-        ):
-            tokens = model.tokenize("Once upon a time", add_special=True, parse_special=True)
-            context.decode((tokens or [0])[:16], 1)
-            context.decode([1], 1)
-            b"".join(model.piece(token) for token in range(min(model.n_vocab, 400)))
+        _use(path) if target is None else _draft(path, target)
     except LocalspecError as error:
         return "failed", error.message
     return "loaded", ""
+
+
+def _use(path: Path) -> None:
+    from localspec.engine.llama import Context, ContextOptions, Model  # noqa: PLC0415
+
+    with (
+        Model.load(path) as model,
+        Context(model, ContextOptions(n_ctx=64, threads=1)) as context,
+    ):
+        tokens = model.tokenize("Once upon a time", add_special=True, parse_special=True)
+        context.decode((tokens or [0])[:16], 1)
+        context.decode([1], 1)
+        b"".join(model.piece(token) for token in range(min(model.n_vocab, 400)))
+
+
+def _draft(path: Path, target: Path) -> None:
+    """Generate with a damaged draft, as a chat does."""
+    from localspec.engine.cancel import Cancel  # noqa: PLC0415
+    from localspec.engine.drafter import ModelDrafter  # noqa: PLC0415
+    from localspec.engine.generate import Engine, GenerateSettings  # noqa: PLC0415
+    from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
+    from localspec.engine.llama import Context, ContextOptions, Model  # noqa: PLC0415
+
+    options = ContextOptions(n_ctx=64, threads=1)
+    with (
+        Model.load(target) as large,
+        Context(large, options) as decides,
+        Model.load(path) as small,
+        Context(small, options) as drafts,
+    ):
+        if not drafts.can_truncate:
+            return
+        engine = Engine(decides, ModelDrafter(drafts, large.n_vocab))
+        cancel = Cancel()
+        prompt = large.tokenize("Once upon a time", add_special=True, parse_special=True)
+        engine.prefill(prompt, cancel)
+        for _ in engine.generate(prompt, GenerateSettings(n_predict=8), FixedGamma(3), cancel):
+            pass
 
 
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # others may write to standard output
     for line in sys.stdin:
+        path, target = json.loads(line)
         try:
-            outcome = _load(Path(line.strip()))
+            outcome = _load(Path(path), Path(target) if target else None)
         except Exception as error:
             outcome = ("fault", f"{type(error).__name__}: {error}"[:300])
         answers.write(json.dumps(outcome) + "\n")
@@ -405,7 +508,9 @@ def _main() -> int:
     ends: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         place = kept or Path(folder)
-        for outcome in load_all(damaged_files(place, seed, count), keep=kept is not None):
+        for outcome in load_all(
+            damaged_files(place, range(seed, seed + count)), keep=kept is not None
+        ):
             ends[outcome.end] += 1
             if outcome.end in ("died", "hung", "fault"):
                 _say(f"{outcome.end} {outcome.detail}: {outcome.path.name}: {outcome.what}")
@@ -414,4 +519,4 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_main() if len(sys.argv) > 1 else _serve())
+    sys.exit(_main()) if len(sys.argv) > 1 else _serve()

@@ -151,8 +151,8 @@ def run(arguments: list[str]) -> Outcome:
     return Outcome(code, *texts)
 
 
-def attack(seed: int, count: int, folder: Path) -> list[str]:
+def attack(numbers: range, folder: Path) -> list[str]:
     """Run so many cases in an empty folder; what went wrong, a line each."""
     with nowhere(folder):
-        found = [(arguments, run(arguments)) for arguments in cases(seed, count)]
+        found = [(arguments, run(arguments)) for arguments in cases(numbers.start, len(numbers))]
     return [f"{[each[:60] for each in given]}: {done.wrong}" for given, done in found if done.wrong]

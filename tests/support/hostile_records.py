@@ -99,10 +99,10 @@ _READERS: tuple[Callable[[Path], object], ...] = (
 )
 
 
-def attack(seed: int, count: int, folder: Path) -> list[str]:
+def attack(numbers: range, folder: Path) -> list[str]:
     """Damage one record after the other in an empty folder; what went wrong, a line each."""
     failures = []
-    for number in range(seed * 10**6, seed * 10**6 + count):
+    for number in numbers:
         place = folder / str(number)
         place.mkdir()
         with hostile_options.nowhere(place):

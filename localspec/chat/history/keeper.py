@@ -133,6 +133,9 @@ class Keeper:
             return Store(self._path)
 
     def _open_again(self) -> None:
+        if self._store is not None and self._store.is_elsewhere():
+            self._store.close()
+            self._store, self._later = None, True
         if self._store is None and self._later:
             self._open()
             self._catch_up()

@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -63,6 +63,7 @@ _DRAFTS: Migration = ("CREATE TABLE drafts (conversation TEXT PRIMARY KEY, conte
 MIGRATIONS: tuple[Migration, ...] = (_FIRST, _DRAFTS)
 """Migration n makes version n + 1 of version n. Never change one that has been released."""
 
+_PATIENCE_S = 60.0
 _TABLES = ("conversations", "messages", "pieces", "drafts")  # all but the words, which follow
 # Messages whose conversation's own row is lost, and the words of all.
 _COMPLETE = (
@@ -149,9 +150,10 @@ def rescue(path: Path) -> ConversationError | None:
     Raises:
         OSError, sqlite3.Error: there is no room, or the file cannot be moved; it stays.
     """
-    if _is_sound(path):
-        return None
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".rescue.") as scratch:
+    scratch_folder = tempfile.TemporaryDirectory(dir=path.parent, prefix=".rescue.")
+    with _alone(path), scratch_folder as scratch:
+        if _is_sound(path):
+            return None
         copy, new = Path(scratch) / "old.db", Path(scratch) / "new.db"
         shutil.copyfile(path, copy)
         with suppress(FileNotFoundError):
@@ -165,6 +167,16 @@ def rescue(path: Path) -> ConversationError | None:
     )
 
 
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One program at a time: the second finds a sound file."""
+    lock = path.with_name(f".{path.name}.lock")
+    private.make_file(lock)
+    with closing(sqlite3.connect(lock, timeout=_PATIENCE_S, isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        yield
+
+
 def _is_sound(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(path)) as db:
@@ -175,7 +187,9 @@ def _is_sound(path: Path) -> bool:
 
 
 def _put_aside(path: Path) -> Path:
-    aside = path.with_name(f"{path.stem}.damaged-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}")
+    now = time.strftime("%Y%m%d-%H%M%S")
+    names = (f"{path.stem}.damaged-{now}{more}{path.suffix}" for more in ("", *range(-1, -99, -1)))
+    aside = next(one for one in map(path.with_name, names) if not one.exists())
     # First what stands beside it: SQLite would take an old journal for one of the new file.
     for suffix in ("-wal", "-shm", ""):
         with suppress(FileNotFoundError):

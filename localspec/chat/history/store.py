@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from os.path import samestat
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class Store:
                 raise
         self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
         self._db.text_factory = readable
+        self._path, self._file = path, path.stat()
         try:
             require_known(self._db)
             back_up(self._db, path)
@@ -84,6 +86,13 @@ class Store:
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
+
+    def is_elsewhere(self) -> bool:
+        """Whether another file has the name by now: another program found this one damaged."""
+        try:
+            return not samestat(self._file, self._path.stat())
+        except OSError:
+            return False
 
     # Writing
 

@@ -11,6 +11,10 @@ from typing import NamedTuple
 
 from localspec.engine.length.calibration import Calibration
 
+# Nobody knows yet whether what repeats here goes on to do so, and it is found out for nothing: a
+# copy has at most so many tokens for every position that was judged.
+_TRUSTED = 4
+
 
 class Copy(NamedTuple):
     """So many copied tokens, what they are worth in tokens, and how many should be accepted."""
@@ -47,8 +51,9 @@ class Copying:
         """
         times, acceptance = self.times, self.calibration.acceptance
         plain, gain, spent = times[drafted + 1], 0.0, 0.0
-        best, best_going, most = Copy(), Copy(), 0.0
-        for m, confidence in enumerate(confidences[: len(times) - 2 - drafted], 1):
+        best, best_going, highest = Copy(), Copy(), 0.0
+        most = min(len(times) - 2 - drafted, _TRUSTED * self.calibration.seen)
+        for m, confidence in enumerate(confidences[:most], 1):
             before, chain = chain, chain * acceptance(confidence)
             gain += chain
             spent += (before - chain) * self.rereads * times[drafted + m]
@@ -56,6 +61,6 @@ class Copying:
             worth = gain - self.rate * seconds
             if worth > best.worth:
                 best = Copy(m, worth, gain)
-            if gain - self.going * seconds > most:
-                best_going, most = Copy(m, worth, gain), gain - self.going * seconds
+            if gain - self.going * seconds > highest:
+                best_going, highest = Copy(m, worth, gain), gain - self.going * seconds
         return best_going if best_going.length else best

@@ -264,7 +264,7 @@ class AutoGamma:
         self._tail.learn(done.tail_confidences, done.tail_chances)
         for name, track in self._tracks.items():
             track.lately += _LATELY * ((name == done.drafter) - track.lately)
-        for name, drafted, accepted in done.shares:
+        for name, drafted, accepted in done.shares if done.drafter else ():
             if drafted or done.draft_passes:
                 self._tracks[name].count(drafted, accepted)
         if done.draft_passes:

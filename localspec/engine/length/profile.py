@@ -69,6 +69,7 @@ class _Stored(msgspec.Struct):
     learned: _Table
     threads: Annotated[int, Meta(ge=1, le=512)] | None  # ggml's own limit
     format: Literal[2]
+    spread: Annotated[float, Meta(ge=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +249,14 @@ class Profile:
         measured: by tokens of context, as measured: one or two lengths.
         learned: of the shortest length, the sizes that rounds have corrected; empty until then.
         threads: the fastest number of CPU threads that was found; None if nobody looked.
+        spread: how far timings lay apart (see `Timing`); None where nobody wrote it down.
     """
 
     identity: Mapping[str, Any]
     measured: ByContext = field(default_factory=dict)
     learned: ByContext = field(default_factory=dict)
     threads: int | None = None
+    spread: float | None = None
 
     @property
     def best(self) -> ByContext:
@@ -299,7 +302,7 @@ def profile(context: Context, known: Mapping[str, Any]) -> tuple[Profile, bool]:
     draft = known["use"] == "draft"
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
     points, timing = measure_by_context(context, draft=draft, budget=budget)
-    return Profile(known, points), timing.steady
+    return Profile(known, points, spread=timing.spread), timing.steady
 
 
 class ProfileStore:
@@ -345,4 +348,4 @@ def _load(path: Path) -> Profile | None:
         stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
     except (OSError, ValueError, RecursionError):
         return None
-    return Profile(stored.identity, stored.measured, stored.learned, stored.threads)
+    return Profile(stored.identity, stored.measured, stored.learned, stored.threads, stored.spread)

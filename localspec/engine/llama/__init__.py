@@ -1,6 +1,7 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
 from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
+from localspec.engine.llama.crew import BUSY, LOOK_S, busy_cores
 from localspec.engine.llama.hardware import (
     RPC,
     add_servers,
@@ -14,6 +15,8 @@ from localspec.engine.llama.hardware import (
 from localspec.engine.llama.model import Model
 
 __all__ = [
+    "BUSY",
+    "LOOK_S",
     "RPC",
     "AfterDecode",
     "Context",
@@ -22,6 +25,7 @@ __all__ = [
     "add_servers",
     "backends",
     "build",
+    "busy_cores",
     "default_threads",
     "devices",
     "machine",

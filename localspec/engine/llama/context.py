@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
+from localspec.engine.llama.crew import Crew
 from localspec.engine.llama.hardware import default_threads
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
@@ -88,6 +89,9 @@ class Context:
         self.tokens: list[int] = []
         self.after_decode: AfterDecode | None = None
         self._watched: Cancel | None = None
+        self._crew: Crew | None = None
+        self._threads = 0  # as the options say, until others are set
+        self._follows, self._held = False, True
         section = start_backend().section()
         self._handle = lib.llama_init_from_model(model.handle, _params(options))
         if not self._handle:
@@ -153,6 +157,9 @@ class Context:
             raise EngineError(
                 f"cannot decode {n} tokens with {n_logits} rows of logits: {self.free} fit"
             )
+        threads = self._crew.look() if self._crew is not None else self._threads
+        if threads != self._threads and self._follows and not self._held:
+            self._set_threads(threads)
         batch = self._batch.fill(tokens, len(self.tokens), n_logits)
         code = lib.llama_decode(self._handle, batch)
         if code != 0:
@@ -204,9 +211,38 @@ class Context:
             self._views[address, n_logits] = view
         return view
 
-    def use_threads(self, threads: int, batch: int | None = None) -> None:
-        """Decode with so many CPU threads from now on, batches with `batch` of them."""
-        lib.llama_set_n_threads(self._handle, threads, batch or threads)
+    def use_threads(self, threads: int, batch: int | None = None, *, at_most: bool = False) -> None:
+        """Decode with so many CPU threads from now on, batches with `batch` of them.
+
+        Args:
+            threads: how many.
+            batch: None for as many.
+            at_most: use fewer while other programs keep cores busy, unless they are held.
+        """
+        self._crew, self._follows, self._threads_batch = Crew(threads), at_most, batch or threads
+        self._set_threads(threads)
+
+    def hold_threads(self, hold: bool) -> None:
+        """Whether their number stays, whatever else runs: it changes the last bits of logits."""
+        self._held = hold
+        if hold and self._crew is not None:
+            self._set_threads(self._crew.most)
+
+    @property
+    def others(self) -> float:
+        """Cores that other programs kept busy at the last decodes."""
+        return self._crew.others if self._crew is not None else 0.0
+
+    @property
+    def threads(self) -> int:
+        """CPU threads in use for a token at a time."""
+        return int(lib.llama_n_threads(self._handle))
+
+    def _set_threads(self, threads: int) -> None:
+        self._threads = threads
+        few = self._crew is not None and threads < self._crew.most
+        batch = min(threads, self._threads_batch) if few else self._threads_batch
+        lib.llama_set_n_threads(self._handle, threads, batch)
 
     @property
     def free(self) -> int:

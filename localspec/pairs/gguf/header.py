@@ -47,6 +47,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 # GGUF value types: id -> struct format.
 _SCALARS: Final = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
+_UINT16: Final = 2
 _UINT32: Final = 4
 _STRING: Final = 8
 _ARRAY: Final = 9
@@ -303,6 +304,8 @@ def parse_header(
             accept(key, metadata)
         if key == "general.alignment":
             alignment = _checked_alignment(cursor, kind, metadata[key])
+        elif key == "split.no" and kind != _UINT16:  # llama.cpp ends the process
+            raise cursor.damaged("which part it is of its model, it does not say in 16 bits")
     tensors, data_size = _read_tensors(cursor, n_tensors, alignment)
     data_offset = padded(cursor.position, alignment) if tensors else cursor.position
     expected = data_offset + data_size

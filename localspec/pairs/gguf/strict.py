@@ -65,6 +65,17 @@ def require_usable(header: GgufHeader, label: str) -> None:
             raise ModelFileError(f"{label} is damaged: {problem}", FETCH_AGAIN)
 
 
+def may_write(architecture: str, kind: str) -> bool:
+    """Whether a model may be one that writes text, as far as two keys of its header say.
+
+    Args:
+        architecture: its ``general.architecture``, empty where that is not known.
+        kind: its ``general.type``, the same.
+    """
+    other = architecture in _PARTS or architecture in _HEADS or architecture.endswith(_ENCODERS)
+    return kind in ("", "model") and not other
+
+
 def _require_writer(header: GgufHeader, label: str) -> None:
     architecture, kind = header.architecture, header.text("general.type", "model")
     if kind != "model" or architecture in _PARTS:

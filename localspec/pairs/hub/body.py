@@ -30,7 +30,7 @@ MOST_REDIRECTS: Final = 10
 SLOW_S: Final = 60.0  # in which at least SLOW_BYTES come, or the connection counts as broken
 SLOW_BYTES: Final = 64_000
 _PIECES: Final = 16  # of 64 KiB, that may come before anybody wants them
-_FOR_ERRORS: Final = ("X-Error-Code", "X-Error-Message", "Retry-After", "X-Request-Id")
+_FOR_ERRORS: Final = (b"x-error-code", b"x-error-message", b"retry-after", b"x-request-id")
 
 
 def endpoint() -> str:
@@ -224,7 +224,7 @@ def _require_good(response: Any) -> None:
     from huggingface_hub.utils import hf_raise_for_status, httpx  # type: ignore[attr-defined]
 
     # What an error's body says is not shown, and it may have no end: it is not read.
-    known = {name: response.headers[name] for name in _FOR_ERRORS if name in response.headers}
+    known = [header for header in response.headers.raw if header[0].lower() in _FOR_ERRORS]
     hf_raise_for_status(
         httpx.Response(response.status_code, headers=known, request=response.request)
     )

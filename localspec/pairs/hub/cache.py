@@ -125,7 +125,7 @@ def prepare(file: RemoteFile) -> None:
     """
     cache = cache_folder()
     for folder in (blob_path(file).parent, snapshot_path(file).parent):
-        if not folder.resolve().is_relative_to(repo_folder(file.repo).resolve()):
+        if not folders.real(folder).is_relative_to(folders.real(repo_folder(file.repo))):
             raise HubError(
                 f"{folder} is a link that leads out of the cache", f"Remove it from {cache}."
             )
@@ -143,7 +143,8 @@ def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
     blob, pointer = blob_path(file), snapshot_path(file)
     if complete is not None:
         complete.replace(blob)
-    if not (pointer.is_symlink() and blob.is_file() and pointer.resolve() == blob.resolve()):
+    leads_there = pointer.is_symlink() and folders.real(pointer) == folders.real(blob)
+    if not (leads_there and blob.is_file()):
         _link(pointer, blob)
     note_revision(file, revision)
 

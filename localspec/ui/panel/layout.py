@@ -190,7 +190,8 @@ def _speed_lines(state: PanelState, width: int) -> list[Content]:
     lines = [two_sides(average, first, width), sparkline(state.speeds, width)]
     if now.plain_speed is not None:
         lines.append(two_sides(_speed("plain", now.plain_speed), _speedup(now.speedup), width))
-    return lines
+    why = textwrap.wrap(now.slow, width, max_lines=2, placeholder=" …")
+    return [*lines, *(Content.styled(line, f"{MUTED} italic") for line in why)]
 
 
 def _speed(name: str, speed: float | None) -> Content:

@@ -1,0 +1,107 @@
+"""Threads on a busy machine: fewer while it lasts, and none of it where an answer must repeat."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from localspec.engine.llama import LOOK_S, Context, busy_cores, crew
+from localspec.engine.llama.crew import Crew
+
+
+class Machine:
+    """Four cores, some of which other programs keep busy; this program decodes all the time."""
+
+    def __init__(self) -> None:
+        self.now = self.busy = self.own = 0.0
+
+    def crew(self, most: int = 4) -> Crew:
+        return Crew(
+            most,
+            cores=4,
+            clock=lambda: self.now,
+            busy=lambda: self.busy,
+            own=lambda: self.own,
+        )
+
+    def run(self, crew: Crew, others: float, seconds: float, *, step: float = 0.05) -> list[int]:
+        """What each decode runs with."""
+        found = []
+        for _ in range(round(seconds / step)):
+            mine = min(crew.threads, 4 - others)
+            self.now += step
+            self.busy += (mine + others) * step
+            self.own += mine * step
+            found.append(crew.look())
+        return found
+
+
+def test_a_busy_core_is_left_alone_within_a_second_and_taken_again() -> None:
+    machine = Machine()
+    crew = machine.crew()
+    assert set(machine.run(crew, 0.1, 3)) == {4}
+    busy = machine.run(crew, 1.0, 3)
+    assert busy[:6] != [3] * 6
+    assert set(busy[10:]) == {3}
+    assert set(machine.run(crew, 2.6, 3)[10:]) == {1}
+    free = machine.run(crew, 0.0, 3)
+    assert set(free[:5]) == {1}  # a pause is no end
+    assert set(free[20:]) == {4}
+
+
+def test_one_thread_is_left_however_busy_it_is_and_no_more_than_asked_for() -> None:
+    machine = Machine()
+    assert set(machine.run(machine.crew(), 4.0, 3)[10:]) == {1}
+    few = Machine()
+    assert set(few.run(few.crew(2), 1.2, 3)) == {2}  # they find a core each
+
+
+def test_what_just_about_takes_a_core_is_no_reason_to_change_all_the_time() -> None:
+    machine = Machine()
+    crew = machine.crew()
+    machine.run(crew, 1.0, 2)
+    for others in (0.4, 0.6, 0.3, 0.5, 0.4):
+        assert set(machine.run(crew, others, 0.6)) == {3}
+
+
+def test_the_system_counts_what_this_program_does() -> None:
+    before = crew.busy_seconds()
+    assert before > 0
+    assert crew.busy_seconds() >= before
+
+
+def test_what_another_process_takes_is_seen() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        assert max(busy_cores(LOOK_S) for _ in range(5)) > 0.3
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_context_follows_unless_its_threads_are_held(
+    target_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = 4
+    monkeypatch.setattr(Crew, "look", lambda self: setattr(self, "threads", wanted) or wanted)
+
+    def threads() -> int:
+        target_context.decode([1], 0)
+        return target_context.threads
+
+    target_context.use_threads(4, 6, at_most=True)
+    wanted = 2
+    assert threads() == 4  # held until somebody lets go
+    target_context.hold_threads(False)
+    assert threads() == 2
+    wanted = 3
+    assert threads() == 3
+    target_context.hold_threads(True)
+    assert target_context.threads == 4
+    assert threads() == 4
+    target_context.hold_threads(False)
+    target_context.use_threads(4)  # so many were asked for
+    wanted = 1
+    assert threads() == 4
