@@ -223,6 +223,23 @@ def acts(path: Path, source: str | None = None) -> bool:
     )
 
 
+def test_nothing_that_waits_goes_by_a_clock_that_jumps() -> None:
+    by_the_wall = ("time.time(", "datetime.now(", "from time import time", ".utcnow(")
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if any(word in path.read_text() for word in by_the_wall)
+    }
+    assert found == {  # what is dated for people to read, and when a deleted conversation goes
+        "chat/history/exchange.py",
+        "chat/history/record.py",
+        "chat/history/store.py",
+        "chat/renderer_child.py",
+        "serve/replies.py",
+        "ui/screens/history.py",
+    }
+
+
 def test_a_rooms_init_names_what_it_offers_and_does_nothing() -> None:
     found = {
         path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py") if acts(path)

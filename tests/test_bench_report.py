@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -328,6 +329,28 @@ def test_a_report_that_finds_no_room_leaves_the_earlier_one(tmp_path: Path) -> N
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_two_programs_write_one_report_whole(tmp_path: Path) -> None:
+    program = (
+        "import sys; from tests.test_bench_report import *\n"
+        "for _ in range(200): output.write(full(), Path(sys.argv[1]))\n"
+    )
+    path = tmp_path / "report.json"
+    command = [sys.executable, "-c", program, str(path)]
+    children = [subprocess.Popen(command) for _ in range(2)]
+    assert [child.wait() for child in children] == [0, 0]
+    assert json.loads(path.read_text())["runs"]
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="few may make links there")
+def test_a_link_to_itself_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.symlink_to(path)
+    output.check([path])
+    output.write(full(), path)
+    assert json.loads(path.read_text())["runs"]
 
 
 def documents(factor: float, **changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -156,6 +156,23 @@ def test_rename_delete_and_undo(desk: Callable[[], Desk]) -> None:
     assert one.titles("question") == ["A better title"]
 
 
+def test_a_clock_that_is_put_back_changes_no_order(
+    desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, clock = desk(), [time.time()]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    for question in ("first", "second", "third"):
+        one.record.fresh()
+        one.turn(question, "answer")
+        clock[0] -= 3600
+    assert one.titles() == ["third", "second", "first"]
+    for each in one.keeper.ask(lambda s: s.listed()).result(10):
+        one.keeper.ask(lambda s, name=each.header.id: s.delete(name)).result(10)
+        clock[0] -= 3600
+    undone = [one.keeper.ask(lambda s: s.undelete()).result(10) for _ in range(3)]
+    assert undone == ["first", "second", "third"]
+
+
 def test_what_was_deleted_long_ago_is_removed_for_good(
     path: Path, desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:

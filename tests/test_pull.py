@@ -299,6 +299,21 @@ def test_two_pulls_at_once_fetch_once(hub_world: World, pair: tuple[Repo, Repo])
     assert sha256(resolver.resolve("big").target) == target.sha256(name)
 
 
+def test_two_pulls_of_one_name_at_once_record_both(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    other = hub_world.server.add("bob/Big-GGUF", {"big-Q4_K_M.gguf": ggufs.model(seed=5)})
+    fault = hub_world.server.fault("/cdn/ann/Big-GGUF", hold_after=600_000, whole=True)
+    slow = hub_world.start("pull", "ann/Big-GGUF", "--draft", "none")
+    wait_for(fault.reached.is_set)
+    assert hub_world.run("pull", "bob/Big-GGUF", "--draft", "none").code == 0
+    fault.release.set()
+    slow.join(30)
+    assert slow.exitcode == 0
+    named = {one.name: one.target.repo for one in installed.all_pairs()}
+    assert named == {"big": other.name, "big-2": "ann/Big-GGUF"}
+
+
 def test_a_cut_connection_is_tried_again_with_growing_pauses(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:

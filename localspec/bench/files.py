@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from localspec.bench.result import FORMAT, Report, Run
 from localspec.bench.tables import csv, markdown
 from localspec.errors import LocalspecError, UsageError
+from localspec.pairs import folders
 
 ENDINGS = ("json", "csv", "md", "png", "svg")
 
@@ -46,16 +48,16 @@ def write(report: Report, path: Path) -> None:
     content = _content(report, path.suffix[1:].lower())
     try:
         _aside(path).write_bytes(content)
-        _aside(path).replace(path.resolve())
+        _aside(path).replace(folders.real(path))
     except OSError as error:
         _aside(path).unlink(missing_ok=True)
         raise _unwritable(path, error) from None
 
 
 def _aside(path: Path) -> Path:
-    """Where a file is written first: an earlier one is not lost to a disk that is full."""
-    whole = path.resolve()
-    return whole.with_name(f".{whole.name}.part")
+    """Where this process writes a file first: an earlier one is not lost to a full disk."""
+    whole = folders.real(path)
+    return whole.with_name(f".{whole.name}.{os.getpid()}.part")
 
 
 def _unwritable(path: Path, error: OSError) -> LocalspecError:

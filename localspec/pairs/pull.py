@@ -140,7 +140,8 @@ def execute(
     for file, revision in dict.fromkeys(wanted):  # once each: a model may be its own draft
         download.fetch(file, revision, patience, meter.tell)
     record = InstalledPair(
-        name=plan.name,
+        # Another program may have given the name to another pair meanwhile.
+        name=plan.name if _free_for(plan.name, pair) else _choose_name(None, pair),
         target=pair.target.record(),
         draft=None if pair.draft is None else pair.draft.record(),
     )

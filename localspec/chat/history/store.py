@@ -35,6 +35,7 @@ _LISTED = 200
 _NUMBER = "SELECT number FROM messages WHERE id = ?"
 _HEADER = "c.id, c.title, c.pair, c.parameters, c.created, c.updated"
 _COUNT = "SELECT count(*) FROM messages m WHERE m.conversation = c.id"
+_NEWEST = "SELECT max(number) FROM messages m WHERE m.conversation = c.id"
 _FOUND = "SELECT conversation FROM words WHERE words MATCH ?"
 _SNIPPET = (
     "SELECT snippet(words, 1, '', '', '…', 12) FROM words"
@@ -152,7 +153,10 @@ class Store:
     def delete(self, conversation: str) -> None:
         """Take a conversation out of all lists; it is removed for good a week later."""
         self._db.execute(
-            "UPDATE conversations SET deleted = ? WHERE id = ?", (time.time(), conversation)
+            # After all others, also where the clock has been put back.
+            "UPDATE conversations SET deleted ="
+            " max(?, (SELECT ifnull(max(deleted), 0) + 1e-3 FROM conversations)) WHERE id = ?",
+            (time.time(), conversation),
         )
 
     def undelete(self) -> str | None:
@@ -204,7 +208,8 @@ class Store:
             where += f" AND (title LIKE ? OR c.id IN ({_FOUND}))"
         rows = self._db.execute(
             f"SELECT {_HEADER}, ({_COUNT}), {hit} FROM conversations c WHERE {where}"  # noqa: S608
-            " ORDER BY updated DESC, rowid DESC LIMIT ?",
+            # A clock may jump: numbers grow with every message.
+            f" ORDER BY ({_NEWEST}) DESC, updated DESC, rowid DESC LIMIT ?",
             (*values, _LISTED),
         )
         wrong: set[str] = set()
