@@ -14,6 +14,12 @@ llama.cpp sizes its compute buffer by it, so the memory plan counts with it as w
 whole prefill batch would take 300 MB at 152,000 tokens.
 """
 
+HEAD_BATCH: Final = 32
+"""Rows that one decode of a draft head may take.
+
+EAGLE-3 keeps logits for all of them, twice: 40 MB at a vocabulary of 152,000.
+"""
+
 LARGEST_FILE: Final = 1 << 50
 """Bytes of a file that is believed in."""
 

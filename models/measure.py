@@ -1,6 +1,7 @@
 """Measure the demo pair on the held-out part of the corpora, with localspec's own engine.
 
     python models/measure.py CORPORA TARGET.gguf --draft plain=PLAIN.gguf --draft distilled=D.gguf
+        --head eagle=EAGLE3.gguf --mtp mtp=TARGET_WITH_MTP.gguf
 
 Prints Markdown: perplexity of every model, acceptance of every draft at temperature 0 and 0.8, for
 each kind of text, and what the target answers to fixed prompts. Nothing is chosen by its outcome:
@@ -23,8 +24,9 @@ from corpora import Message, conversations
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.heads import HeadDrafter
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.llama import Context, ContextOptions, Head, Model
 from localspec.engine.params import Accept, SamplingParams
 from localspec.limits import MAX_BATCH_OUTPUTS
 
@@ -112,10 +114,14 @@ def encode(model: Model, text: str) -> list[int]:
     return model.tokenize(text, add_special=True, parse_special=True)
 
 
+def options(threads: int) -> ContextOptions:
+    """Say how a context of the trained length is made."""
+    return ContextOptions(n_ctx=CONTEXT, threads=threads, flash_attention=True)
+
+
 def open_context(model: Model, threads: int) -> Context:
     """Make a context of the trained length."""
-    options = ContextOptions(n_ctx=CONTEXT, threads=threads, flash_attention=True)
-    return Context(model, options)
+    return Context(model, options(threads))
 
 
 def assistant_marks(model: Model, messages: list[Message]) -> tuple[list[int], list[bool]]:
@@ -200,22 +206,28 @@ def show_perplexity(models: dict[str, Context], talks: dict[str, list[list[Messa
     print("| bits per byte |", " | ".join(cells), f"| {all_bytes} bytes |")
 
 
+def open_head(target: Context, path: Path | None = None) -> Engine:
+    """Make an engine that drafts with a head: its own file's, or the one inside the target."""
+    model = target.model if path is None else Model.load(path, head=True)
+    return Engine(target, HeadDrafter(Head(model, target, options(1))))
+
+
 def show_acceptance(
-    target: Context, drafts: dict[str, Context], talks: dict[str, list[list[Message]]]
+    engines: dict[str, Engine], talks: dict[str, list[list[Message]]], gamma: int
 ) -> None:
     """Print accepted/drafted for every kind of text, draft and temperature."""
-    columns = [(name, heat) for heat in (0.0, 0.8) for name in drafts]
+    columns = [(name, heat) for heat in (0.0, 0.8) for name in engines]
     head = " | ".join(f"{name}, {heat:g}" for name, heat in columns)
     print(f"\n| accepted/drafted | {head} |\n|---|" + "---|" * len(columns))
     totals = {column: Count() for column in columns}
     for kind, some in talks.items():
         cells = []
         for name, heat in columns:
-            engine = Engine(target, ModelDrafter(drafts[name], target.model.n_vocab))
-            total = Count()
-            for prompt in prompts_of(target.model, some):
+            engine, total = engines[name], Count()
+            engine.target.clear()  # a head sees only what is read from now on
+            for prompt in prompts_of(engine.target.model, some):
                 sampling = SamplingParams(temperature=heat, seed=1)
-                total.add(answer(engine, prompt, gamma=GAMMA, n_predict=128, sampling=sampling)[1])
+                total.add(answer(engine, prompt, gamma=gamma, n_predict=128, sampling=sampling)[1])
             totals[name, heat].add(total)
             cells.append(total.share)
         print(f"| {kind} |", " | ".join(cells), "|", flush=True)
@@ -252,6 +264,9 @@ def main() -> None:
     parser.add_argument("corpora", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--draft", type=named, action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--head", type=named, action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--mtp", type=named, action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--gamma", type=int, default=GAMMA, help="tokens drafted in a round")
     parser.add_argument("--count", type=int, default=12, help="conversations of each kind")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-samples", action="store_true")
@@ -263,8 +278,13 @@ def main() -> None:
     if not args.no_perplexity:
         more = {kind: held_out(args.corpora, kind, 4 * args.count) for kind in KINDS}
         show_perplexity({"target": target, **drafts}, more)
-    if drafts:
-        show_acceptance(target, drafts, talks)
+    n_vocab = target.model.n_vocab
+    engines = {name: Engine(target, ModelDrafter(each, n_vocab)) for name, each in drafts.items()}
+    engines |= {name: open_head(target, path) for name, path in args.head}
+    for name, path in args.mtp:
+        engines[name] = open_head(open_context(Model.load(path, mtp=True), args.threads))
+    if engines:
+        show_acceptance(engines, talks, args.gamma)
     if not args.no_samples:
         show_samples(target)
 

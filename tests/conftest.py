@@ -26,6 +26,9 @@ def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         "LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data")),
         "LOCALSPEC_CONFIG": str(tmp_path_factory.mktemp("config")),
         "LOCALSPEC_DEMO": "small",
+        # `llm` brings setuptools, which else imports itself wherever Python starts, also where a
+        # test leaves no files for it.
+        "SETUPTOOLS_USE_DISTUTILS": "stdlib",
     }
     with mock.patch.dict(os.environ, folders):
         yield

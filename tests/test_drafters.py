@@ -192,8 +192,8 @@ def test_several_models_are_planned_loaded_and_freed(demo_draft: Path, tmp_path:
     second = shutil.copy(demo_draft, tmp_path / "second.gguf")
     asked = replace(SMALL, draft=f"auto,{second}")
     plan = load_plan(asked)
-    assert [path.name for path, _ in plan.drafts.models][1:] == ["second.gguf"]
-    assert {setup.n_ctx for _, setup in plan.drafts.models} == {256}
+    assert [each.path.name for each in plan.drafts.models][1:] == ["second.gguf"]
+    assert {each.setup.n_ctx for each in plan.drafts.models} == {256}
     names, _ = loaded(asked)
     assert len(names) == 3
     assert names[-1] == LOOKUP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
@@ -22,9 +23,12 @@ import copying  # noqa: E402
 import data  # noqa: E402
 import export  # noqa: E402
 import generate  # noqa: E402
+import heads  # noqa: E402
 import model as models  # noqa: E402
+import train_heads  # noqa: E402
+import zstandard  # noqa: E402
 
-from localspec.engine.llama import Context, ContextOptions, Model  # noqa: E402
+from localspec.engine.llama import Context, ContextOptions, Head, Model  # noqa: E402
 
 TALKS = [
     [
@@ -169,3 +173,98 @@ def test_a_blend_lies_between_its_models(small: object) -> None:
     wanted = 0.75 * small.token_embd.weight + 0.25 * other.token_embd.weight
     convert.blend(small, other, 0.25)
     assert torch.allclose(small.token_embd.weight, wanted, atol=1e-6)
+
+
+@pytest.fixture
+def deep(tokenizer: object, tmp_path: Path) -> Path:
+    """A target with layers enough for a head, as a file."""
+    torch.manual_seed(0)
+    made = models.Llama(models.Shape(4096, 64, 8, 2, 128, 512))
+    for parameter in made.parameters():
+        parameter.data *= 4
+    export.save(made, tokenizer, tmp_path / "deep.gguf", kind="q8_0", name="deep")
+    return tmp_path / "deep.gguf"
+
+
+@pytest.mark.parametrize("kind", heads.KINDS)
+def test_a_head_drafts_in_llama_cpp_what_it_drafts_in_torch(
+    kind: str, deep: Path, tokenizer: object, tmp_path: Path
+) -> None:
+    target, ids, begun = export.load(deep)[0], list(range(300, 330)), 25
+    head, path = heads.KINDS[kind](target), tmp_path / "head.gguf"
+    with torch.no_grad():
+        states = heads.states_of(target, torch.tensor([ids]))
+        features = head.features([state[:, :-1] for state in states])
+        embedded = target.token_embd(torch.tensor([ids[1:]]))
+        steps = [target.logits(out)[0].numpy() for out in heads.unroll(head, embedded, features, 3)]
+    if kind == "eagle3":
+        heads.save_eagle3(head, tokenizer, path)
+    else:
+        heads.save_mtp(head, deep, tokenizer, path)
+    options = ContextOptions(n_ctx=128, threads=1)
+    with Model.load(deep if kind == "eagle3" else path, mtp=True) as model:
+        own = Model.load(path, head=True) if kind == "eagle3" else model
+        with Context(model, options) as context, Head(own, context, options) as there:
+            context.decode(ids, 1)
+            given = there.states(len(ids))
+            row, state = there.read(ids[1 : begun + 1], given[:begun], output=True)
+            found = [row]
+            for token in ids[begun + 1 : begun + 3]:
+                row, state = there.read([token], state, output=True)
+                found.append(row)
+        if own is not model:
+            own.close()
+
+    def apart(one: np.ndarray, other: np.ndarray) -> float:
+        return float(np.linalg.norm(one - other) / np.linalg.norm(other))
+
+    for step, row in enumerate(found):  # weights and activations are rounded
+        at = begun - 1 + step
+        assert apart(row, steps[step][at]) < 0.15
+        assert apart(row, steps[step][at - 1]) > 0.5
+
+
+def test_heads_learn_and_go_on_where_they_were(
+    deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "corpora"
+    folder.mkdir()
+    lines = "".join(json.dumps({"messages": talk}) + "\n" for talk in TALKS)
+    (folder / "talks.jsonl.zst").write_bytes(zstandard.compress(lines.encode()))
+    (tmp_path / "mixture.toml").write_text("[mixture]\ntalks = 1.0\n")
+    ids = np.tile(np.arange(300, 340), 40).astype(np.uint16)
+    told = generate.Answers(
+        ids,
+        np.arange(0, 800, 40),
+        np.arange(len(ids)) % 2 == 0,
+        np.zeros((len(ids) // 2, 2), np.uint16),
+        np.zeros((len(ids) // 2, 2), np.float16),
+    )
+    told.save(tmp_path / "answers.npz")
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            *("train_heads", str(deep), str(folder), str(tmp_path / "work")),
+            *(str(tmp_path / "answers.npz"), "--minutes", "60", "--rows", "2"),
+            *("--config", str(tmp_path / "mixture.toml")),
+        ],
+    )
+    runs: list[train_heads.Run] = []
+
+    def not_long(run: train_heads.Run) -> None:
+        runs.append(run)
+
+    monkeypatch.setattr(train_heads.Run, "train", not_long)
+    monkeypatch.setattr(data, "GENERATED", ())
+    train_heads.main()
+    run = runs[0]
+    first = [run.advance() for _ in range(12)]
+    for name in ("eagle3", "mtp"):
+        assert first[-1][name] < first[0][name]
+        assert (tmp_path / "work" / f"{name}-Q8_0.gguf").exists()
+    run.save()
+    train_heads.main()
+    assert runs[1].step == run.step
+    again = (run.texts.batch(), runs[1].texts.batch())
+    assert all((one == other).all() for one, other in zip(*again, strict=True))

@@ -20,6 +20,7 @@ from localspec.cli.settings_file import read, settings_of
 from localspec.loading.request import LoadRequest
 from localspec.ui import commands
 from localspec.ui.app import ChatApp, Looks, themes
+from localspec.ui.launch import remember
 from tests.support.chat_pilot import Chat
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
@@ -255,11 +256,12 @@ def test_what_is_chosen_in_the_app_stays_until_the_settings_are_changed(
         async with app.run_test(size=(120, 40)) as pilot:
             await pilot.pause()
             assert app.theme == "nord"
-            assert not (tmp_path / "data").exists()  # nothing was chosen yet
+            assert app.chosen() == {}
             app.theme = "dracula"
             await pilot.pause()
             app.action_command("panel")
             await pilot.pause()
+            remember(settings, app.chosen())
         app.engine.shut_down()
         assert app.engine.join(10)
 

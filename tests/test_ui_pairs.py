@@ -690,9 +690,9 @@ def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
         async with app.run_test() as pilot:
             chat = Chat(app, pilot, ScriptedSession())
             await chat.until(lambda: app.session is not None)
-            await chat.send('/set stop END "two words"')
-            await chat.until(lambda: app.session.settings.stop == ("END", "two words"))
-            assert "stop END, two words" in " ".join(chat.transcript().split())
+            await chat.send("/set stop two words")
+            await chat.until(lambda: app.session.settings.stop == ("two words",))
+            assert "stop two words" in " ".join(chat.transcript().split())
             await chat.send("/set stop none")
             await chat.until(lambda: app.session.settings.stop == ())
             await chat.send("/set ctx-size many")

@@ -99,7 +99,9 @@ class LoadedPair:
         target, drafts = self.target, self.drafts.values()
         return MemoryUse(
             target_weights=target.model.weights_bytes,
-            draft_weights=sum(draft.model.weights_bytes for draft in drafts),
+            draft_weights=sum(
+                draft.model.weights_bytes for draft in drafts if draft.model is not target.model
+            ),
             target_cache=target.cache_bytes,
             draft_cache=sum(draft.cache_bytes for draft in drafts),
             buffers=target.buffer_bytes + sum(draft.buffer_bytes for draft in drafts),
@@ -126,4 +128,5 @@ class LoadedPair:
         """Free those of the drafts alone."""
         for draft in self.drafts.values():
             draft.close()
-            draft.model.close()
+            if draft.model is not self.target.model:  # as that of a head inside it is
+                draft.model.close()

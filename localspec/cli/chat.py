@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -67,7 +66,7 @@ def _looks(settings: SettingsFile | None) -> Looks:
     """What the settings file says about the screen, or the app since, and what is wrong in it."""
     from localspec.ui.app import Looks, themes  # noqa: PLC0415
     from localspec.ui.commands import COMMANDS  # noqa: PLC0415
-    from localspec.ui.launch import recall, remember  # noqa: PLC0415
+    from localspec.ui.launch import recall  # noqa: PLC0415
 
     if settings is None:
         return Looks()
@@ -76,8 +75,7 @@ def _looks(settings: SettingsFile | None) -> Looks:
     found = {name: settings.look(name, allowed) for name, allowed in looks.items()}
     chosen = recall(settings.path)
     found |= {name: value for name, value in chosen.items() if value in looks.get(name, ())}
-    problems = tuple(settings.problems)
-    return Looks(keys, **found, problems=problems, remember=partial(remember, settings.path))
+    return Looks(keys, **found, problems=tuple(settings.problems), settings=settings.path)
 
 
 def _wanted(archive: Path, search: str) -> Header:

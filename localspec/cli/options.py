@@ -61,8 +61,8 @@ PAIR: tuple[Option, ...] = (
     option(
         "--draft",
         types.plain_text,
-        "What drafts: files, references, 'lookup' (copies what repeats), 'auto' (all there is),"
-        " 'none'.  [default: auto]",
+        "What drafts: files of models or heads, references, 'lookup' (copies what repeats), 'mtp'"
+        " (the head inside the target), 'auto' (all there is), 'none'.  [default: auto]",
         "A,B",
     ),
     SCAN,

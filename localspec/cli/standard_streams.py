@@ -44,10 +44,7 @@ def _speaks() -> bool:
         return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
     heard, _, _ = select.select([sys.stdin], [], [], _SILENCE_S)
     if not heard:
-        warn(
-            f"standard input said nothing within {_SILENCE_S:.0f} s and is left out;"
-            " < /dev/null saves the wait, -p - waits as long as it takes"
-        )
+        warn(f"standard input is left out: it said nothing within {_SILENCE_S:.0f} s")
     return bool(heard)
 
 

@@ -7,7 +7,7 @@ is asked in every round and needs none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -92,6 +92,57 @@ class Drafter(Protocol):
         ...
 
 
+def write(
+    look: Callable[[Logits, Sequence[int]], View],
+    follow: Callable[[int, int], Logits],
+    logits: Logits,
+    *,
+    plan: Plan,
+    limit: int,
+    is_end: Callable[[int], bool],
+) -> tuple[Draft, list[View], list[float]]:
+    """Write a draft token by token while the plan goes on.
+
+    Args:
+        look: sees what the logits offer after what was drafted.
+        follow: reads a token, the so-many-th that was drafted; returns the logits after it.
+        logits: of the first token, shape (n_vocab,).
+        plan: says when to stop.
+        limit: tokens at most.
+        is_end: whether a token ends generation, and the draft.
+
+    Returns:
+        The draft, and views and confidences as `Drafted` has them.
+    """
+    drafted: list[int] = []
+    rows: list[Dist] = []
+    views: list[View] = []
+    confidences: list[float] = []
+    firm = 0
+    while True:
+        try:
+            view = look(logits, drafted)
+        except SamplingError:  # no distribution; or none but the target has an id for it
+            break
+        confidence = view.confidence() if plan.learns else 0.0
+        views.append(view)
+        if plan.learns:
+            confidences.append(confidence)
+        # Nothing has been drawn yet: a draft that ends here is lossless under every rule.
+        if not plan.wants_token(confidence, firm=view.firm):
+            break
+        token, q = view.pick()
+        drafted.append(token)
+        if q is not None:
+            rows.append(q)
+        if view.firm:
+            firm = len(drafted)
+        if len(drafted) == limit or is_end(token) or not plan.wants_pass():
+            break
+        logits = follow(token, len(drafted))
+    return Draft(tuple(drafted), tuple(rows) or None, firm), views, confidences
+
+
 class ModelDrafter:
     """A small model that writes ahead of the target.
 
@@ -142,38 +193,22 @@ class ModelDrafter:
         self._held = len(tokens)
         if limit < 1 or max(tokens[cached:]) >= self.context.model.n_vocab:
             return Drafted(self.name, cached=cached)
-        logits = self._read(tokens)
-        drafted: list[int] = []
-        rows: list[Dist] = []
-        views: list[View] = []
-        confidences: list[float] = []
-        firm = 0
-        while True:
-            try:
-                view = self._proposer(logits[0, : self._n_vocab], tokens, drafted)
-            except SamplingError:  # no distribution; or none but the target has an id for it
-                break
-            confidence = view.confidence() if plan.learns else 0.0
-            views.append(view)
-            if plan.learns:
-                confidences.append(confidence)
-            # Nothing has been drawn yet: a draft that ends here is lossless under every rule.
-            if not plan.wants_token(confidence, firm=view.firm):
-                break
-            token, q = view.pick()
-            drafted.append(token)
-            if q is not None:
-                rows.append(q)
-            if view.firm:
-                firm = len(drafted)
-            if len(drafted) == limit or self.context.model.is_end(token) or not plan.wants_pass():
-                break
+
+        def follow(token: int, drafted: int) -> Logits:
             self._cancel.check()
-            if len(drafted) == 1:
+            if drafted == 1:
                 self.context.mark()
-            logits = self.context.decode([token], 1)
-        draft = Draft(tuple(drafted), tuple(rows) or None, firm)
-        return Drafted(self.name, draft, views, confidences, len(tokens) - cached, cached)
+            return self.context.decode([token], 1)[0, : self._n_vocab]
+
+        written = write(
+            lambda logits, drafted: self._proposer(logits, tokens, drafted),
+            follow,
+            self._read(tokens)[0, : self._n_vocab],
+            plan=plan,
+            limit=limit,
+            is_end=self.context.model.is_end,
+        )
+        return Drafted(self.name, *written, read=len(tokens) - cached, cached=cached)
 
     def _read(self, tokens: Sequence[int]) -> Logits:
         """Decode what the cache lacks of `tokens`; return the logits after the last one."""

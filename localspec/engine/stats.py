@@ -11,6 +11,10 @@ from enum import StrEnum
 DRAFT = "draft"
 """The drafter that is the pair's small model, by name."""
 
+EAGLE3 = "eagle3"
+MTP = "mtp"
+"""The names of draft heads, as llama.cpp has them."""
+
 LOOKUP = "lookup"
 """The drafter that copies from the text so far, by name."""
 

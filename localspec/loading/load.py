@@ -13,20 +13,22 @@ from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
+from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
-from localspec.engine.llama import Context, ContextOptions, Model, devices
+from localspec.engine.heads import HeadDrafter
+from localspec.engine.llama import Context, ContextOptions, Head, Model, devices
 from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
-from localspec.engine.stats import DRAFT
+from localspec.engine.stats import EAGLE3, MTP
 from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
     LoadPlan,
+    PlannedDraft,
     check_files,
     devices_of_draft,
     drafts_plan,
@@ -136,7 +138,8 @@ def load_session(
         loader = _Loader(
             options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
         )
-        target = loader.load(plan.path, plan.memory.target, draft=False)
+        mtp = any(each.kind == MTP for each in plan.drafts.models)
+        target = loader.load(plan.path, plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
         notices = (*notices, *plan.notices, *drafting.notices)
@@ -239,7 +242,12 @@ def _session(
         announce=lambda: progress("Measuring this machine", None),
     )
     n_vocab = target.model.n_vocab
-    drafters = (ModelDrafter(context, n_vocab, name) for name, context in pair.drafts.items())
+    drafters: list[Drafter] = [
+        HeadDrafter(context, name)
+        if isinstance(context, Head)
+        else ModelDrafter(context, n_vocab, name)
+        for name, context in pair.drafts.items()
+    ]
     lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
     return Session(
         pair,
@@ -284,8 +292,29 @@ class _Loader:
     def __post_init__(self) -> None:
         self.flash_attn = self.flash_attn or self.options.flash_attn
 
-    def load(self, path: Path, setup: Setup, *, draft: bool) -> Context:
-        """Load one model as `setup` says, and make its context."""
+    def load(self, path: Path, setup: Setup, *, mtp: bool = False) -> Context:
+        """Load a target as `setup` says, with the head inside it if wanted; make its context.
+
+        What attention is chosen for it holds for what drafts as well.
+        """
+        model = self.model(path, setup, draft=False, mtp=mtp)
+        self._choose_attention(model, self.how(setup, draft=False), setup)
+        return self._kept(Context(model, self.how(setup, draft=False), self.cancel))
+
+    def load_draft(self, planned: PlannedDraft, target: Context) -> Context:
+        """Load a draft model or a head, and make its context."""
+        how = self.how(planned.setup, draft=True)
+        if planned.kind == MTP:
+            return self._kept(Head(target.model, target, how, self.cancel))
+        model = self.model(planned.path, planned.setup, draft=True, head=planned.kind == EAGLE3)
+        if planned.kind == EAGLE3:
+            return self._kept(Head(model, target, how, self.cancel))
+        return self._kept(Context(model, how, self.cancel))
+
+    def model(
+        self, path: Path, setup: Setup, *, draft: bool, mtp: bool = False, head: bool = False
+    ) -> Model:
+        """Load a file's weights."""
         step, options = f"Loading {path.name}", self.options
         try:
             model = Model.load(
@@ -295,24 +324,31 @@ class _Loader:
                 mmap=options.mmap,
                 mlock=options.mlock,
                 repack=self.repack,
+                mtp=mtp,
+                head=head,
                 progress=lambda share: self.progress(step, share),
                 cancel=self.cancel,
             )
         except ModelLoadError as error:
             raise ModelLoadError(error.message, remedy(path) or error.remedy) from None
         self.undo.callback(model.close)
-        how = ContextOptions(
+        return model
+
+    def how(self, setup: Setup, *, draft: bool) -> ContextOptions:
+        """How a context is made."""
+        options = self.options
+        return ContextOptions(
             n_ctx=setup.n_ctx,
             threads=self._asked(draft=draft),
             threads_batch=options.threads_batch,
+            flash_attention=None if self.flash_attn == "auto" else self.flash_attn == "on",
             snapshots=setup.snapshots,
             cache_k=setup.cache_k,
             cache_v=setup.cache_v,
         )
-        if not draft:
-            self._choose_attention(model, how, setup)
-        flash = None if self.flash_attn == "auto" else self.flash_attn == "on"
-        context = Context(model, replace(how, flash_attention=flash), self.cancel)
+
+    def _kept(self, context: Context) -> Context:
+        """A context that is closed if anything later fails."""
         self.undo.callback(context.close)
         return context
 
@@ -399,14 +435,16 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Draftin
         return _Drafting(note=_cannot_go_back(target.model))
     found: dict[str, Context] = {}
     refused, used, threads = [], [], []
-    for path, setup in plan.models:
-        draft = loader.load(path, setup, draft=True)
+    for planned in plan.models:
+        draft, setup = loader.load_draft(planned, target), planned.setup
         if not draft.can_truncate:
             draft.close()
-            draft.model.close()
+            if draft.model is not target.model:
+                draft.model.close()
             refused.append(_cannot_go_back(draft.model))
             continue
-        found[DRAFT if not found else f"{DRAFT} {len(found) + 1}"] = draft
+        alike = sum(name.split()[0] == planned.kind for name in found)
+        found[f"{planned.kind} {alike + 1}" if alike else planned.kind] = draft
         used.append(setup)
         threads.append(loader.threads(draft, setup, draft=True))
     if not found and not plan.lookup:

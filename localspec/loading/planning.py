@@ -8,15 +8,15 @@ from pathlib import Path
 
 from localspec import formats, machine
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
-from localspec.engine.stats import DeviceMemory
+from localspec.engine.stats import DRAFT, EAGLE3, MTP, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.gguf import strict
+from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.free import Device, Free, read_speed
-from localspec.pairs.memory.need import ModelFacts, Setup, facts, need
+from localspec.pairs.memory.need import ModelFacts, Setup, facts, head_facts, mtp_facts, need
 from localspec.pairs.memory.placement import (
     DEFAULT_CTX,
     PROGRAM,
@@ -35,16 +35,31 @@ SNAPSHOTS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedDraft:
+    """A draft model or a head, and how it is run.
+
+    Attributes:
+        kind: the name of what drafts with it.
+        path: its first file; the target's for a head inside that.
+        setup: how it is run.
+    """
+
+    kind: str
+    path: Path
+    setup: Setup
+
+
+@dataclass(frozen=True, slots=True)
 class DraftsPlan:
     """What is going to draft.
 
     Attributes:
-        models: the files of draft models, and how each is run.
+        models: draft models and heads.
         lookup: whether what repeats is copied.
         why_no_model: where `models` are none.
     """
 
-    models: tuple[tuple[Path, Setup], ...]
+    models: tuple[PlannedDraft, ...]
     lookup: bool
     why_no_model: str
 
@@ -91,7 +106,7 @@ def load_plan(options: LoadRequest) -> LoadPlan:
     )
     memory = plan(
         target,
-        facts_of(found.drafts[0]) if found.drafts else None,
+        found.drafts[0].facts if found.drafts else None,
         free,
         wishes,
         lambda: read_speed(found.target.paths[0]),
@@ -110,7 +125,7 @@ def load_plan(options: LoadRequest) -> LoadPlan:
     name, path = found.resolved.name, found.resolved.target
     drafts = _drafts_plan(options, found, setups)
     unflashed = _unflashed(
-        [facts_of(each) for each in found.models], [memory.target, *setups], memory
+        [target, *(each.facts for each in found.drafts)], [memory.target, *setups], memory
     )
     total = memory.total + sum(each.total for each in more)
     return LoadPlan(name, path, memory, total, drafts, tuple(notices), unflashed)
@@ -143,13 +158,15 @@ def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftsPlan:
 
 
 def _drafts_plan(options: LoadRequest, found: _Found, setups: Sequence[Setup]) -> DraftsPlan:
-    paths = (draft.paths[0] for draft in found.drafts)
-    models = tuple(zip(paths, setups, strict=True))
+    models = tuple(
+        PlannedDraft(draft.kind, draft.files.paths[0], setup)
+        for draft, setup in zip(found.drafts, setups, strict=True)
+    )
     return DraftsPlan(models, options.drafters.lookup, found.resolved.draft_reason)
 
 
 def _placed_alone(
-    drafts: Sequence[ModelFiles], free: Free, wishes: Wishes, n_ctx: int
+    drafts: Sequence[_Draft], free: Free, wishes: Wishes, n_ctx: int
 ) -> tuple[list[MemoryPlan], Free]:
     """How draft models run for which a plan of two has no place, and what they leave free.
 
@@ -161,9 +178,9 @@ def _placed_alone(
     for draft in drafts:
         theirs = tuple(replace(each, target=each.draft) for each in free.devices)
         try:
-            placed = plan(facts_of(draft), None, replace(free, devices=theirs), alone)
+            placed = plan(draft.facts, None, replace(free, devices=theirs), alone)
         except OutOfMemory as error:
-            name = draft.paths[0].name
+            name = draft.files.paths[0].name
             raise OutOfMemory(f"the draft {name}: {error.message}", "Name fewer drafts.") from None
         free = replace(free.less(placed.device, draft=True), ram=free.ram - placed.host)
         found.append(placed)
@@ -180,17 +197,26 @@ def check_files(options: LoadRequest) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class _Draft:
+    """What drafts, found and checked: the name of its kind, its files and its sizes."""
+
+    kind: str
+    files: ModelFiles
+    facts: ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
     """The files of a request, their headers read and checked."""
 
     resolved: ResolvedPair
     target: ModelFiles
-    drafts: tuple[ModelFiles, ...]
+    drafts: tuple[_Draft, ...]
 
     @property
     def models(self) -> tuple[ModelFiles, ...]:
-        """All of them."""
-        return (self.target, *self.drafts)
+        """All of them; a head inside the target is no other."""
+        return (self.target, *(each.files for each in self.drafts if each.kind != MTP))
 
 
 def _find(options: LoadRequest) -> _Found:
@@ -206,10 +232,22 @@ def _find(options: LoadRequest) -> _Found:
     if twice is not None:
         raise UsageError(f"--draft names {twice.name} twice", "Name each drafter once.")
     target = _read(resolved.target)
-    drafts = tuple(_read(path) for path in found)
-    for draft in drafts:
-        vocabulary.check(target.header, draft.header)
-    return _Found(resolved, target, drafts)
+    drafts = [_draft(path, target) for path in found]
+    if asked.mtp or (asked.own and heads.has_usable_mtp(target.header)):
+        heads.require_mtp(target.header, str(target.paths[0]))
+        drafts.append(_Draft(MTP, target, mtp_facts(target.header)))
+    return _Found(resolved, target, tuple(drafts))
+
+
+def _draft(path: Path, target: ModelFiles) -> _Draft:
+    """Read the header of a draft model or a head, and check that it can serve the target."""
+    files = gguf.read_model(path)
+    if heads.is_head(files.header):
+        heads.require_head(files, target.header)
+        return _Draft(EAGLE3, files, head_facts(files.header))
+    draft = _read(path)
+    vocabulary.check(target.header, draft.header)
+    return _Draft(DRAFT, draft, facts_of(draft))
 
 
 def _read(path: Path) -> ModelFiles:

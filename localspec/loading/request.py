@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypedDict
 
-from localspec.engine.stats import LOOKUP
+from localspec.engine.stats import LOOKUP, MTP
 from localspec.errors import UsageError
 
 AUTO: Final = "auto"
@@ -19,9 +19,9 @@ class LoadRequest:
 
     Attributes:
         pair: a pair's name, a file or a reference; None for the demo pair.
-        draft: what drafts, with commas: files, references, pairs' names, and the words ``auto``
-            (all that is there: the pair's own draft and lookup), ``lookup`` and ``none``; None is
-            ``auto``.
+        draft: what drafts, with commas: files of models or heads, references, pairs' names, and the
+            words ``auto`` (all that is there: the pair's own draft, the head inside the target and
+            lookup), ``lookup``, ``mtp`` (that head) and ``none``; None is ``auto``.
         scan: whether a name may stand for a model of another program on this disk.
         ctx_size: tokens; 0 for all that the target was trained for, None to choose.
         threads: CPU threads, None to choose.
@@ -99,13 +99,15 @@ class Drafters:
     """What may draft.
 
     Attributes:
-        own: whether the pair's own draft, or one known for its target.
+        own: whether the pair's own draft, or one known for its target, and a head inside it.
         lookup: whether what repeats is copied.
+        mtp: whether the head inside the target, which must be there then.
         named: files, references and pairs' names of draft models.
     """
 
     own: bool = False
     lookup: bool = False
+    mtp: bool = False
     named: tuple[str, ...] = ()
 
 
@@ -121,10 +123,11 @@ def _drafters(text: str) -> Drafters:
     return Drafters(
         own=AUTO in known,
         lookup=not {AUTO, LOOKUP}.isdisjoint(known),
+        mtp=MTP in known,
         named=tuple(
             word
             for word, lower in zip(words, known, strict=True)
-            if lower not in (AUTO, LOOKUP, NONE)
+            if lower not in (AUTO, LOOKUP, MTP, NONE)
         ),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from localspec import formats
 from localspec.pairs.examine import DraftCandidate, PairReport
+from localspec.pairs.gguf import heads
 from localspec.pairs.memory.need import Need, Setup
 from localspec.pairs.memory.placement import Fit, Outlook
 from localspec.pairs.sources import ModelSource
@@ -23,6 +24,8 @@ def lines(report: PairReport) -> list[str]:
         found.append(f"{_model_line('draft', report.draft)} ({report.draft_reason})")
     else:
         found.append(f"draft       none: {report.draft_reason}")
+    if heads.has_usable_mtp(report.target.header):
+        found.append("head        inside the target: a layer that predicts more tokens (mtp)")
     if report.vocabulary is not None:
         word = "matches" if report.vocabulary.compatible else "does not match"
         found.append(f"vocabulary  {word}: {report.vocabulary.reason}")

@@ -17,13 +17,14 @@ from localspec.pairs import catalogue, demo, installed, resolver, sources, vocab
 from localspec.pairs import found as others
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.found import FoundModel
+from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience, silent
 from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import placement
 from localspec.pairs.memory.free import Free, read_speed
-from localspec.pairs.memory.need import facts
+from localspec.pairs.memory.need import ModelFacts, facts, head_facts
 from localspec.pairs.memory.placement import Outlook
 from localspec.pairs.references import Reference
 from localspec.pairs.resolver import NO_DRAFT
@@ -116,6 +117,7 @@ def examine(
         Cancelled: the user wants to stop.
     """
     name, target, known_draft = _find(pair, patience, scan)
+    strict.require_usable(target.header, target.label)
     candidates: tuple[DraftCandidate, ...] = ()
     if draft is not None and draft.lower() == NO_DRAFT:
         found, reason = None, "none was wanted"
@@ -129,12 +131,20 @@ def examine(
     report = vocabulary.compare(target.header, found.header) if found else None
     ahead = placement.look(
         facts(target.header, target.more_bytes),
-        facts(found.header, found.more_bytes) if found else None,
+        _draft_facts(found, target) if found else None,
         free,
         n_ctx,
         lambda: read_speed(target.paths[0]) if target.paths else None,
     )
     return PairReport(name, target, found, reason, report, ahead, candidates)
+
+
+def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
+    """The sizes of a draft model, or of a head, which has to fit the target."""
+    if not heads.is_head(draft.header):
+        return facts(draft.header, draft.more_bytes)
+    heads.require_fit(draft.header, target.header, draft.label)
+    return head_facts(draft.header)
 
 
 Finder = Callable[[], ModelSource | None]
@@ -269,6 +279,8 @@ def _tried(
         else:
             quiet = replace(patience, note=silent)
             header = sources.from_hub(where, quiet, like=target.header).header
+        if heads.is_head(header):
+            heads.require_fit(header, target.header, untried.draft)
         report = vocabulary.compare(target.header, header)
     except HubOffline:
         raise

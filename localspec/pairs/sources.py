@@ -10,7 +10,7 @@ from pathlib import Path
 from localspec.errors import DownloadCorrupt, HubOffline, ModelFileError, VocabularyMismatch
 from localspec.pairs import folders, references, vocabulary
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.gguf import strict
+from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.cursor import ReadRange
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.hub import cache as hub_cache
@@ -86,6 +86,14 @@ class ModelSource:
         )
 
 
+def _require_usable(header: GgufHeader, label: str) -> None:
+    """Of a head no more can be said without its target than that it is whole."""
+    if heads.is_head(header):
+        strict.require_whole(header, label)
+    else:
+        strict.require_usable(header, label)
+
+
 def local(path: Path) -> ModelSource:
     """Look at a model on this disk.
 
@@ -94,7 +102,7 @@ def local(path: Path) -> ModelSource:
         UnsupportedModel: nobody can chat with it.
     """
     model = gguf.read_model(path)
-    strict.require_usable(model.header, str(path))
+    _require_usable(model.header, str(path))
     licence = model.header.text("general.license")
     return ModelSource(model.header, model.file_bytes, model.paths, licence=licence)
 
@@ -140,7 +148,7 @@ def from_hub(
         licence=repo.licence or header.text("general.license"),
         gated=repo.gated,
     )
-    strict.require_usable(header, source.label)
+    _require_usable(header, source.label)
     return source
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.app import App, SystemCommand
 from textual.binding import Binding
+from textual.constants import DEFAULT_THEME
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.theme import BUILTIN_THEMES
@@ -36,13 +37,12 @@ from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.command import Provider
     from textual.screen import Screen
-    from textual.theme import Theme
 
     from localspec.chat.events import PromptProgress
     from localspec.process.client import EngineClient
@@ -61,14 +61,14 @@ class Looks:
         theme: one of `themes`; None for Textual's default.
         panel: a form of the panel; None for what suits the terminal's size.
         problems: what is wrong with the choices that were left out, to be shown.
-        remember: keeps what is chosen from now on: ``theme`` or ``panel``, and which.
+        settings: the file of the settings.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
     theme: str | None = None
     panel: str | None = None
     problems: tuple[str, ...] = ()
-    remember: Callable[[str, str], None] = lambda _name, _value: None
+    settings: Path | None = None
 
 
 def themes() -> list[str]:
@@ -170,8 +170,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._parts = commands.Parts(
             engine, self.turns, self.shelf, self.in_use, lambda: self.pairs, dashboard, transcript,
             prompt, say=gate.say, copy=self._copy, open=self.push_screen,
-            remember=self._looks.remember, show_phase=self.show_phase, show_help=self._show_help,
-            leave=self.leave,
+            show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
 
     def compose(self) -> ComposeResult:
@@ -191,8 +190,6 @@ class ChatApp(App[None], inherit_bindings=False):
         """Begin loading; the screen is there already."""
         if self._looks.theme is not None:
             self.theme = self._looks.theme
-        self._themed = self.theme
-        self.theme_changed_signal.subscribe(self, self._theme_set)
         self.dashboard.start()
         self.prompt.focus()
         self.title_line.show(None)
@@ -200,11 +197,11 @@ class ChatApp(App[None], inherit_bindings=False):
         self.shelf.start()
         self.engine.listen(self._hear)
 
-    def _theme_set(self, theme: Theme) -> None:
-        """Keep another theme than before, not the one that the app begins with."""
-        if theme.name != self._themed:
-            self._themed = theme.name
-            self._looks.remember("theme", theme.name)
+    def chosen(self) -> dict[str, str]:
+        """What of its looks is another than at the start, by name."""
+        now = {"theme": self.theme, "panel": self.dashboard.chosen}
+        begun = {"theme": self._looks.theme or DEFAULT_THEME, "panel": self._looks.panel}
+        return {name: value for name, value in now.items() if value and value != begun[name]}
 
     @property
     def pairs(self) -> Pairs:

@@ -40,7 +40,6 @@ class Parts:
         say: says something briefly.
         copy: puts a text into the clipboard; its second argument says what it is.
         open: shows a screen, and calls what follows with its result.
-        remember: keeps a choice about the screen for the next start: its name, and which.
         show_phase: says anew what is going on.
         show_help: opens the help, or closes it.
         leave: quits.
@@ -57,7 +56,6 @@ class Parts:
     say: Callable[[str], None]
     copy: Callable[[str, str], None]
     open: Callable[..., object]
-    remember: Callable[[str, str], None]
     show_phase: Callable[[], None]
     show_help: Callable[[], None]
     leave: Callable[[], None]
@@ -115,13 +113,9 @@ def parse(text: str) -> tuple[str, str] | None:
 
 
 def split(text: str) -> tuple[str, str]:
-    """A command on the last line of a longer text, which is no part of it, and what stands before.
+    """What stays in the input, and what is entered: all, or a command alone on the last line.
 
-    Only a command's whole name counts there, without anything behind it: a message may end in a
-    path. Otherwise the command is `text` itself.
-
-    Returns:
-        What stays in the input, and what is entered.
+    Only its whole name counts there: a message may end in a path.
     """
     before, _, last = text.rpartition("\n")
     known = any(last == f"/{command.name}" for command in COMMANDS)
@@ -183,7 +177,7 @@ def _origin(app: Parts, _argument: str) -> None:
 def _panel(app: Parts, argument: str) -> None:
     if argument and argument.lower() not in list(PanelForm):
         raise UsageError(f"the panel cannot be “{argument}”", "Say /panel full, compact or off.")
-    app.remember("panel", app.dashboard.cycle(argument.lower()))
+    app.dashboard.cycle(argument.lower())
 
 
 def _regenerate(app: Parts, _argument: str) -> None:
@@ -226,7 +220,8 @@ def _compare(app: Parts, _argument: str) -> None:
 def _set(app: Parts, argument: str) -> None:
     name, _, value = argument.partition(" ")
     if name.lower().replace("_", "-") == "ctx-size" and value.strip():
-        app.in_use.reload(ctx_size=parameters.context_size(value.strip()))
+        remedy = "Say how many tokens, or 0 for all that the model was trained for."
+        app.in_use.reload(ctx_size=parameters.whole("ctx-size", value.strip(), remedy))
         return
     if value.strip():
         settings = app.session().settings

@@ -39,23 +39,23 @@ _MAKER = "getincrementaldecoder"
 _ESCAPE, _PICTURE = "\x1b", "␛"
 
 
-def recall(settings: Path) -> dict[str, str]:
+def recall(settings: Path | None) -> dict[str, str]:
     """What was last chosen about the screen in the app, unless `settings` was written since."""
     try:
-        path = _choices()
-        if settings.exists() and settings.stat().st_mtime > path.stat().st_mtime:
+        chosen, since = _choices(), settings if settings and settings.exists() else None
+        if since and since.stat().st_mtime > chosen.stat().st_mtime:
             return {}
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        return msgspec.json.decode(chosen.read_bytes(), type=dict[str, str])
     except (OSError, ValueError, RecursionError):
         return {}
 
 
-def remember(settings: Path, name: str, value: str) -> None:
-    """Keep a choice; a folder that cannot be written costs nothing but the memory."""
-    chosen = recall(settings) | {name: value}
-    with suppress(OSError):
-        private.make_folder(_choices().parent)
-        private.write_whole(_choices(), json.dumps(chosen) + "\n")
+def remember(settings: Path | None, chosen: dict[str, str]) -> None:
+    """Keep what was chosen; a folder that cannot be written costs nothing but the memory."""
+    if chosen:
+        with suppress(OSError):
+            private.make_folder(_choices().parent)
+            private.write_whole(_choices(), json.dumps(recall(settings) | chosen) + "\n")
 
 
 def _choices() -> Path:
@@ -136,6 +136,8 @@ def run_app(
                 app.run()
         finally:
             app.shut_down()
+            if looks is not None:
+                remember(looks.settings, app.chosen())
             app.engine.join(_PATIENCE_S)
             kept = app.shelf.shut_down()
     if app.fault is not None:

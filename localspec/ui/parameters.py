@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +30,8 @@ def _field(name: str) -> str:
     return "temperature" if name == "temp" else name.replace("-", "_")
 
 
-NAMES = (
-    *("temp", *(n.replace("_", "-") for n in _kinds() if n != "temperature")),
-    *("n-predict", "stop"),
-)
+_SAMPLING = (name.replace("_", "-") for name in _kinds() if name != "temperature")
+NAMES = ("temp", *_SAMPLING, "n-predict", "stop")
 
 
 def shown(settings: ChatSettings) -> str:
@@ -58,7 +55,7 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
         remedy = f"There is {', '.join(NAMES)}, ctx-size."
         raise UsageError(f"there is no parameter {name}", remedy)
     if plain == "stop":
-        return replace(settings, stop=_strings(value))
+        return replace(settings, stop=() if value == "none" else (value,))
     try:
         if plain == "n-predict":
             return replace(settings, n_predict=max(-1, int(value)))
@@ -70,27 +67,14 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     return replace(settings, sampling=sampling, repeatable=repeatable)
 
 
-def _strings(value: str) -> tuple[str, ...]:
-    """Words, or texts between quotation marks; nothing for ``none``."""
-    try:
-        return () if value == "none" else tuple(filter(None, shlex.split(value)))
-    except ValueError:
-        raise UsageError(
-            f"stop cannot be “{value}”", 'Close the quotation marks: /set stop END "two words".'
-        ) from None
-
-
-def context_size(value: str) -> int:
-    """How many tokens, as a user says it.
+def whole(name: str, value: str, remedy: str) -> int:
+    """A number of tokens, as a user says it.
 
     Raises:
-        UsageError: it is no number of tokens.
+        UsageError: it is none, with `remedy`.
     """
     if not (value.isascii() and value.isdigit() and len(value) < 9):
-        raise UsageError(
-            f"ctx-size cannot be “{value}”",
-            "Say how many tokens, or 0 for all that the model was trained for.",
-        )
+        raise UsageError(f"{name} cannot be “{value}”", remedy)
     return int(value)
 
 
@@ -102,16 +86,12 @@ def gamma(value: str) -> Gamma:
     """
     if value == "auto":
         return "auto"
-    if not (value.isascii() and value.isdigit() and len(value) < 9):
+    remedy = f"Say /gamma auto, or how many tokens to draft: 0 to {MAX_GAMMA}."
+    if (number := whole("gamma", value, remedy)) > MAX_GAMMA:
         raise UsageError(
-            f"gamma cannot be “{value}”",
-            f"Say /gamma auto, or how many tokens to draft: 0 to {MAX_GAMMA}.",
+            f"gamma cannot be {number}", f"At most {MAX_GAMMA} tokens are drafted at a time."
         )
-    if int(value) > MAX_GAMMA:
-        raise UsageError(
-            f"gamma cannot be {int(value)}", f"At most {MAX_GAMMA} tokens are drafted at a time."
-        )
-    return int(value)
+    return number
 
 
 def _spelt(value: object) -> str:

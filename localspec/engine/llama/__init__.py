@@ -12,6 +12,7 @@ from localspec.engine.llama.hardware import (
     machine,
     repacking_works,
 )
+from localspec.engine.llama.head import Head
 from localspec.engine.llama.model import Model
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "AfterDecode",
     "Context",
     "ContextOptions",
+    "Head",
     "Model",
     "add_servers",
     "backends",

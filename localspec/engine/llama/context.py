@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
@@ -73,6 +74,7 @@ class Context:
         cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
         after_decode: called after every decode, while llama.cpp's buffers hold its results: prompts
             batch by batch, rounds, what is read again after going back; None for nobody.
+        readers: how many draft heads read which layer's states.
     """
 
     def __init__(self, model: Model, options: ContextOptions, cancel: Cancel | None = None) -> None:
@@ -88,12 +90,13 @@ class Context:
         self.n_batch = min(options.n_batch, options.n_ctx)
         self.tokens: list[int] = []
         self.after_decode: AfterDecode | None = None
+        self.readers: Counter[int] = Counter()
         self._watched: Cancel | None = None
         self._crew: Crew | None = None
         self._threads = 0  # as the options say, until others are set
         self._follows, self._held = False, True
         section = start_backend().section()
-        self._handle = lib.llama_init_from_model(model.handle, _params(options))
+        self._handle = lib.llama_init_from_model(model.handle, self._params(options))
         if not self._handle:
             raise _creation_failure(model, options, section)
         self._memory = lib.llama_get_memory(self._handle)
@@ -119,6 +122,10 @@ class Context:
         except BaseException:
             self.close()
             raise
+
+    def _params(self, options: ContextOptions) -> Any:
+        """llama.cpp's struct for `options`."""
+        return _params(options)
 
     def watch(self, cancel: Cancel | None) -> None:
         """Let `cancel` interrupt a running decode from now on (on the CPU; elsewhere it waits).
@@ -243,6 +250,11 @@ class Context:
         few = self._crew is not None and threads < self._crew.most
         batch = min(threads, self._threads_batch) if few else self._threads_batch
         lib.llama_set_n_threads(self._handle, threads, batch)
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's own context."""
+        return self._handle
 
     @property
     def free(self) -> int:

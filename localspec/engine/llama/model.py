@@ -38,6 +38,7 @@ class Model:
         self.n_params = lib.llama_model_n_params(handle)
         self.weights_bytes = weights_bytes or lib.llama_model_size(handle)
         self.metadata = _metadata(handle)
+        self.mtp = False  # whether the layers that predict more tokens are there
         # Asked for token by token: to ask for a whole large vocabulary takes a tenth of a second.
         self._ends: dict[int, bool] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
@@ -52,6 +53,8 @@ class Model:
         mmap: bool = True,
         mlock: bool = False,
         repack: bool = True,
+        mtp: bool = False,
+        head: bool = False,
         progress: Callable[[float], None] | None = None,
         cancel: Cancel | None = None,
     ) -> Self:
@@ -64,6 +67,8 @@ class Model:
             mmap: map the weights into memory; copy them otherwise.
             mlock: keep them from being swapped out.
             repack: copy weights into an order that suits the processor; mapped ones stay on disk.
+            mtp: load the layers that predict more tokens as well, if it has any.
+            head: it is a draft head of its own, which writes no text without a target.
             progress: told the share loaded, 0 to 1.
             cancel: stops the loading.
 
@@ -77,6 +82,7 @@ class Model:
             raise ModelFileError(f"there is no file {path}", "Check the path for typing errors.")
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
+        params.load_mtp = mtp
         params.use_extra_bufts = repack and repacking_works()
         params.load_mode = mmap + 2 * mlock if mlock or not mmap else lib.LLAMA_LOAD_MODE_AUTO
         if devices is not None:
@@ -84,7 +90,8 @@ class Model:
             params.devices = ctypes.addressof(chosen)
         params.progress_callback = _progress_callback(progress, cancel)
         model = cls(path, *_loaded(path, params, cancel))
-        if wrong := model._writes_no_text():
+        model.mtp = mtp
+        if not head and (wrong := model._writes_no_text()):
             model.close()
             raise UnsupportedModel(f"{path.name} {wrong}", "Choose a chat model.")
         return model

@@ -60,6 +60,15 @@ def require_usable(header: GgufHeader, label: str) -> None:
         ModelFileError: llama.cpp would end the process over it.
     """
     _require_writer(header, label)
+    require_whole(header, label)
+
+
+def require_whole(header: GgufHeader, label: str) -> None:
+    """Insist that nothing in the header of a model, or of a head, makes llama.cpp end the process.
+
+    Raises:
+        ModelFileError: something does.
+    """
     for problems in (_layers, _experts, _numbers, _tensors, _vocabulary):
         for problem in problems(header):
             raise ModelFileError(f"{label} is damaged: {problem}", FETCH_AGAIN)
@@ -86,7 +95,7 @@ def _require_writer(header: GgufHeader, label: str) -> None:
     if architecture in _HEADS:
         raise UnsupportedModel(
             f"{label} is a {architecture} head, which reads the target's hidden states",
-            "Choose a small model of the same family as the draft.",
+            "Name the model that it was made for, and an EAGLE-3 head with --draft.",
         )
     pooled = header.setting("pooling_type") > 0
     causal = header.metadata.get(header.arch_key("attention.causal"), True)

@@ -9,11 +9,11 @@ attention, or at the logits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Final
 
-from localspec.limits import MAX_BATCH_OUTPUTS
+from localspec.limits import HEAD_BATCH, MAX_BATCH_OUTPUTS
 from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, padded
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
@@ -52,6 +52,8 @@ class ModelFacts:
         head_widths: the greatest number that divides every head's width, of keys and of values.
         state: elements of a recurrent layer's state, and in how many layers.
         widest: floats per token of a batch at the fullest moment between the layers' ends.
+        batch, outputs: tokens that one decode takes at most, and rows of logits that it gives.
+        shown: floats per token that a target has to keep of its own decodes for this head.
     """
 
     architecture: str
@@ -68,6 +70,9 @@ class ModelFacts:
     masks: int
     tied: bool = False
     head_widths: tuple[int, int] = (0, 0)
+    batch: int = N_BATCH
+    outputs: int = MAX_BATCH_OUTPUTS
+    shown: int = 0
 
     @property
     def weights(self) -> int:
@@ -161,6 +166,32 @@ def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
         state=(elements, len(stateful)) if elements else (0, 0),
         widest=_widest(header, width, heads),
         masks=2 if _number(header, "attention.sliding_window") else 1,
+    )
+
+
+def head_facts(head: GgufHeader) -> ModelFacts:
+    """The sizes of an EAGLE-3 head: of the target's decodes it is shown several layers' inputs."""
+    shown = len(head.settings("target_layers")) * _number(head, "target_hidden_size")
+    # Once where they are computed, since nothing else may use that place, and once for us.
+    return replace(facts(head), batch=HEAD_BATCH, outputs=HEAD_BATCH, shown=2 * shown)
+
+
+def mtp_facts(target: GgufHeader) -> ModelFacts:
+    """The sizes of a target's layer that predicts more tokens, beside the target itself."""
+    whole, layers = facts(target), min(_number(target, "block_count"), _MAX_LAYERS)
+    trunk = max(0, layers - _number(target, "nextn_predict_layers"))
+    weights = _weights(target, layers, layers, 0)[0][trunk:]
+    kv = _kv_widths(target, _head_widths(target, layers, whole.width), layers, frozenset())
+    return replace(
+        whole,
+        layer_weights=weights,
+        other_weights=0,
+        output_weights=0,
+        kv_widths=kv[trunk:],
+        state=(0, 0),
+        batch=HEAD_BATCH,
+        outputs=1,
+        shown=whole.width,
     )
 
 
@@ -320,8 +351,10 @@ def need(model: ModelFacts, setup: Setup) -> Need:
     copy = prod(model.state) * _F32  # our own of a state, to go back to
     states = copy * (1 + setup.snapshots * (model.architecture in _WITH_SNAPSHOTS))
     device_state = round(states * (share / model.layers if model.layers else 0))
-    n_ctx, batch = padded(setup.n_ctx, CTX_STEP), min(N_BATCH, setup.n_ctx)
-    compute, output = _compute(model, setup, n_ctx, batch), model.vocab * USUAL_OUTPUTS * _F32
+    n_ctx, batch = padded(setup.n_ctx, CTX_STEP), min(model.batch, setup.n_ctx)
+    shown = model.shown * min(N_BATCH, setup.n_ctx) * _F32
+    usual = USUAL_OUTPUTS if model.outputs == MAX_BATCH_OUTPUTS else model.outputs
+    compute, output = _compute(model, setup, n_ctx, batch), model.vocab * usual * _F32
     inputs = n_ctx * batch * _F16 * model.masks
     host_compute = min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute
     return Need(
@@ -329,7 +362,7 @@ def need(model: ModelFacts, setup: Setup) -> Need:
         weights_device,
         sum(caches[:first]) + states - device_state,
         sum(caches[first:]) + device_state,
-        output + copy + host_compute,
+        output + copy + host_compute + shown,
         compute if on_device else 0,
     )
 
@@ -369,5 +402,5 @@ def _compute(model: ModelFacts, setup: Setup, n_ctx: int, batch: int) -> int:
     elif attends:
         scores = batch * n_ctx * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
-    logits = model.vocab * min(MAX_BATCH_OUTPUTS, batch) * _F32 + stream
+    logits = model.vocab * min(model.outputs, batch) * _F32 + stream
     return max(layer, logits, _LEAST_COMPUTE)

@@ -115,6 +115,7 @@ class Dashboard:
 
     Attributes:
         state: what the panels draw.
+        chosen: the form that the user chose; None while it follows the terminal's size.
         compact, full: the widgets; at most one of them is displayed.
     """
 
@@ -124,7 +125,7 @@ class Dashboard:
         self._long = _Column(self._all_lines, id="figures")
         self.compact = Vertical(self._short, id="compact")
         self.full = Vertical(self._long, id="full")
-        self._chosen = PanelForm(form) if form is not None else None
+        self.chosen = PanelForm(form) if form is not None else None
         self._timer: Timer | None = None
         self._status: Status | None = None
         self._fresh = self._running = False
@@ -174,12 +175,11 @@ class Dashboard:
         self._fresh, self._taken_at = False, time.monotonic()
         self._redraw()
 
-    def cycle(self, wanted: str) -> PanelForm:
-        """Choose the form by name, or the next one; which that is."""
+    def cycle(self, wanted: str) -> None:
+        """Choose the form by name, or the next one."""
         following = next_form(self._form(), self._size.width)
-        self._chosen = chosen = PanelForm(wanted) if wanted else following
+        self.chosen = PanelForm(wanted) if wanted else following
         self.place(self._size)
-        return chosen
 
     def place(self, size: Size) -> None:
         """Show the form that was chosen, or that suits a terminal of this size."""
@@ -190,7 +190,7 @@ class Dashboard:
         self._redraw()
 
     def _form(self) -> PanelForm:
-        return self._chosen or natural_form(*self._size)
+        return self.chosen or natural_form(*self._size)
 
     def _redraw(self) -> None:
         if self.full.display:

@@ -1,0 +1,290 @@
+"""`Head`: the context of a draft head, which reads what the target's last decode computed.
+
+A row of its cache pairs the target's state at token i with token i + 1, and its logits are those of
+token i + 2. llama.cpp counts the row's position from the state (EAGLE-3) or from the token (MTP).
+
+That head and target fit together is checked before, by their headers (`pairs/gguf/heads.py`): where
+they don't, llama.cpp ends the process. Two traps give wrong rows in silence: EAGLE-3's graph wants
+logits of every row or of none, and an MTP context orders its states by output unless they are asked
+for unmasked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from llama_cpp import llama_cpp as lib
+from numpy.typing import NDArray
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama.checkpoint import Rollback
+from localspec.engine.llama.context import Context, ContextOptions
+from localspec.engine.llama.model import Model
+from localspec.engine.stats import EAGLE3, MTP
+from localspec.errors import Cancelled, EngineError, UnsupportedModel
+from localspec.limits import HEAD_BATCH
+
+_OUTPUTS: Final = 8  # up to so many rows it is quicker to take logits of all than to decode twice
+_ENCODE, _DECODE = 0, 1  # enum llama_process_type
+_ABORTED: Final = 2
+_LAST: Final = -1  # stands for the state after the last layer
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Symbols:
+    """Functions of llama.cpp that its header for programs does not have."""
+
+    set_layer: Any
+    get_layer: Any
+    layers: Any
+    n_layers: Any
+    set_states: Any
+    get_states: Any
+
+
+@cache
+def _symbols() -> _Symbols:
+    """Find them by their names under GCC and Clang; those under MSVC are not known here.
+
+    Raises:
+        UnsupportedModel: this build exports none of that name.
+    """
+    pointer, number, flag = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
+    ids = ctypes.POINTER(ctypes.c_int32)
+    return _Symbols(
+        _symbol("_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, number, flag),
+        _symbol("_Z30llama_get_embeddings_layer_inpP13llama_contextj", pointer, number),
+        _symbol("_Z28llama_model_target_layer_idsPK11llama_model", ids),
+        _symbol("_Z30llama_model_target_layer_ids_nPK11llama_model", number),
+        _symbol("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, flag, flag),
+        _symbol("_Z26llama_get_embeddings_nextnP13llama_context", pointer),
+    )
+
+
+def _symbol(name: str, result: Any, *arguments: Any) -> Any:
+    """Find a function of a context, or of a model, and what it takes besides."""
+    found = getattr(lib._lib, name, None)  # noqa: SLF001 - these functions are not bound
+    if found is None:
+        raise UnsupportedModel(
+            f"this build of llama.cpp can draft with no head: it does not export {name}",
+            "Draft with a small model, or go without one (`--draft none`).",
+        )
+    found.restype, found.argtypes = result, (ctypes.c_void_p, *arguments)
+    return found
+
+
+class Head(Context):
+    """A head's cache beside its target's: rows in, logits and states out.
+
+    As a `Context` it decodes rows of nothing, which take as long as others: that is for measuring.
+
+    Attributes:
+        kind: `EAGLE3` or `MTP`.
+        target: the context whose decodes it reads.
+        width: floats of a state.
+        first: the first row in the cache; `tokens` are the later halves of the rows from there on.
+    """
+
+    def __init__(
+        self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
+    ) -> None:
+        """Make the context, and let the target keep what it reads from now on.
+
+        Args:
+            model: an EAGLE-3 head, or the target's own model, loaded with its heads.
+            target: a context of the target; it has to be closed after this.
+            options: how the context is made; its batch is `HEAD_BATCH` at most.
+            cancel: stops the warming up.
+
+        Raises:
+            UnsupportedModel: this build of llama.cpp has no heads, or the target's is not loaded.
+            OutOfMemory: it does not fit.
+            Cancelled: `cancel` was set meanwhile.
+        """
+        self.kind = MTP if model is target.model else EAGLE3
+        if self.kind == MTP and not model.mtp:  # llama.cpp would end the process
+            raise UnsupportedModel(
+                f"{model.name} was loaded without the head inside it",
+                "Name mtp among the first drafters, or load the pair anew.",
+            )
+        self.target = target
+        self.width = int(lib.llama_model_n_embd(model.handle))
+        self.first = 0
+        self._call = _symbols()
+        self._rows: Any = None
+        taps = () if self.kind == MTP else self._call.layers(model.handle)
+        self._taps = tuple(taps[: self._call.n_layers(model.handle)] if taps else ())
+        n_batch = min(HEAD_BATCH, options.n_batch)
+        super().__init__(model, replace(options, n_batch=n_batch, snapshots=0), cancel)
+        self._listen(wanted=True)
+
+    def _params(self, options: ContextOptions) -> Any:
+        params = super()._params(options)
+        if self.kind == MTP:
+            params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
+            params.n_outputs_max = 1
+        else:
+            params.ctx_other = self.target.handle
+        return params
+
+    def _probe(self) -> Rollback:
+        """Warm up."""
+        self._rows = lib.llama_batch_ext_init(self._handle)
+        self._call.set_states(self._handle, True, self.kind == EAGLE3)
+        self.rollback = Rollback.REMOVAL
+        self.decode([0, 0], 1)
+        removable = self._remove(1)
+        self.clear()
+        return Rollback.REMOVAL if removable else Rollback.NONE
+
+    def _listen(self, *, wanted: bool) -> None:
+        """Let the target keep the states that this head reads, or not any more."""
+        readers = self.target.readers
+        for tap in self._taps or (_LAST,):
+            readers[tap] += 1 if wanted else -1
+            if readers[tap] != int(wanted):
+                continue  # another head reads it, too
+            if tap == _LAST:
+                self._call.set_states(self.target.handle, wanted, False)
+            else:
+                self._call.set_layer(self.target.handle, tap, wanted)
+
+    @property
+    def end(self) -> int:
+        """The first row that is not in the cache."""
+        return self.first + len(self.tokens)
+
+    def states(self, n: int) -> Rows:
+        """Copy the target's states of its last decode, which was of `n` tokens: `(n, width)`.
+
+        Raises:
+            EngineError: llama.cpp could not compute them.
+        """
+        self.target.wait()
+        if self.kind == MTP:
+            return _view(self._call.get_states(self.target.handle), n, self.width).copy()
+        inner = int(lib.llama_model_n_embd(self.target.model.handle))
+        seen = [
+            _view(self._call.get_layer(self.target.handle, tap), n, inner) for tap in self._taps
+        ]
+        found = np.empty((n, self.width), np.float32)
+        for at in range(0, n, self.n_batch):
+            part = slice(at, at + self.n_batch)
+            found[part] = self._fused(np.concatenate([rows[part] for rows in seen], axis=1))
+        return found
+
+    def _fused(self, rows: Rows) -> Rows:
+        """Let EAGLE-3's encoder make one state of several."""
+        lib.llama_batch_ext_clear(self._rows)
+        for at, row in enumerate(rows):
+            # It has no use for positions, but llama.cpp wants them to go on where the cache ends.
+            self._add(lib.llama_batch_ext_add(self._rows, 0), row, self.end + at, output=True)
+        self._process(_ENCODE)
+        return _view(self._call.get_states(self._handle), len(rows), self.width)
+
+    def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
+        """Append rows whose states are nothing; return the last one's logits, if any are wanted."""
+        nothing = np.zeros((len(tokens), self.width), np.float32)
+        logits, _ = self.read(tokens, nothing, output=n_logits > 0)
+        return logits[None] if n_logits else np.empty((0, self.model.n_vocab), np.float32)
+
+    def read(self, tokens: Sequence[int], states: Rows, *, output: bool) -> tuple[Rows, Rows]:
+        """Append rows; return the logits of the last one and its state.
+
+        Args:
+            tokens: of each row the token that follows the state, at most `n_batch`.
+            states: `(n, width)`.
+            output: whether logits and a state are wanted; without, both come back empty.
+
+        Returns:
+            Copies: float32 of shape (n_vocab,) and of shape (1, width).
+
+        Raises:
+            Cancelled: the watched flag was set; the cache is as before.
+            EngineError: llama.cpp could not decode; the same holds.
+        """
+        n, every = len(tokens), self.kind == EAGLE3
+        if output and every and n > _OUTPUTS:
+            self.read(tokens[:-1], states[:-1], output=False)
+            return self.read(tokens[-1:], states[-1:], output=True)
+        if not 0 < n <= min(self.free, self.n_batch):
+            raise EngineError(f"cannot decode {n} rows of {self.model.name}: {self.free} fit")
+        lib.llama_batch_ext_clear(self._rows)
+        for at, (token, state) in enumerate(zip(tokens, states, strict=True)):
+            index = lib.llama_batch_ext_add_token(self._rows, 0, token)
+            wanted = output and (every or at == n - 1)
+            self._add(index, state, self._position(self.end + at), output=wanted)
+        self._process(_DECODE)
+        self.tokens.extend(tokens)
+        if not output:
+            return np.empty(0, np.float32), np.empty((0, self.width), np.float32)
+        logits = _view(self._logits_address(self._handle, n - 1), 1, self.model.n_vocab)
+        states = _view(self._call.get_states(self._handle), n, self.width)
+        return logits[0].copy(), states[-1:].copy()
+
+    def _position(self, row: int) -> int:
+        return row + (self.kind == MTP)
+
+    def _add(self, index: int, state: Rows, position: int, *, output: bool) -> None:
+        """Give row `index` of the batch its state, its position and whether its output counts."""
+        data = np.ascontiguousarray(state, np.float32)  # llama.cpp copies it
+        address = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        where = (lib.llama_pos * 4)(position, position, position, 0)
+        row = lib.llama_embd(address, 1, data.size)
+        done = (
+            index >= 0
+            and lib.llama_batch_ext_set_embd_token(self._rows, index, row)
+            and lib.llama_batch_ext_set_pos(self._rows, index, where)
+            and lib.llama_batch_ext_set_output_logits(self._rows, index, output)
+        )
+        if not done:
+            raise EngineError(f"llama.cpp takes no such row for the head {self.model.name}")
+
+    def _process(self, kind: int) -> None:
+        code = lib.llama_process(self._handle, kind, self._rows)
+        if code == 0:
+            return
+        lib.llama_memory_seq_rm(self._memory, 0, self._position(self.end), -1)
+        if code == _ABORTED:
+            raise Cancelled
+        raise EngineError(
+            f"llama.cpp failed to decode with the head {self.model.name} (code {code})",
+            "Go without it (`--draft none`).",
+        )
+
+    def _remove(self, n: int) -> bool:
+        at = self._position(self.first + n)
+        if n and not lib.llama_memory_seq_rm(self._memory, 0, at, -1):
+            return False
+        if not n:
+            lib.llama_memory_clear(self._memory, True)
+        del self.tokens[n:]
+        return True
+
+    def start(self, first: int) -> None:
+        """Empty the cache; the next row is `first`, for rows may begin anywhere."""
+        self.clear()
+        self.first = first
+
+    def close(self) -> None:
+        """Free the context."""
+        if self._rows is not None:
+            self._listen(wanted=False)
+            lib.llama_batch_ext_free(self._rows)
+            self._rows = None
+        super().close()
+
+
+def _view(address: int | None, rows: int, width: int) -> Rows:
+    """Look at floats of llama.cpp's buffers, which its next decode overwrites."""
+    if not address:
+        raise EngineError("llama.cpp gave out no states")
+    first = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+    return np.ctypeslib.as_array(first, shape=(rows, width))

@@ -1,0 +1,175 @@
+"""Draft heads by their headers: what llama.cpp ends the process over, or gets wrong in silence.
+
+An EAGLE-3 head is a file of its own; MTP is a layer after the target's last one. llama.cpp takes
+for granted that a head was made for the target that it is given (src/models/eagle3.cpp, those with
+a `graph_mtp`, src/llama-graph.cpp).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from localspec.errors import ModelFileError, UnsupportedModel
+from localspec.pairs import vocabulary
+from localspec.pairs.gguf import strict
+
+if TYPE_CHECKING:
+    from localspec.pairs.gguf.header import GgufHeader, ModelFiles, TensorInfo
+
+EAGLE3: Final = "eagle3"
+_TAPS: Final = 3
+_READ: Final = 1 << 22  # bytes of a table of tokens: half a million
+
+# Architectures whose graphs give out what enters a layer (`t_layer_inp`).
+_TAPPED: Final = frozenset(
+    {
+        *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4"),
+        *("gpt-oss", "lfm2", "mimo2", "minimax-01", "minimax-m2", "nemotron_h", "deepseek4"),
+        *("bailingmoe3", "hunyuan_vl", "muse-glimmer", "nanbeige"),
+    }
+)
+# Architectures with a graph for one layer of MTP, and what it asserts besides (`graph_mtp`).
+_NEXTN: Final = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
+_EXPERTS: Final = "ffn_gate_inp"
+_MTP: Final = {
+    "glm4moe": (_EXPERTS,),
+    "glm-dsa": (_EXPERTS,),
+    "deepseek32": (_EXPERTS,),
+    "qwen35": (),
+    "qwen35moe": (_EXPERTS,),
+    "qwen3next": (_EXPERTS,),
+    "cohere2moe": (_EXPERTS,),
+    "step35": (),
+    "hy_v3": (),
+}
+
+
+def is_head(header: GgufHeader) -> bool:
+    """Whether the file is a head that can draft beside a target."""
+    return header.architecture == EAGLE3
+
+
+def has_usable_mtp(target: GgufHeader) -> bool:
+    """Whether a target has a layer that predicts more tokens, and llama.cpp drafts with it."""
+    return next(_mtp_problems(target), None) is None
+
+
+def require_mtp(target: GgufHeader, label: str) -> None:
+    """Insist that llama.cpp can draft with the layer that predicts more tokens.
+
+    Raises:
+        UnsupportedModel: it has none, or one that llama.cpp would end the process over.
+    """
+    _refuse(_mtp_problems(target), f"{label} cannot draft for itself (mtp)")
+
+
+def _mtp_problems(target: GgufHeader) -> Iterator[str]:
+    layers = target.setting("nextn_predict_layers")
+    architecture = target.architecture
+    if not layers:
+        yield "no layer of it predicts more than one token"
+    if architecture not in _MTP:
+        yield f"that is not known to work for {architecture} models"
+        return
+    if layers != 1:
+        yield f"{layers} layers of it predict more tokens, llama.cpp takes one"
+    at = target.setting("block_count") - layers
+    names = {tensor.name for tensor in target.tensors}
+    for part in (*_NEXTN, *_MTP[architecture]):
+        if f"blk.{at}.{part}.weight" not in names:
+            yield f"it lacks the tensor blk.{at}.{part}.weight"
+
+
+def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:
+    """Insist that llama.cpp can be given the EAGLE-3 head beside this target, as far as headers go.
+
+    Raises:
+        ModelFileError: the file is damaged.
+        UnsupportedModel: it was made for another target.
+        VocabularyMismatch: it knows other tokens.
+    """
+    strict.require_whole(head, label)
+    _refuse(_own_problems(head), f"the head {label} cannot be used")
+    _refuse(_fit_problems(head, target), f"the head {label} does not fit this target")
+    vocabulary.check(target, head)
+
+
+def require_head(head: ModelFiles, target: GgufHeader) -> None:
+    """Insist that llama.cpp can be given the EAGLE-3 head beside this target.
+
+    Raises:
+        LocalspecError: as `require_fit`; its table of tokens is damaged.
+    """
+    require_fit(head.header, target, str(head.paths[0]))
+    _require_table(head, vocabulary.vocabulary(target).size)
+
+
+def _refuse(problems: Iterator[str], what: str) -> None:
+    for problem in problems:
+        raise UnsupportedModel(
+            f"{what}: {problem}",
+            "Choose a head that was made for this model, or go without one (`--draft none`).",
+        )
+
+
+def _own_problems(head: GgufHeader) -> Iterator[str]:
+    layers = head.setting("block_count")
+    if layers != 1:
+        yield f"it has {layers} layers, not one"
+    if len(head.settings("target_layers")) != _TAPS:
+        yield f"it names {len(head.settings('target_layers'))} layers to read, not {_TAPS}"
+    heads, shared = head.setting("attention.head_count"), head.setting("attention.head_count_kv")
+    if heads < 1 or (shared := shared or heads) < 1 or heads % shared:
+        yield f"its {heads} heads of attention share {shared}"
+    if head.setting("attention.key_length") != head.setting("attention.value_length"):
+        yield "its keys and values differ in width"
+    for tensor in head.tensors:
+        if tensor.name.endswith("norm_2.weight") and tensor.type != "F32":
+            yield f"tensor {tensor.name} has the type {tensor.type}"
+
+
+def _fit_problems(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
+    layers = target.setting("block_count") - target.setting("nextn_predict_layers")
+    if target.architecture not in _TAPPED:
+        yield f"llama.cpp shows no layers of {target.architecture} models"
+    if not all(0 <= tap < layers for tap in head.settings("target_layers")):
+        yield f"it reads layers {head.settings('target_layers')} of {layers}"
+    width, wanted = target.setting("embedding_length"), head.setting("target_hidden_size")
+    if wanted != width:
+        yield f"it reads states of {wanted:,} numbers, the target has {width:,}"
+    own, tensors = head.setting("embedding_length"), {each.name: each for each in head.tensors}
+    borrowed = [name for name in ("token_embd", "output") if f"{name}.weight" not in tensors]
+    if borrowed and own != width:
+        yield f"it is {own:,} wide and takes the target's {borrowed[0]}, which has {width:,}"
+    sizes = vocabulary.vocabulary(target).size, vocabulary.vocabulary(head).size
+    if sizes[0] != sizes[1]:
+        yield f"it knows {sizes[1]:,} tokens, the target {sizes[0]:,}"
+    embedded = tensors.get("token_embd.weight")
+    if embedded is not None and embedded.shape[-1] < sizes[0]:
+        yield f"it embeds {embedded.shape[-1]:,} tokens, the target has {sizes[0]:,}"
+    table = tensors.get("d2t")
+    if table is not None and (table.type != "I64" or "output" in borrowed):
+        yield "its table of tokens (d2t) has no output of its own, or another type"
+
+
+def _require_table(head: ModelFiles, n_vocab: int) -> None:
+    """Insist that the ids of a reduced vocabulary are the target's."""
+    table = next((each for each in head.header.tensors if each.name == "d2t"), None)
+    if table is None:
+        return
+    ids = _numbers(head, table)
+    if not all(0 <= token < n_vocab for token in ids) or len(set(ids)) < len(ids):
+        raise ModelFileError(
+            f"{head.paths[0]} is damaged: its table of tokens (d2t) names other ids than the"
+            f" target's {n_vocab:,}, or one twice",
+            "Choose a head that was made for this model.",
+        )
+
+
+def _numbers(head: ModelFiles, table: TensorInfo) -> tuple[int, ...]:
+    with head.paths[0].open("rb") as file:
+        file.seek(head.header.data_offset + table.offset)
+        data = file.read(min(table.n_bytes, _READ))
+    return struct.unpack(f"<{len(data) // 8}q", data[: len(data) // 8 * 8])

@@ -1,0 +1,143 @@
+"""Draft heads with random weights: EAGLE-3 files for the demo target, and targets with MTP inside.
+
+Everything that can be wrong about a head can be asked for: see the arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tests.support.gguf_models import DEMO_TARGET, Sizes, Vocabulary, Weights, read_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEMO_WIDTH = 384
+
+
+class _Picky(Weights):
+    """Leaves tensors out, or gives them another type."""
+
+    def __init__(self, *args: Any, without: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.without = without
+
+    def matrix(self, name: str, *shape: int, std: float | None = None) -> None:
+        if name not in self.without:
+            super().matrix(name, *shape, std=std)
+
+    def vector(self, name: str, *shape: int, value: float = 1.0) -> None:
+        if name.removesuffix(".weight") not in self.without:
+            super().vector(name, *shape, value=value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eagle:
+    """What an EAGLE-3 head says of itself; the defaults fit the demo target."""
+
+    taps: Sequence[int] = (2, 5, 7)
+    reads: int = DEMO_WIDTH
+    sizes: Sizes = field(
+        default_factory=lambda: Sizes(
+            n_layer=1, n_embd=DEMO_WIDTH, n_head=6, n_head_kv=6, n_ff=64, n_ctx=1024
+        )
+    )
+    vocabulary: Vocabulary | None = None
+    own_embedding: int = 0
+    own_output: int = 0
+    d2t: Sequence[int] | None = None
+    d2t_type: type = np.int64
+    without: Sequence[str] = ()
+    keys: dict[str, int] = field(default_factory=dict)
+    norm_type: type = np.float32
+
+
+def write_eagle3(path: Path, head: Eagle | None = None, *, seed: int = 0) -> Path:
+    """Write an EAGLE-3 head."""
+    head = head or Eagle()
+    vocabulary = replace(head.vocabulary or read_vocabulary(DEMO_TARGET), template=None)
+    sizes, width = head.sizes, head.sizes.n_embd
+    weights = _Picky(path, "eagle3", vocabulary, seed, "q8_0", without=head.without)
+    weights.sizes(sizes)
+    writer = weights.writer
+    writer.add_rope_dimension_count(sizes.head)
+    writer.add_array("eagle3.target_layers", list(head.taps))
+    writer.add_uint32("eagle3.target_hidden_size", head.reads)
+    for key, value in head.keys.items():
+        writer.add_uint32(f"eagle3.{key}", value)
+    weights.matrix("fc", width, max(1, len(head.taps)) * head.reads)
+    weights.vector("output_norm.weight", width)
+    if head.own_embedding:
+        weights.matrix("token_embd", head.own_embedding, width, std=1.0)
+    if head.own_output:
+        weights.matrix("output", head.own_output, width)
+    if head.d2t is not None:
+        writer.add_tensor("d2t", np.array(head.d2t, dtype=head.d2t_type))
+    for number in range(sizes.n_layer):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", width)
+        if f"{layer}.attn_norm_2" not in head.without:
+            writer.add_tensor(f"{layer}.attn_norm_2.weight", np.ones(width, head.norm_type))
+        weights.matrix(f"{layer}.attn_q", sizes.n_head * sizes.head, 2 * width)
+        for name in ("attn_k", "attn_v"):
+            weights.matrix(f"{layer}.{name}", sizes.n_head_kv * sizes.head, 2 * width)
+        weights.matrix(f"{layer}.attn_output", width, sizes.n_head * sizes.head)
+        weights.feed_forward(layer, sizes)
+    return weights.save()
+
+
+def write_mtp(
+    path: Path,
+    *,
+    nextn: int = 1,
+    dense: int = 2,
+    without: Sequence[str] = (),
+    architecture: str = "glm4moe",
+    seed: int = 0,
+) -> Path:
+    """Write a target of two layers with `nextn` more that predict more tokens."""
+    trunk = Sizes(n_layer=2, n_ff=64)
+    sizes = replace(trunk, n_layer=trunk.n_layer + nextn)
+    vocabulary = read_vocabulary(DEMO_TARGET)
+    weights = _Picky(path, architecture, vocabulary, seed, "q8_0", without=without)
+    weights.sizes(sizes)
+    writer = weights.writer
+    writer.add_rope_dimension_count(sizes.head)
+    writer.add_leading_dense_block_count(dense)
+    writer.add_expert_count(2)
+    writer.add_expert_used_count(1)
+    writer.add_expert_shared_count(1)
+    writer.add_expert_feed_forward_length(32)
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_weights_scale(1.0)
+    if nextn:
+        writer.add_uint32(f"{architecture}.nextn_predict_layers", nextn)
+    weights.ends(sizes.n_embd)
+    for number in range(sizes.n_layer):
+        layer, width = f"blk.{number}", sizes.n_embd
+        weights.vector(f"{layer}.attn_norm.weight", width)
+        weights.attention(layer, sizes, normed=False)
+        weights.vector(f"{layer}.post_attention_norm.weight", width)
+        if number < dense:
+            weights.matrix(f"{layer}.ffn_gate", sizes.n_ff, width)
+            weights.matrix(f"{layer}.ffn_up", sizes.n_ff, width)
+            weights.matrix(f"{layer}.ffn_down", width, sizes.n_ff)
+        else:
+            _experts(weights, layer, width, 32)
+        if number >= trunk.n_layer:
+            weights.matrix(f"{layer}.nextn.eh_proj", width, 2 * width)
+            weights.vector(f"{layer}.nextn.enorm.weight", width)
+            weights.vector(f"{layer}.nextn.hnorm.weight", width)
+    return weights.save()
+
+
+def _experts(weights: Weights, layer: str, width: int, inner: int) -> None:
+    weights.matrix(f"{layer}.ffn_gate_inp", 2, width)
+    weights.vector(f"{layer}.exp_probs_b.bias", 2, value=0.0)
+    for name, *shape in (("gate", inner, width), ("up", inner, width), ("down", width, inner)):
+        weights.matrix(f"{layer}.ffn_{name}_exps", 2, *shape)
+        weights.matrix(f"{layer}.ffn_{name}_shexp", *shape)

@@ -1,0 +1,127 @@
+"""Thirty heads that cannot draft for the demo target, or targets that cannot draft for themselves.
+
+Run as a program it loads every one and prints a line for each: its name, and the error's class and
+message; a process that ended before its last line was ended by llama.cpp.
+
+    python -m tests.support.wrong_heads FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from localspec.engine.cancel import Cancel
+from localspec.errors import LocalspecError
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
+from tests.support.gguf_models import (
+    DEMO_TARGET,
+    Sizes,
+    other_vocabulary,
+    read_vocabulary,
+    write_random_llama,
+    write_random_mamba,
+    write_random_moe,
+    write_random_qwen3,
+)
+from tests.support.heads import Eagle, write_eagle3, write_mtp
+
+EAGLE = Eagle()
+VOCABULARY = read_vocabulary(DEMO_TARGET)
+KNOWN = len(VOCABULARY.tokens)
+
+
+def _block(name: str) -> Eagle:
+    return replace(EAGLE, without=[f"blk.0.{name}"])
+
+
+HEADS = {
+    "a layer after the last": replace(EAGLE, taps=(2, 5, 8)),
+    "a layer far out of range": replace(EAGLE, taps=(2, 5, 800)),
+    "a layer below zero": replace(EAGLE, taps=(-1, 2, 5)),
+    "two layers to read": replace(EAGLE, taps=(2, 5)),
+    "four layers to read": replace(EAGLE, taps=(1, 2, 5, 7)),
+    "another target's width": replace(EAGLE, reads=512),
+    "a narrower target": replace(EAGLE, reads=32),
+    "another width of its own": replace(EAGLE, sizes=replace(EAGLE.sizes, n_embd=192)),
+    "two layers": replace(EAGLE, sizes=replace(EAGLE.sizes, n_layer=2)),
+    "another vocabulary": replace(EAGLE, vocabulary=other_vocabulary()),
+    "a token less": replace(
+        EAGLE,
+        vocabulary=replace(
+            VOCABULARY,
+            tokens=VOCABULARY.tokens[:-1],
+            types=VOCABULARY.types[:-1],
+        ),
+    ),
+    "two tokens swapped": replace(
+        EAGLE,
+        vocabulary=replace(
+            VOCABULARY,
+            tokens=(*VOCABULARY.tokens[:-2], VOCABULARY.tokens[-1], VOCABULARY.tokens[-2]),
+        ),
+    ),
+    "no matrix that fuses": replace(EAGLE, without=["fc"]),
+    "no norm of the output": replace(EAGLE, without=["output_norm"]),
+    "no queries": _block("attn_q"),
+    "no second norm": _block("attn_norm_2"),
+    "no way down": _block("ffn_down"),
+    "too few embedded tokens": replace(EAGLE, own_embedding=KNOWN - 1),
+    "a table without an output": replace(EAGLE, d2t=range(64)),
+    "a table of small numbers": replace(EAGLE, own_output=64, d2t=range(64), d2t_type=np.int32),
+    "a table beyond the vocabulary": replace(EAGLE, own_output=64, d2t=[*range(63), KNOWN]),
+    "a table below zero": replace(EAGLE, own_output=64, d2t=[*range(63), -1]),
+    "a table with a token twice": replace(EAGLE, own_output=64, d2t=[*range(63), 0]),
+    "an output that the table does not fit": replace(EAGLE, own_output=96, d2t=range(64)),
+    "keys wider than values": replace(
+        EAGLE, keys={"attention.key_length": 64, "attention.value_length": 32}
+    ),
+    "heads that cannot be shared": replace(EAGLE, sizes=Sizes(1, 384, 6, 4, 64, 1024)),
+    "a norm in half precision": replace(EAGLE, norm_type=np.float16),
+}
+
+
+Make = Callable[[Path], Path]
+TARGETS: dict[str, tuple[Make, str]] = {
+    "a target that shows no layers": (write_random_moe, "head"),
+    "a recurrent target": (write_random_mamba, "head"),
+    "a target with fewer layers": (write_random_llama, "head"),
+    "a target of another kind": (write_random_qwen3, "head"),
+    "no layer for more tokens": (lambda path: write_mtp(path, nextn=0), "mtp"),
+    "two layers for more tokens": (lambda path: write_mtp(path, nextn=2), "mtp"),
+    "no mixing matrix": (lambda path: write_mtp(path, without=["blk.2.nextn.eh_proj"]), "mtp"),
+    "no norm of the state": (lambda path: write_mtp(path, without=["blk.2.nextn.hnorm"]), "mtp"),
+    "no experts in the head": (lambda path: write_mtp(path, dense=3), "mtp"),
+    "no queries in the head": (lambda path: write_mtp(path, without=["blk.2.attn_q"]), "mtp"),
+    "a plain target": (lambda _: DEMO_TARGET, "mtp"),
+    "a head for a target": (write_eagle3, "none"),
+}
+
+
+def cases(folder: Path) -> Iterator[tuple[str, Path, str]]:
+    """Name, target and --draft of everything that is wrong."""
+    for name, head in HEADS.items():
+        yield name, DEMO_TARGET, str(write_eagle3(folder / f"{name}.gguf", head))
+    head = str(write_eagle3(folder / "head.gguf"))
+    for name, (make, draft) in TARGETS.items():
+        yield name, make(folder / f"{name}.gguf"), head if draft == "head" else draft
+
+
+def main(folder: Path) -> None:
+    """Load all of them."""
+    for name, target, draft in cases(folder):
+        request = LoadRequest(pair=str(target), draft=draft, ctx_size=256, gamma=4, threads=1)
+        try:
+            load_session(request, progress=lambda *_: None, cancel=Cancel()).close()
+            print(name, "loaded", "", sep="\t", flush=True)  # noqa: T201
+        except LocalspecError as error:
+            print(name, type(error).__name__, error.message, sep="\t", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

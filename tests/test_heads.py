@@ -1,0 +1,362 @@
+"""Draft heads through llama.cpp: EAGLE-3 and MTP, trained ones of the demo and random ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafter import Drafted
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.heads import HeadDrafter
+from localspec.engine.length.gamma import FixedGamma
+from localspec.engine.length.stopping import FixedPlan, Plan
+from localspec.engine.llama import Context, ContextOptions, Head, Model, head
+from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.stats import MTP, FinishReason
+from localspec.engine.verify import Draft
+from localspec.errors import EngineError, UnsupportedModel
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf import heads, padding
+from localspec.pairs.memory.need import Setup, facts, head_facts, mtp_facts, need
+
+from .conftest import DEMO
+from .support import wrong_heads
+from .support.heads import Eagle, write_eagle3, write_mtp
+
+PROMPTS = (
+    "Once upon a time there was a",
+    "<|im_start|>user\nWhat is 12 + 7?<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\nWrite a Python function that adds two numbers.<|im_end|>\n"
+    "<|im_start|>assistant\n",
+)
+GREEDY = SamplingParams(temperature=0.0)
+# One thread, flash attention on: batches of every size give the same bits (Q8_0, CPU).
+OPTIONS = ContextOptions(n_ctx=512, threads=1, flash_attention=True)
+
+
+@pytest.fixture(scope="module", params=["eagle3", "mtp", "random eagle3", "random mtp"])
+def models(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Model, Model]]:
+    """A target and what holds its head: a file of its own, or the target itself."""
+    random, kind = request.param.startswith("random"), request.param.split()[-1]
+    folder = tmp_path_factory.mktemp("heads")
+    with ExitStack() as stack:
+        if kind == MTP:
+            path = write_mtp(folder / "mtp.gguf") if random else next(DEMO.glob("mtp-*"))
+            target = stack.enter_context(Model.load(path, mtp=True))
+            yield target, target
+            return
+        path = write_eagle3(folder / "e.gguf") if random else next(DEMO.glob("eagle3-*"))
+        target = stack.enter_context(Model.load(next(DEMO.glob("target-*"))))
+        yield target, stack.enter_context(Model.load(path, head=True))
+
+
+@pytest.fixture
+def engine(models: tuple[Model, Model]) -> Iterator[Engine]:
+    with Context(models[0], OPTIONS) as target, Head(models[1], target, OPTIONS) as made:
+        yield Engine(target, HeadDrafter(made))
+
+
+def drafter(engine: Engine) -> HeadDrafter:
+    found = next(iter(engine.drafters.values()))
+    assert isinstance(found, HeadDrafter)
+    return found
+
+
+def run(
+    engine: Engine,
+    prompt: Sequence[int],
+    gamma: int,
+    *,
+    sampling: SamplingParams = GREEDY,
+    accept: Accept = Accept.MATCH,
+    n_predict: int = 32,
+    stop_after: int = 0,
+) -> tuple[list[int], int]:
+    """The tokens, and how many were drafted; cancelled after some rounds if asked for."""
+    cancel, tokens, drafted = Cancel(), [], 0
+    list(engine.prefill(prompt, cancel))
+    settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=n_predict)
+    for number, done in enumerate(engine.generate(prompt, settings, FixedGamma(gamma), cancel), 1):
+        tokens += done.tokens
+        drafted += done.drafted
+        if number == stop_after:
+            cancel.set()
+    if stop_after:
+        assert done.finish in (FinishReason.CANCELLED, FinishReason.STOP)
+    return tokens, drafted
+
+
+def ids(engine: Engine, text: str) -> list[int]:
+    return engine.target.model.tokenize(text, add_special=True, parse_special=True)
+
+
+def plain(engine: Engine, prompt: Sequence[int], **how: object) -> list[int]:
+    """What the target alone says, in a cache of its own."""
+    with Context(engine.target.model, OPTIONS) as alone:
+        return run(Engine(alone), prompt, 0, **how)[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gamma", [1, 5])
+def test_greedy_text_is_that_of_plain_decoding(engine: Engine, gamma: int) -> None:
+    for text in PROMPTS:
+        prompt = ids(engine, text)
+        tokens, drafted = run(engine, prompt, gamma)
+        assert tokens == plain(engine, prompt)
+        assert drafted > 0 or len(tokens) < 2
+
+
+def test_coupled_text_depends_on_the_seed_alone(engine: Engine) -> None:
+    prompt = ids(engine, PROMPTS[0])
+    how = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}
+    expected = plain(engine, prompt, **how)
+    for gamma in (0, 2, 5):
+        assert run(engine, prompt, gamma, **how)[0] == expected  # type: ignore[arg-type]
+
+
+class _Wrong(HeadDrafter):
+    """Drafts the truth up to a position, and there a token that the target rejects."""
+
+    def __init__(self, made: Head, truth: Sequence[int], at: int) -> None:
+        super().__init__(made)
+        self._truth, self._at = list(truth), at
+
+    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+        found = super().propose(tokens, plan)
+        follows = self._truth[len(tokens) : len(tokens) + self._at + 1]
+        if len(follows) <= self._at:
+            return replace(found, draft=Draft(()))
+        follows[-1] = (follows[-1] + 1) % self.head.model.n_vocab
+        return replace(found, draft=Draft(tuple(follows)))
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_rejection_at_every_position_leaves_no_trace(
+    models: tuple[Model, Model], at: int
+) -> None:
+    with Context(models[0], OPTIONS) as target, Head(models[1], target, OPTIONS) as made:
+        prompt = ids(Engine(target), PROMPTS[0])
+        truth = plain(Engine(target), prompt)
+        wrong = Engine(target, _Wrong(made, [*prompt, *truth], at))
+        assert run(wrong, prompt, 4)[0] == truth
+
+
+def test_a_head_goes_on_as_if_it_had_seen_everything_at_once(engine: Engine) -> None:
+    """Rounds with rejections, a cancelled turn, more turns, drafting off and on, a return."""
+    first = ids(engine, PROMPTS[0])
+    said, _ = run(engine, first, 3, stop_after=4)
+    second = [*first, *said, *ids(engine, "\nThen")[1:]]
+    run(engine, second, 0, n_predict=5)
+    said, _ = run(engine, second, 2, n_predict=9)
+    third = [*second, *said, *ids(engine, " a little bird")[1:]]
+    run(engine, third, 3, n_predict=1)
+
+    made = drafter(engine).head
+    with Context(engine.target.model, OPTIONS) as target, Head(made.model, target, OPTIONS) as new:
+        fresh = Engine(target, HeadDrafter(new))
+        run(fresh, third, 3, n_predict=1)
+        proposals = []
+        for each in (engine, fresh):
+            its = drafter(each)
+            list(each.prefill(third, Cancel()))
+            each.target.decode(third[-1:], 1)
+            text = [*third, 300]
+            proposals.append(its.propose(text, FixedPlan(4, its.name)).draft.tokens)
+        assert proposals[0] == proposals[1]
+        assert len(proposals[0]) > 0
+
+
+def test_a_turn_that_changes_what_was_said_is_answered_like_any_other(engine: Engine) -> None:
+    first = ids(engine, PROMPTS[0])
+    said, _ = run(engine, first, 3)
+    changed = [*first, *said[:-3], *ids(engine, " a little bird")[1:]]
+    assert run(engine, changed, 3)[0] == plain(engine, changed)
+
+
+def test_a_head_that_came_late_drafts_from_what_it_is_shown(models: tuple[Model, Model]) -> None:
+    with Context(models[0], OPTIONS) as target:
+        prompt = ids(Engine(target), PROMPTS[0])
+        truth = plain(Engine(target), prompt)
+        run(Engine(target), prompt, 0, n_predict=4)
+        with Head(models[1], target, OPTIONS) as made:
+            tokens, drafted = run(Engine(target, HeadDrafter(made)), prompt, 3)
+            assert tokens == truth
+            assert drafted > 0
+            assert made.first >= len(prompt) - 1
+
+
+def test_rows_are_the_same_one_by_one_and_together(engine: Engine) -> None:
+    """The trap: with logits of some rows alone EAGLE-3's other rows are wrong."""
+    made, target = drafter(engine).head, engine.target
+    text = ids(engine, PROMPTS[2])[:14]
+    target.decode(text, 1)
+    states = made.states(len(text))
+    assert states.shape == (14, made.width)
+    following = text[1:]
+    single = [made.read(following[i : i + 1], states[i : i + 1], output=True) for i in range(13)]
+    for parts in ([13], [5, 8], [3, 1, 9]):
+        made.start(0)
+        at = 0
+        for size in parts:
+            row, state = made.read(following[at : at + size], states[at : at + size], output=True)
+            at += size
+            assert np.abs(row - single[at - 1][0]).max() < 1e-3
+            assert np.abs(state - single[at - 1][1]).max() < 1e-2 * np.abs(state).max()
+
+
+def test_states_of_a_long_prompt_are_those_of_short_pieces(engine: Engine) -> None:
+    made, target = drafter(engine).head, engine.target
+    text = (ids(engine, PROMPTS[2]) * 8)[:150]
+    target.decode(text, 0)
+    whole = made.states(len(text))
+    target.clear()
+    parts = []
+    for start in range(0, 150, 50):
+        target.decode(text[start : start + 50], 0)
+        parts.append(made.states(50))
+    assert np.abs(np.concatenate(parts) - whole).max() < 0.05 * np.abs(whole).max()
+
+
+def test_closing_one_head_leaves_the_other_what_it_reads(models: tuple[Model, Model]) -> None:
+    with Context(models[0], OPTIONS) as target, Head(models[1], target, OPTIONS) as made:
+        Head(models[1], target, OPTIONS).close()
+        target.decode([5, 6, 7], 1)
+        assert np.abs(made.states(3)).max() > 0
+
+
+def test_a_reduced_vocabulary_drafts_its_own_tokens_alone(
+    target_model: Model, tmp_path: Path
+) -> None:
+    known = [*range(300, 364)]
+    path = write_eagle3(tmp_path / "e.gguf", Eagle(own_output=64, d2t=known))
+    heads.require_head(gguf.read_model(path), gguf.read_header(target_model.path))
+    with (
+        Model.load(path, head=True) as model,
+        Context(target_model, OPTIONS) as target,
+        Head(model, target, OPTIONS) as made,
+    ):
+        engine = Engine(target, HeadDrafter(made))
+        prompt = ids(engine, PROMPTS[0])
+        assert run(engine, prompt, 3)[0] == plain(engine, prompt)
+        row, _ = made.read([5], np.zeros((1, made.width), np.float32), output=True)
+        assert set(np.flatnonzero(np.isfinite(row))) == set(known)
+
+
+def test_a_full_context_ends_the_draft(models: tuple[Model, Model]) -> None:
+    small = replace(OPTIONS, n_ctx=64)
+    with Context(models[0], small) as target, Head(models[1], target, small) as made:
+        engine = Engine(target, HeadDrafter(made))
+        prompt = (ids(engine, PROMPTS[2]) * 4)[:40]
+        tokens, _ = run(engine, prompt, 7, n_predict=-1)
+        assert len(prompt) + len(tokens) <= 65
+        with pytest.raises(EngineError):
+            made.decode([0] * 65, 1)
+
+
+def test_a_head_padded_with_its_target_drafts_what_it_drafted(tmp_path: Path) -> None:
+    target, own = next(DEMO.glob("target-*")), next(DEMO.glob("eagle3-*"))
+    large, padded = tmp_path / "target.gguf", tmp_path / "head.gguf"
+    padding.pad(target, large, 300_000_000)
+    padding.pad_head(own, padded, large)
+    heads.require_head(gguf.read_model(padded), gguf.read_header(large))
+    assert gguf.read_header(padded).setting("embedding_length") == 4 * 384
+    found = []
+    for whole, part in ((target, own), (large, padded)):
+        with (
+            Model.load(whole) as model,
+            Context(model, OPTIONS) as context,
+            Model.load(part, head=True) as head_model,
+            Head(head_model, context, OPTIONS) as made,
+        ):
+            text = model.tokenize(PROMPTS[0], add_special=True, parse_special=False)
+            context.decode(text, 1)
+            states = made.states(len(text))
+            first, state = made.read(text[1:], states[:-1], output=True)
+            second, _ = made.read([300], state, output=True)
+            found.append((states[:, :384], first, second))
+    for one, other in zip(*found, strict=True):
+        assert (one == other).all()
+    with pytest.raises(UnsupportedModel, match="is no head"):
+        padding.pad_head(target, tmp_path / "no.gguf", large)
+
+
+@pytest.mark.parametrize("n_ctx", [512, 4096])
+def test_a_head_takes_what_was_planned(models: tuple[Model, Model], n_ctx: int) -> None:
+    how = replace(OPTIONS, n_ctx=n_ctx)
+    header = gguf.read_header(models[1].path)
+    sizes = mtp_facts(header) if models[0] is models[1] else head_facts(header)
+    planned = need(sizes, Setup(n_ctx=n_ctx))
+    with Context(models[0], how) as target, Head(models[1], target, how) as made:
+        used = made.cache_bytes + made.buffer_bytes
+        used += planned.host_weights if models[0] is models[1] else made.model.weights_bytes
+        assert planned.host_cache == pytest.approx(made.cache_bytes, rel=0.01, abs=40_000)
+        shown = 4 * sizes.shown * min(n_ctx, 512)
+        assert abs(planned.total - shown - used) <= max(2_000_000, 0.05 * used)
+    if models[0] is models[1]:
+        whole = need(facts(header), Setup(n_ctx=n_ctx)).host_weights + planned.host_weights
+        assert whole == pytest.approx(models[0].weights_bytes, rel=0.02)
+
+
+def test_logits_of_a_large_vocabulary_take_no_hundreds_of_megabytes(tmp_path: Path) -> None:
+    sizes = head_facts(gguf.read_header(write_eagle3(tmp_path / "e.gguf")))
+    large = replace(sizes, vocab=152_000)
+    assert need(large, Setup(n_ctx=4096)).parts["buffers"] < 60_000_000
+
+
+def test_every_wrong_head_is_refused_in_one_line(tmp_path: Path) -> None:
+    """In a process of their own: where a check is missing, llama.cpp ends that."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.wrong_heads", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        check=False,
+    )
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert done.returncode == 0, (lines[-1:], done.stderr[-500:])
+    assert [name for name, _, _ in lines] == [*wrong_heads.HEADS, *wrong_heads.TARGETS]
+    assert len(lines) >= 30
+    for name, error, message in lines:
+        assert error not in ("loaded", ""), name
+        assert len(message) > 20, name
+
+
+def test_a_wrong_head_ends_the_command_with_one_line(demo_target: Path, tmp_path: Path) -> None:
+    path = write_eagle3(tmp_path / "e.gguf", Eagle(taps=(2, 5, 8)))
+    done = subprocess.run(
+        [sys.executable, "-m", "localspec", "run", str(demo_target)]  # noqa: RUF005
+        + ["--draft", str(path), "-p", "Hello"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "it reads layers [2, 5, 8] of 8" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_head_that_was_not_loaded_with_its_target_is_refused() -> None:
+    with (
+        Model.load(next(DEMO.glob("mtp-*"))) as model,
+        Context(model, OPTIONS) as target,
+        pytest.raises(UnsupportedModel, match="without the head"),
+    ):
+        Head(model, target, OPTIONS)
+
+
+def test_a_build_without_the_functions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "lib", object())
+    head._symbols.cache_clear()
+    monkeypatch.setattr(head, "lib", type("Lib", (), {"_lib": object()}))
+    with pytest.raises(UnsupportedModel, match="does not export"):
+        head._symbols()
+    head._symbols.cache_clear()
