@@ -344,6 +344,15 @@ def test_a_wrong_head_ends_the_command_with_one_line(demo_target: Path, tmp_path
     assert "Traceback" not in done.stderr
 
 
+def test_a_head_that_was_not_loaded_with_its_target_is_refused() -> None:
+    with (
+        Model.load(next(DEMO.glob("mtp-*"))) as model,
+        Context(model, OPTIONS) as target,
+        pytest.raises(UnsupportedModel, match="without the head"),
+    ):
+        Head(model, target, OPTIONS)
+
+
 def test_a_build_without_the_functions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "lib", object())
     head._symbols.cache_clear()

@@ -104,11 +104,16 @@ class Head(Context):
             cancel: stops the warming up.
 
         Raises:
-            UnsupportedModel: this build of llama.cpp has no heads.
+            UnsupportedModel: this build of llama.cpp has no heads, or the target's is not loaded.
             OutOfMemory: it does not fit.
             Cancelled: `cancel` was set meanwhile.
         """
         self.kind = MTP if model is target.model else EAGLE3
+        if self.kind == MTP and not model.mtp:  # llama.cpp would end the process
+            raise UnsupportedModel(
+                f"{model.name} was loaded without the head inside it",
+                "Name mtp among the first drafters, or load the pair anew.",
+            )
         self.target = target
         self.width = int(lib.llama_model_n_embd(model.handle))
         self.first = 0

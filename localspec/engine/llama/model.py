@@ -38,6 +38,7 @@ class Model:
         self.n_params = lib.llama_model_n_params(handle)
         self.weights_bytes = weights_bytes or lib.llama_model_size(handle)
         self.metadata = _metadata(handle)
+        self.mtp = False  # whether the layers that predict more tokens are there
         # Asked for token by token: to ask for a whole large vocabulary takes a tenth of a second.
         self._ends: dict[int, bool] = {}
         self._pieces: dict[tuple[int, bool], bytes] = {}
@@ -89,6 +90,7 @@ class Model:
             params.devices = ctypes.addressof(chosen)
         params.progress_callback = _progress_callback(progress, cancel)
         model = cls(path, *_loaded(path, params, cancel))
+        model.mtp = mtp
         if not head and (wrong := model._writes_no_text()):
             model.close()
             raise UnsupportedModel(f"{path.name} {wrong}", "Choose a chat model.")
