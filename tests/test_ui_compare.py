@@ -172,7 +172,8 @@ def test_the_demo_pair_says_the_same_twice_and_goes_on_as_before() -> None:
         assert "the texts are the same" in verdict(off, on)
         assert session.messages == before
         assert session.settings == settings
-        assert replace(session.figures(), gamma_note=None) == replace(figures, gamma_note=None)
+        now = session.figures()  # what others do to the machine meanwhile is no part of it
+        assert replace(now, gamma_note=None, slow="") == replace(figures, gamma_note=None, slow="")
         assert session.speculation
     finally:
         session.close()
