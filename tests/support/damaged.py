@@ -3,7 +3,7 @@
 The damage is structural: one or two keys, tokens or tensors say something else, and the file
 around them is whole. What a header check lets through is given to llama.cpp; where that ends the
 process, `load_all` says by which signal. One file in five is a draft beside a sound target, one in
-five is a model in parts.
+five is a model in parts, and one in five a head, in a file of its own or inside its target.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.support import gguf_models, ggufs
+from tests.support import gguf_models, ggufs, heads
 
 SECONDS = 20
 MOST_MEMORY = 4 << 30  # of address space: llama.cpp's libraries take one of them
@@ -282,14 +282,16 @@ class Damaged:
     Attributes:
         path: its file, or the first of its parts.
         what: its damage.
-        target: what it is to draft for; None where it is a target itself.
         parts: its files, all of them.
+        role: ``target``, ``draft``, ``head`` or ``mtp`` (a target with a head inside).
+        target: what a draft or head is for.
     """
 
     path: Path
     what: str
-    target: Path | None
     parts: tuple[Path, ...]
+    role: str = "target"
+    target: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -312,19 +314,23 @@ class Outcome:
 def damaged_files(folder: Path, numbers: range) -> Iterator[Damaged]:
     """Write a damaged model for every number, one after the other."""
     sound = samples(folder)
-    whole = [path.read_bytes() for path in sound]
+    eagle3 = heads.write_eagle3(folder / "eagle3.gguf")
+    mtp = heads.write_mtp(folder / "mtp.gguf")
+    whole = {path: path.read_bytes() for path in (*sound, eagle3, mtp)}
+    targets = {"draft": sound[0], "head": gguf_models.DEMO_TARGET}  # they know the same tokens
     for number in numbers:
         rng = random.Random(number)
-        data, role = rng.choice(whole), rng.random()
-        if role < 0.2:
-            yield _damaged_parts(folder, number, data, rng)
+        chosen, kind = rng.choice(sound), rng.random()
+        if kind < 0.2:
+            yield _damaged_parts(folder, number, whole[chosen], rng)
             continue
-        target = sound[0] if role < 0.4 else None  # all have the same vocabulary
-        data, what = damage(data, rng)
+        role = (
+            "draft" if kind < 0.4 else "head" if kind < 0.5 else "mtp" if kind < 0.6 else "target"
+        )
+        data, what = damage(whole[{"head": eagle3, "mtp": mtp}.get(role, chosen)], rng)
         path = folder / f"damaged-{number}.gguf"
         path.write_bytes(data)
-        what = f"as a draft: {what}" if target else what
-        yield Damaged(path, what, target, (path,))
+        yield Damaged(path, f"as a {role}: {what}", (path,), role, targets.get(role))
 
 
 def split(parts: Parts, count: int) -> list[Parts]:
@@ -370,7 +376,7 @@ def _damaged_parts(folder: Path, number: int, data: bytes, rng: random.Random) -
     if kind == 3 and at:
         paths[at].unlink()
         what = "is missing"
-    return Damaged(paths[0], f"part {at} of {len(files)}: {what}", None, paths)
+    return Damaged(paths[0], f"part {at} of {len(files)}: {what}", paths)
 
 
 def load_all(files: Iterable[Damaged], *, keep: bool = False) -> Iterator[Outcome]:
@@ -409,7 +415,8 @@ class _Child:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps([str(case.path), case.target and str(case.target)]) + "\n")
+        target = case.target and str(case.target)
+        process.stdin.write(json.dumps([str(case.path), case.role, target]) + "\n")
         process.stdin.flush()
         if not select.select([process.stdout], [], [], SECONDS)[0]:
             return "hung", ""
@@ -424,25 +431,44 @@ class _Child:
         self._process.communicate()
 
 
-def _load(path: Path, target: Path | None) -> tuple[str, str]:
+def _load(path: Path, role: str, target: Path | None) -> tuple[str, str]:
     from localspec.errors import LocalspecError  # noqa: PLC0415
-    from localspec.loading import planning  # noqa: PLC0415
-    from localspec.pairs import vocabulary  # noqa: PLC0415
-    from localspec.pairs.memory import placement  # noqa: PLC0415
-    from localspec.pairs.memory.need import facts  # noqa: PLC0415
 
     try:
-        found = planning._read(path)
-        other = planning._read(target) if target else found
-        (vocabulary.check if target else vocabulary.compare)(other.header, found.header)
-        placement.look(facts(other.header), facts(found.header), n_ctx=64)
+        _examine(path, role, target)
     except LocalspecError as error:
         return "refused", error.message
     try:
-        _use(path) if target is None else _draft(path, target)
+        if role == "target":
+            _use(path)
+        else:
+            _draft(path, role, target or path)
     except LocalspecError as error:
         return "failed", error.message
     return "loaded", ""
+
+
+def _examine(path: Path, role: str, target: Path | None) -> None:
+    """What is checked by headers alone before anything is loaded."""
+    from localspec.loading import planning  # noqa: PLC0415
+    from localspec.pairs import vocabulary  # noqa: PLC0415
+    from localspec.pairs.gguf import header as gguf  # noqa: PLC0415
+    from localspec.pairs.gguf import heads as checks  # noqa: PLC0415
+    from localspec.pairs.memory import placement  # noqa: PLC0415
+    from localspec.pairs.memory.need import facts, head_facts, mtp_facts  # noqa: PLC0415
+
+    found = gguf.read_model(path) if role == "head" else planning._read(path)
+    other = planning._read(target) if target else found
+    if role == "head":
+        checks.require_head(found, other.header)
+        drafts = head_facts(found.header)
+    elif role == "mtp":
+        checks.require_mtp(found.header, str(path))
+        drafts = mtp_facts(found.header)
+    else:
+        (vocabulary.check if role == "draft" else vocabulary.compare)(other.header, found.header)
+        drafts = facts(found.header)
+    placement.look(facts(other.header), drafts, n_ctx=64)
 
 
 def _use(path: Path) -> None:
@@ -458,25 +484,31 @@ def _use(path: Path) -> None:
         b"".join(model.piece(token) for token in range(min(model.n_vocab, 400)))
 
 
-def _draft(path: Path, target: Path) -> None:
-    """Generate with a damaged draft, as a chat does."""
+def _draft(path: Path, role: str, target: Path) -> None:
+    """Generate with a damaged draft or head, as a chat does."""
     from localspec.engine.cancel import Cancel  # noqa: PLC0415
-    from localspec.engine.drafter import ModelDrafter  # noqa: PLC0415
+    from localspec.engine.drafter import Drafter, ModelDrafter  # noqa: PLC0415
     from localspec.engine.generate import Engine, GenerateSettings  # noqa: PLC0415
+    from localspec.engine.heads import HeadDrafter  # noqa: PLC0415
     from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
-    from localspec.engine.llama import Context, ContextOptions, Model  # noqa: PLC0415
+    from localspec.engine.llama import Context, ContextOptions, Head, Model  # noqa: PLC0415
 
     options = ContextOptions(n_ctx=64, threads=1)
-    with (
-        Model.load(target) as large,
-        Context(large, options) as decides,
-        Model.load(path) as small,
-        Context(small, options) as drafts,
-    ):
-        if not drafts.can_truncate:
-            return
-        engine = Engine(decides, ModelDrafter(drafts, large.n_vocab))
-        cancel = Cancel()
+    with contextlib.ExitStack() as stack:
+        large = stack.enter_context(Model.load(target, mtp=role == "mtp"))
+        decides = stack.enter_context(Context(large, options))
+        drafter: Drafter
+        if role == "draft":
+            small = stack.enter_context(Model.load(path))
+            drafts = stack.enter_context(Context(small, options))
+            if not drafts.can_truncate:
+                return
+            drafter = ModelDrafter(drafts, large.n_vocab)
+        else:
+            inside = role == "mtp"
+            held = large if inside else stack.enter_context(Model.load(path, head=True))
+            drafter = HeadDrafter(stack.enter_context(Head(held, decides, options)))
+        engine, cancel = Engine(decides, drafter), Cancel()
         prompt = large.tokenize("Once upon a time", add_special=True, parse_special=True)
         engine.prefill(prompt, cancel)
         for _ in engine.generate(prompt, GenerateSettings(n_predict=8), FixedGamma(3), cancel):
@@ -487,9 +519,9 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # others may write to standard output
     for line in sys.stdin:
-        path, target = json.loads(line)
+        path, role, target = json.loads(line)
         try:
-            outcome = _load(Path(path), Path(target) if target else None)
+            outcome = _load(Path(path), role, Path(target) if target else None)
         except Exception as error:
             outcome = ("fault", f"{type(error).__name__}: {error}"[:300])
         answers.write(json.dumps(outcome) + "\n")
