@@ -402,12 +402,13 @@ def test_an_import_of_nothing_but_brackets_is_refused_and_takes_little(tmp_path:
     text = '{"format": "localspec conversation", "version": 1, "messages": [' + "[]," * (15 << 20)
     path.write_text(text + "[]]}")
     program = (
-        "import sys, resource; from pathlib import Path\n"
+        "import sys; from pathlib import Path\n"
+        "from tests.support.peak import peak_kib\n"
         "from localspec.chat.history import exchange\n"
         "from localspec.errors import ConversationError\n"
         "try:\n    exchange.read_file(Path(sys.argv[1]))\n"
         "except ConversationError as error:\n    print(error.message)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
+        "print(peak_kib() // 1024)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True

@@ -448,7 +448,7 @@ def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
             assert "was killed, perhaps for want of memory" in " ".join(chat.transcript().split())
             assert "Enter loads them again" in chat.status()
             assert answers(chat)[1]
-            assert "broken off" in chat.transcript()
+            await chat.until(lambda: "broken off" in chat.transcript(), "the answer's end")
             await chat.press("f2", "f8")
             await chat.send("/temp 0.5")
             assert "Enter loads them again" in chat.status()

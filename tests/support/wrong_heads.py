@@ -81,6 +81,8 @@ HEADS = {
     "keys wider than values": replace(
         EAGLE, keys={"attention.key_length": 64, "attention.value_length": 32}
     ),
+    "other states than its own": replace(EAGLE, keys={"embedding_length_out": 65_535}),
+    "nothing that is turned": replace(EAGLE, keys={"rope.dimension_count": 0}),
     "heads that cannot be shared": replace(EAGLE, sizes=Sizes(1, 384, 6, 4, 64, 1024)),
     "a norm in half precision": replace(EAGLE, norm_type=np.float16),
 }

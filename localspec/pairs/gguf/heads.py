@@ -123,6 +123,9 @@ def _own_problems(head: GgufHeader) -> Iterator[str]:
     heads, shared = head.setting("attention.head_count"), head.setting("attention.head_count_kv")
     if heads < 1 or (shared := shared or heads) < 1 or heads % shared:
         yield f"its {heads} heads of attention share {shared}"
+    width = head.setting("embedding_length")
+    if head.setting("embedding_length_out", width) not in (0, width):
+        yield f"its states are {width:,} wide, and it promises others"
     if head.setting("attention.key_length") != head.setting("attention.value_length"):
         yield "its keys and values differ in width"
     for tensor in head.tensors:

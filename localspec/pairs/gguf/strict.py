@@ -25,7 +25,8 @@ _MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any size; llama.cpp rounds up in 32 bits
 _FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan-vl")  # one expert or none counts as none
-_TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2")  # architectures that always turn heads
+# Architectures that always turn heads.
+_TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", "eagle3")
 # Those that turn all of a head, as far as they are known to insist.
 _TURNED_WHOLE: Final = frozenset(
     {
