@@ -24,6 +24,22 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert not dead
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_file_and_room_that_is_named_is_there(page: str) -> None:
+    names = re.findall(r"`([\w./-]+(?:\.py|/))[`:]", (ROOT / page).read_text(encoding="utf-8"))
+    assert names
+    package = ROOT / "localspec"
+    gone = [
+        name
+        for name in names
+        if not (ROOT / name).exists()
+        and not (package / name).exists()
+        # A name alone is one of the room that the text is about.
+        and not ("/" not in name.rstrip("/") and any(package.rglob(name.rstrip("/"))))
+    ]
+    assert gone == []
+
+
 def test_the_readme_names_every_command() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     missing = [name for name in COMMANDS if f"`localspec {name}" not in text]

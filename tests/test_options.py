@@ -141,7 +141,7 @@ def test_help_of_run_imports_no_llama_cpp() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", ["run", "chat", "bench", "tune"])
+@pytest.mark.parametrize("name", ["run", "chat", "serve", "bench", "tune"])
 def test_the_help_has_every_option_once_and_in_groups(name: str) -> None:
     command = importlib.import_module(f"localspec.cli.{name}").command
     text = CliRunner().invoke(command, ["--help"]).output

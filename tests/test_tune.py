@@ -85,6 +85,12 @@ def test_without_a_draft_there_is_the_curve_alone() -> None:
     assert document["draft_note"]
 
 
+def test_beside_lookup_alone_it_says_that_nothing_else_drafts() -> None:
+    text = tune("demo", "--draft", "lookup", "--threads", "1", "-c", "256").stdout
+    assert "No draft model: lookup alone drafts" in text
+    assert "gamma" not in text
+
+
 def test_a_pair_named_twice_is_wrong_usage() -> None:
     with pytest.raises(UsageError):
         tune("demo", "--target", "demo")

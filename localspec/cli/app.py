@@ -32,7 +32,7 @@ COMMANDS = {
     "chat": ("localspec.cli.chat", "Chat in the terminal."),
     "run": ("localspec.cli.run", "Answer one prompt on standard output."),
     "serve": ("localspec.cli.serve", "Answer other programs (OpenAI's protocol)."),
-    "pull": ("localspec.cli.pull", "Download a target and its draft."),
+    "pull": ("localspec.cli.pull", "Download a target, and its draft if it has one."),
     "list": ("localspec.cli.list", "List pairs and other programs' models, and what fits."),
     "show": ("localspec.cli.show", "Show a pair's vocabulary check, memory, licence and speed."),
     "tune": ("localspec.cli.tune", "Measure this machine, and the draft length that follows."),

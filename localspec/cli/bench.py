@@ -45,7 +45,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @option(
     "--drafts",
     types.plain_text,
-    "Several drafts for one target, compared with each other; 'none' is there anyhow.",
+    "What may draft, compared with each other: as --draft, but a + joins; 'none' is there anyhow.",
     "A,B,none",
     callback=_listed,
 )

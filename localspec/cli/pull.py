@@ -1,4 +1,4 @@
-"""`localspec pull`: a target and its draft from the Hub with one command."""
+"""`localspec pull`: a target, and its draft if it has one, from the Hub with one command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from localspec.safe_text import unbroken
 @SCAN
 @click.option("--dry-run", is_flag=True, help="Check everything, fetch nothing.")
 def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run: bool) -> None:
-    """Download a target and its draft, checked before gigabytes move.
+    """Download a target, and its draft if it has one, checked before gigabytes move.
 
     PAIR is a name from `localspec list`, or a Hub reference: user/repo[:QUANT|:file.gguf][@rev].
     A download that was stopped continues where it was.

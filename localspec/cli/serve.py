@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import shared_options
+from localspec.cli.options import Grouped, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.errors import LocalspecError, UsageError
 
@@ -22,51 +22,40 @@ _LARGEST = 1 << 16
 _SHORTEST = 16
 
 
-@click.command(name="serve")
+@click.command(name="serve", cls=Grouped)
 @shared_options
-@click.option(
-    "--host", type=plain_text, default="127.0.0.1", help="Address to listen at.", show_default=True
+@option("--host", plain_text, "Address to listen at.", "ADDRESS", default="127.0.0.1")
+@option(
+    "--port", click.IntRange(0, 65535), "Port to listen at; 0 for any that is free.", default=8080
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8080,
-    help="Port to listen at; 0 for any that is free.",
-    show_default=True,
-)
-@click.option(
+@option(
     "--api-key-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Ask for one of the keys in this file, a line each. Other addresses than this machine's"
-    " own need it.",
+    click.Path(dir_okay=False, path_type=Path),
+    "Ask for one of the keys in this file, a line each. Other addresses than this machine's own"
+    " need it.",
+    "FILE",
 )
-@click.option(
-    "--queue",
-    type=click.IntRange(0, 10_000),
-    default=16,
-    help="Requests that may wait.",
-    show_default=True,
-)
-@click.option(
+@option("--queue", click.IntRange(0, 10_000), "Requests that may wait.", default=16)
+@option(
     "--timeout",
-    type=click.FloatRange(1, 1e6),
+    click.FloatRange(1, 1e6),
+    "Seconds of the engine that one answer may take.",
+    "S",
     default=1800.0,
-    help="Seconds that one answer may take.",
-    show_default=True,
 )
-@click.option(
+@option(
     "--allow-host",
-    type=plain_text,
+    plain_text,
+    "A name that clients may call this machine by; may be repeated.",
+    "NAME",
     multiple=True,
-    metavar="NAME",
-    help="A name that clients may call this machine by; may be repeated.",
 )
-@click.option(
+@option(
     "--allow-origin",
-    type=plain_text,
+    plain_text,
+    "A web page's origin that may ask; may be repeated.",
+    "URL",
     multiple=True,
-    metavar="URL",
-    help="A web page's origin that may ask; may be repeated.",
 )
 def command(
     options: LoadRequest,
@@ -82,7 +71,7 @@ def command(
     """Answer other programs, which speak OpenAI's protocol.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
-    was used last answers. Options of the conversation are the defaults of requests.
+    `chat` or `serve` used last answers. Options of the conversation are the defaults of requests.
     """
     _require_packages()
     from localspec.process.client import EngineClient  # noqa: PLC0415 - it begins to load

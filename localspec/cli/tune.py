@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 40  # characters of the longest bar
 _NOISY = 0.3
+_LOOKUP_ALONE = "No draft model: lookup alone drafts, and has no passes to measure."
 
 
 @click.command(name="tune", cls=Grouped)
@@ -118,7 +119,8 @@ def _text(found: TunedPair) -> str:
     target, draft = found.target, found.draft
     lines = [found.machine, "", *_curve_lines(target)]
     if draft is None:
-        lines += ["", f"No draft: {found.draft_note or 'gamma is 0'}."]
+        why = f"No draft: {found.draft_note}." if found.draft_note else _LOOKUP_ALONE
+        lines += ["", why]
     else:
         one, most = draft.points[1], max(draft.points)
         lines += [

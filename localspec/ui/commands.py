@@ -303,7 +303,7 @@ COMMANDS = (
         _speculation, "f2,ctrl+t", "Speculation", when=LOADED,
     ),
     Command(
-        "origin", "", "show who proposed each piece first, draft or target",
+        "origin", "", "show who proposed each piece first",
         _origin, "f3,ctrl+o", "Origin",
     ),
     Command(
