@@ -344,6 +344,15 @@ def test_a_round_in_which_the_program_was_stopped_is_no_timing(stopped: int) -> 
     assert not costs.target.learned()
 
 
+@pytest.mark.parametrize("seconds", [1.0, 1000.0])
+def test_how_many_stretches_there_were_says_no_clock(seconds: float) -> None:
+    """With a seed, plain rounds are put between others by that number."""
+    neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
+    stretch = [timed(1, 1.0), *[timed(4, 1.8, step=0.1)] * 5]
+    feed(neighbours, [timed(1, seconds), *stretch[1:], *stretch, *[timed(1, 1.0)] * 6])
+    assert neighbours.stretches == 2
+
+
 def test_no_more_passes_than_allowed_and_none_that_do_not_fit() -> None:
     clock = Clock()
     context = scratch(clock, 0.001, held=60)

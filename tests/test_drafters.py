@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +25,9 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, Round
 from localspec.errors import UsageError
+from localspec.loading import load
 from localspec.loading.load import load_session
+from localspec.loading.measuring import identity_of
 from localspec.loading.planning import load_plan
 from localspec.loading.request import Drafters, LoadRequest
 
@@ -159,6 +163,9 @@ def test_what_draft_cannot_mean(text: str) -> None:
 def test_a_draft_named_twice_in_two_ways_is_refused(demo_draft: Path) -> None:
     with pytest.raises(UsageError, match="twice"):
         load_plan(LoadRequest(pair="demo", draft=f"auto,{demo_draft}"))
+    there = os.path.relpath(demo_draft)
+    with pytest.raises(UsageError, match="twice"):
+        load_plan(LoadRequest(pair="demo", draft=f"{there},{demo_draft}"))
 
 
 def test_drafts_of_the_bench_are_joined_by_a_plus(tmp_path: Path) -> None:
@@ -186,6 +193,22 @@ def test_a_target_alone_drafts_by_lookup(demo_target: Path, tmp_path: Path) -> N
     alone = shutil.copy(demo_target, tmp_path / "alone.gguf")
     assert loaded(replace(SMALL, pair=str(alone))) == ((LOOKUP,), "")
     assert loaded(replace(SMALL, pair=str(alone), draft="none"))[0] == ()
+
+
+def test_every_draft_s_costs_are_kept_under_its_own_threads(
+    demo_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = shutil.copy(demo_draft, tmp_path / "second.gguf")
+    threads = {"second.gguf": 2}  # as `tune` found
+    monkeypatch.setattr(
+        load, "chosen_threads", lambda context, *_, **__: threads.get(context.model.path.name, 1)
+    )
+    asked = replace(SMALL, threads=None, draft=f"{demo_draft},{second}")
+    session = load_session(asked, progress=lambda *_: None, cancel=Cancel())
+    with closing(session):
+        its = session.pair.drafts.values()
+        found = [identity_of(one, session.pair.loaded, draft=True)["threads"] for one in its]
+    assert found == [1, 2]
 
 
 def test_several_models_are_planned_loaded_and_freed(demo_draft: Path, tmp_path: Path) -> None:

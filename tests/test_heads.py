@@ -17,12 +17,14 @@ from localspec.engine.drafter import Drafted
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import HeadDrafter
 from localspec.engine.length.gamma import FixedGamma
+from localspec.engine.length.profile import identity
 from localspec.engine.length.stopping import FixedPlan, Plan
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head
+from localspec.engine.llama.crew import Crew
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import MTP, FinishReason
 from localspec.engine.verify import Draft
-from localspec.errors import EngineError, UnsupportedModel
+from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, padding
 from localspec.pairs.memory.need import Setup, facts, head_facts, mtp_facts, need
@@ -231,6 +233,44 @@ def test_closing_one_head_leaves_the_other_what_it_reads(models: tuple[Model, Mo
         Head(models[1], target, OPTIONS).close()
         target.decode([5, 6, 7], 1)
         assert np.abs(made.states(3)).max() > 0
+
+
+def test_a_head_stopped_while_it_warms_up_leaves_the_next_what_it_reads(
+    models: tuple[Model, Model],
+) -> None:
+    cancel = Cancel()
+    cancel.set()
+    with Context(models[0], OPTIONS) as target:
+        with pytest.raises(Cancelled):
+            Head(models[1], target, OPTIONS, cancel)
+        with Head(models[1], target, OPTIONS) as made:
+            target.decode([5, 6, 7], 1)
+            assert np.abs(made.states(3)).max() > 0
+
+
+def test_a_head_leaves_busy_cores_to_others(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = drafter(engine).head
+    made.use_threads(2, at_most=True)
+    made.hold_threads(False)
+    monkeypatch.setattr(Crew, "look", lambda self: 1)
+    run(engine, ids(engine, PROMPTS[0]), 3)
+    assert made.threads == 1
+
+
+def test_what_a_head_costs_is_kept_apart_from_the_model_in_the_same_file(
+    models: tuple[Model, Model],
+) -> None:
+    with (
+        Context(models[0], OPTIONS) as target,
+        Context(models[0], OPTIONS) as whole,
+        Head(models[1], target, OPTIONS) as made,
+    ):
+        head, model = (
+            identity(context, threads=1, n_gpu_layers=0, draft=True) for context in (made, whole)
+        )
+        assert head != model
 
 
 def test_a_reduced_vocabulary_drafts_its_own_tokens_alone(

@@ -148,9 +148,8 @@ def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
 
 def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     """What the costs of a model hold for that was loaded like this."""
-    threads = loaded.draft_threads if draft else loaded.threads
     layers = loaded.draft_n_gpu_layers if draft else loaded.n_gpu_layers
-    known = identity(context, threads=threads, n_gpu_layers=layers, draft=draft)
+    known = identity(context, threads=context.most_threads, n_gpu_layers=layers, draft=draft)
     return known | unusual(loaded, draft=draft)
 
 

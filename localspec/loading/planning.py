@@ -228,7 +228,8 @@ def _find(options: LoadRequest) -> _Found:
     for name in asked.named if asked.own else asked.named[1:]:
         named = resolver.resolve(options.pair, name, scan=options.scan)
         found += filter(None, [named.draft])
-    twice = next((path for i, path in enumerate(found) if path in found[:i]), None)
+    real = [path.resolve() for path in found]
+    twice = next((path for i, path in enumerate(real) if path in real[:i]), None)
     if twice is not None:
         raise UsageError(f"--draft names {twice.name} twice", "Name each drafter once.")
     target = _read(resolved.target)

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 
 from localspec.chat.pair import LoadRecord
 from localspec.engine.cancel import Cancel
@@ -95,8 +94,7 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
     if not points:
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
     store = profile_store()
-    how = replace(loaded, threads=threads, draft_threads=threads)
-    new = Profile(identity_of(context, how, draft=draft), found, spread=timing.spread)
+    new = Profile(identity_of(context, loaded, draft=draft), found, spread=timing.spread)
     before = store.load(new.identity)
     kept = before is not None and not timing.steady and (before.spread or 0.0) < timing.spread
     stored = not kept and store.save(new)

@@ -48,7 +48,7 @@ class Neighbours:
     """Follows the rounds, corrects the costs by them, and says what drafting brings.
 
     Attributes:
-        stretches: observations since the answer began.
+        stretches: since the answer began, those with a draft and without, whatever they took.
     """
 
     def __init__(self, costs: Costs) -> None:
@@ -96,6 +96,7 @@ class Neighbours:
             return
         rounds, self._rounds = self._rounds, []
         plain = [each for each in rounds if not each.drafted]
+        self.stretches += 0 < len(plain) < _STRETCH
         drafting = [each for each in rounds if each.draft_passes or each.drafted]
         times = [each.total_s for each in rounds]
         halted = max(times) > _HALT_S + _HALT * median(times)
@@ -145,7 +146,6 @@ class Neighbours:
         self._error = None
         if any(vote.model is target for vote in votes):
             self._observed.append(votes)
-            self.stretches += 1
 
     def _off_target(self, done: Round) -> float:
         """By how much a round's time is off what was measured, the machine's speed included.

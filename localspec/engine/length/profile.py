@@ -23,7 +23,7 @@ from msgspec import Meta
 
 from localspec import private
 from localspec.engine.length.cost import ByContext, Points
-from localspec.engine.llama import Context, build, machine
+from localspec.engine.llama import Context, Head, build, machine
 
 FORMAT = 2
 
@@ -272,6 +272,8 @@ def identity(context: Context, *, threads: int, n_gpu_layers: int, draft: bool) 
         "n_gpu_layers": n_gpu_layers,
         "weights_bytes": context.model.weights_bytes,
     }
+    if isinstance(context, Head):  # the file may hold a whole model besides
+        known["head"] = context.kind
     # What a round costs that copies a recurrent state, and how many snapshots there are.
     return known if context.takes_back is None else {**known, "takes_back": context.takes_back}
 

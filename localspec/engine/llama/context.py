@@ -164,9 +164,7 @@ class Context:
             raise EngineError(
                 f"cannot decode {n} tokens with {n_logits} rows of logits: {self.free} fit"
             )
-        threads = self._crew.look() if self._crew is not None else self._threads
-        if threads != self._threads and self._follows and not self._held:
-            self._set_threads(threads)
+        self._make_way()
         batch = self._batch.fill(tokens, len(self.tokens), n_logits)
         code = lib.llama_decode(self._handle, batch)
         if code != 0:
@@ -235,6 +233,12 @@ class Context:
         if hold and self._crew is not None:
             self._set_threads(self._crew.most)
 
+    def _make_way(self) -> None:
+        """Before a decode: leave other programs the cores that they keep busy, unless held."""
+        threads = self._crew.look() if self._crew is not None else self._threads
+        if threads != self._threads and self._follows and not self._held:
+            self._set_threads(threads)
+
     @property
     def others(self) -> float:
         """Cores that other programs kept busy at the last decodes."""
@@ -244,6 +248,11 @@ class Context:
     def threads(self) -> int:
         """CPU threads in use for a token at a time."""
         return int(lib.llama_n_threads(self._handle))
+
+    @property
+    def most_threads(self) -> int:
+        """The same while nothing else runs."""
+        return self._crew.most if self._crew is not None else self.threads
 
     def _set_threads(self, threads: int) -> None:
         self._threads = threads

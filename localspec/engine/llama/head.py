@@ -119,6 +119,7 @@ class Head(Context):
         self.first = 0
         self._call = _symbols()
         self._rows: Any = None
+        self._listening = False
         taps = () if self.kind == MTP else self._call.layers(model.handle)
         self._taps = tuple(taps[: self._call.n_layers(model.handle)] if taps else ())
         n_batch = min(HEAD_BATCH, options.n_batch)
@@ -146,7 +147,9 @@ class Head(Context):
 
     def _listen(self, *, wanted: bool) -> None:
         """Let the target keep the states that this head reads, or not any more."""
-        readers = self.target.readers
+        if wanted == self._listening:
+            return
+        self._listening, readers = wanted, self.target.readers
         for tap in self._taps or (_LAST,):
             readers[tap] += 1 if wanted else -1
             if readers[tap] != int(wanted):
@@ -248,6 +251,7 @@ class Head(Context):
             raise EngineError(f"llama.cpp takes no such row for the head {self.model.name}")
 
     def _process(self, kind: int) -> None:
+        self._make_way()
         code = lib.llama_process(self._handle, kind, self._rows)
         if code == 0:
             return
