@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from localspec.chat.asked import Asked
 from localspec.chat.completion import Completions
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import Begun, Origin, RoundText, Span, TurnEnd
+from localspec.chat.events import Begun, Origin, RoundText, Scored, Span, TurnEnd
 from localspec.chat.prefixes import Prefixes
 from localspec.chat.settings import ChatSettings
 from localspec.chat.thinking import Thinking
@@ -411,6 +411,16 @@ def test_a_call_that_does_not_end_is_text() -> None:
 
 def said(text: str) -> RoundText:
     return RoundText((Span(text, Origin.TARGET),), rounds_of([0])[0])
+
+
+def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
+    reply = Reply("x", None, logprobs=True)
+    offsets: list[int] = []
+    for text in ("One", "ce", " up"):
+        scored = Scored(((text.encode(), -1.0, ()), (b"!", -2.0, ())))
+        for chunk in reply.chunks([scored, said(f"{text}!")]):
+            offsets += chunk["choices"][0]["logprobs"]["text_offset"]
+    assert offsets == [0, 3, 4, 6, 7, 10]
 
 
 @pytest.mark.parametrize("thinks", [True, False])
