@@ -139,6 +139,9 @@ def test_options_of_a_request_take_effect(served: Serving) -> None:
     text = plain["choices"][0]["message"]["content"]
     stopped = served.chat(stop=[text[8:12]])
     assert stopped["choices"][0]["message"]["content"] == text[:8]
+    stopped = served.chat(stop=[text[8:12]], logprobs=True, gamma=5)
+    told = len(stopped["choices"][0]["logprobs"]["content"])
+    assert told == stopped["usage"]["completion_tokens"]
     assert stopped["choices"][0]["finish_reason"] == "stop"
     assert served.chat(gamma=0)["timings"]["draft_n"] == 0
     scored = served.chat(logprobs=True, top_logprobs=3, max_tokens=6)["choices"][0]
@@ -203,6 +206,14 @@ def test_a_required_tool_is_called_as_its_schema_says(
         {"role": "tool", "tool_call_id": call.id, "content": "7"},
     ]
     assert served.chat(messages=again, tools=TOOLS, tool_choice="none", max_tokens=4)["choices"]
+
+
+def test_with_tools_that_may_not_be_called_nothing_is_a_call(served: Serving) -> None:
+    text = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+    given = {"tools": TOOLS, "tool_choice": "none", "grammar": f"root ::= {json.dumps(text)}"}
+    found = served.chat(**given, max_tokens=100)["choices"][0]
+    assert found["message"]["content"] == text
+    assert found["finish_reason"] == "stop"
 
 
 def test_eight_conversations_in_turn_read_only_what_is_new(served: Serving) -> None:
@@ -271,6 +282,8 @@ def with_schema(schema: Any) -> dict[str, Any]:
         ({"messages": MESSAGES, "top_p": "x"}, 400, "top_p"),
         ({"messages": MESSAGES, "n": 2}, 400, "n must be 1"),
         ({"messages": [{"role": "user", "content": "a " * 2000}]}, 400, "the context holds 1024"),
+        ({"messages": MESSAGES, "logit_bias": {"9" * 30: 1}}, 400, "64 bits"),
+        ({"messages": MESSAGES, "chat_template_kwargs": {"a": 1 << 64}}, 400, "64 bits"),
         (with_schema({"properties": {"a": {"type": "x"}}}), 400, "schema.properties.a"),
         (with_schema({"type": "string", "pattern": "("}), 400, "pattern"),
         ({"messages": MESSAGES, "grammar": "root ::= ("}, 400, "grammar"),
@@ -303,6 +316,23 @@ def test_a_prompt_that_does_not_fit_is_told_with_both_numbers(client: openai.Ope
     assert body["n_prompt_tokens"] > body["n_ctx"] == 1024
 
 
+def test_one_conversation_that_is_too_much_spoils_no_other(served: Serving) -> None:
+    """A template that gives up on one is still the template of the others."""
+    before = served.chat()["choices"][0]["message"]["content"]
+    huge = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}] * 60_000
+    reply = served.ask("/v1/chat/completions", {"messages": [*huge, *MESSAGES], "max_tokens": 1})
+    assert reply[0] == 400
+    assert error_of(reply)
+    assert served.chat()["choices"][0]["message"]["content"] == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into the log by /proc")
+def test_a_grammar_that_is_wrong_is_in_no_log(served: Serving) -> None:
+    body = {"messages": MESSAGES, "grammar": 'root ::= "a" ) my secret'}
+    assert "expecting newline" in error_of(served.ask("/v1/chat/completions", body))["message"]
+    assert "my secret" not in Path(f"/proc/{served.engine().pid}/fd/2").read_text()
+
+
 def test_embeddings_and_unknown_addresses_are_refused_in_words(served: Serving) -> None:
     assert "embeddings" in error_of(served.ask("/v1/embeddings", {"input": "a"}))["message"]
     assert served.ask("/v1/nothing")[0] == 404
@@ -320,6 +350,8 @@ def test_embeddings_and_unknown_addresses_are_refused_in_words(served: Serving) 
         ({"Host": "localhost.evil.example:80"}, 403),
         ({"Host": "LOCALHOST:1"}, 200),
         ({"Host": "[::1]:80"}, 200),
+        ({"Host": "localhost:80/health?"}, 403),
+        ({"Host": "[::1]/health?"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
@@ -331,6 +363,11 @@ def test_other_names_and_web_pages_are_refused(
     reply = served.ask("/v1/models", headers=headers)
     assert reply[0] == status
     assert "access-control-allow-origin" not in reply[1]
+
+
+def test_nobody_is_led_elsewhere_before_the_rules(served: Serving) -> None:
+    reply = served.raw(b"GET /v1/health/ HTTP/1.1\r\nHost: evil.example\r\n\r\n", 2)
+    assert b" 403 " in reply[:20]
 
 
 def test_another_address_needs_a_key() -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.asked import Asked
+from localspec.chat.completion import Completions
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import Begun, Origin, RoundText, Span, TurnEnd
+from localspec.chat.events import Begun, Origin, RoundText, Scored, Span, TurnEnd
 from localspec.chat.prefixes import Prefixes
 from localspec.chat.settings import ChatSettings
 from localspec.chat.thinking import Thinking
+from localspec.cli.serve import _keys
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine
 from localspec.engine.grammar import Awaited
@@ -32,6 +35,7 @@ from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.errors import EngineError, UsageError
 from localspec.process import messages as m
+from localspec.serve import app
 from localspec.serve.desk import Desk, Job
 from localspec.serve.errors import Refusal
 from localspec.serve.guard import Rules, digest
@@ -52,7 +56,7 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.info: Any = "loaded"
         self.asked: list[Any] = []
-        self.stopped = self.reloaded = 0
+        self.stopped = self.reloaded = self.killed = 0
         self.hear: Any = None
 
     def listen(self, hear: Any) -> None:
@@ -69,6 +73,9 @@ class ScriptedEngine:
 
     def stop(self) -> None:
         self.stopped += 1
+
+    def kill(self) -> None:
+        self.killed += 1
 
     def reload(self, messages: object) -> None:
         self.reloaded += 1
@@ -124,6 +131,62 @@ def test_what_takes_too_long_is_stopped_and_told() -> None:
         assert (found.status, engine.stopped) == (504, 1)
 
     asyncio.run(go())
+
+
+def test_an_engine_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.serve.desk._STOP_S", 0.01)
+
+    async def go() -> None:
+        engine: Any = ScriptedEngine()
+        desk = Desk(engine, Tally(), most=4, limit_s=60)
+        stuck, other = job("a", "x"), job("a", "y")
+        desk.submit(other)
+        desk.withdraw(other)
+        await engine.says(OVER)  # it stops: nothing happens to it
+        desk.submit(stuck)
+        desk.withdraw(stuck)
+        while not engine.killed:
+            await asyncio.sleep(0.01)
+        assert engine.killed == 1
+
+    asyncio.run(asyncio.wait_for(go(), 5))
+
+
+ENDLESS = 'root ::= x{0,1000}\nx ::= ("a" | "b" | "") ("a" | "b" | "")'
+
+
+def test_a_grammar_without_end_does_not_keep_the_engine() -> None:
+    program = SLOW.replace("from localspec.cli", "from localspec.serve import desk\n"
+                           "desk._STOP_S = 0.5\nfrom localspec.cli")  # fmt: skip
+    with Serving(program=("-c", program)) as one:
+        messages = [{"role": "user", "content": "Tell me a story."}]
+        sock = socket.create_connection(("127.0.0.1", one.port))
+        sock.sendall(streaming({"messages": messages, "grammar": ENDLESS}))
+        while not one.metric("requests_processing"):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        sock.close()
+        assert one.chat(max_tokens=2)["choices"]
+
+
+def test_an_answer_that_is_complete_stays_so_and_one_that_was_ended_is_none() -> None:
+    whole = TurnEnd("a", FinishReason.STOP, GenerationStats())
+    assert app._sorted([whole, Refusal(504, "too late")]) == ([whole], None)
+    events, refusal = app._sorted([TurnEnd("a", FinishReason.CANCELLED, GenerationStats())])
+    assert not events
+    assert refusal is not None
+
+
+def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
+    template = SimpleNamespace(tokenize=lambda text, continues: list(text.encode()))
+    pair = SimpleNamespace(target=SimpleNamespace(n_ctx=10), drafts={})
+    completions = Completions(SimpleNamespace(template=template, pair=pair))  # type: ignore[arg-type]
+    assert completions._recalled("short")[1] == list(b"short")
+    for i in range(50):
+        assert len(completions._recalled(f"{i} is much longer")[1]) > 10
+    assert len(completions._known) == 1
+    completions._recalled("short and long")
+    assert not completions._known  # what it went on from had become the long one
 
 
 def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
@@ -332,6 +395,14 @@ def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None
     assert [one for one in found if not isinstance(one, str)] == [("f", '{"a": "<"}')] * 2
 
 
+def test_a_mark_within_an_argument_ends_no_call() -> None:
+    arguments = json.dumps({"code": f"say {END} and {END}"})
+    call = f'{BEGIN}{{"name": "f", "arguments": {arguments}}}{END}'
+    splitter = CallSplitter()
+    assert [one for char in call + call for one in splitter.feed(char)] == [("f", arguments)] * 2
+    assert list(CallSplitter().feed(f"{BEGIN}no{END}")) == [f"{BEGIN}no{END}"]
+
+
 def test_a_call_that_does_not_end_is_text() -> None:
     splitter = CallSplitter()
     assert list(splitter.feed(f"{BEGIN}{{")) == []
@@ -340,6 +411,16 @@ def test_a_call_that_does_not_end_is_text() -> None:
 
 def said(text: str) -> RoundText:
     return RoundText((Span(text, Origin.TARGET),), rounds_of([0])[0])
+
+
+def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
+    reply = Reply("x", None, logprobs=True)
+    offsets: list[int] = []
+    for text in ("One", "ce", " up"):
+        scored = Scored(((text.encode(), -1.0, ()), (b"!", -2.0, ())))
+        for chunk in reply.chunks([scored, said(f"{text}!")]):
+            offsets += chunk["choices"][0]["logprobs"]["text_offset"]
+    assert offsets == [0, 3, 4, 6, 7, 10]
 
 
 @pytest.mark.parametrize("thinks", [True, False])
@@ -353,6 +434,12 @@ def test_thoughts_come_apart_from_the_answer(thinks: bool) -> None:
 
 
 # --- who may ask ------------------------------------------------------------------------------
+
+
+def test_a_file_of_keys_may_be_written_by_any_editor(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("abcdefghijklmnopqrst\r\n  # not one at all, this\r\n", "utf-8-sig")
+    assert _keys(path) == ["abcdefghijklmnopqrst"]
 
 
 def test_all_keys_are_compared_whole() -> None:
@@ -457,6 +544,9 @@ def test_an_end_that_is_asked_for_comes_soon_also_during_a_stream() -> None:
             sock.sendall(streaming({"messages": messages, "logit_bias": {"2": -100}}))
             sock.recv(1000)
             one.process.send_signal(signal.SIGINT)
+            data = b"".join(iter(lambda: sock.recv(65536), b""))
+            assert b'"code":"unavailable"' in data
+            assert b'"finish_reason":"length"' not in data
             assert one.process.wait(10) == 130
         engine.wait(10)
         assert b"Traceback" not in one.log()

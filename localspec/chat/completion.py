@@ -9,6 +9,7 @@ from localspec.chat.events import Begun, Noticed, RoundText, Scored
 from localspec.chat.prefixes import Prefixes
 from localspec.chat.prompt import KnownIds
 from localspec.chat.settings import check_bias
+from localspec.engine.llama.grammar import check_grammar
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ class Completions:
         known, noticed = KnownIds(template), len(template.notices)
         check_bias(asked.settings, session.pair.target.model.n_vocab)
         stops = asked.settings.stop
+        if asked.settings.grammar not in ("", session.settings.grammar):
+            check_grammar(asked.settings.grammar)  # llama.cpp would write what is wrong to a log
         if asked.messages:
-            text = template.render(asked.messages, cancel, asked.variables)
+            text = template.render(asked.messages, cancel, asked.variables, give_up=False)
             yield from map(Noticed, template.notices[noticed:])
             known, prompt = self._recalled(text)
             stops = (*stops, *template.stops)
@@ -78,7 +81,8 @@ class Completions:
                 yield Scored(
                     tuple(
                         (piece(one.token), one.logprob, tuple((piece(i), p) for i, p in one.best))
-                        for one in event.round.logprobs
+                        # without those behind a stop string
+                        for one in event.round.logprobs[: len(event.round.tokens)]
                     )
                 )
             yield event
@@ -89,9 +93,11 @@ class Completions:
         if best is None or not best.reach(text):
             best = KnownIds(self._session.template)
         known = best.branch(text)
-        self._known = [one for one in self._known if one is not known][1 - _CONVERSATIONS :]
-        self._known.append(known)
-        return known, known.prompt(text)
+        prompt = known.prompt(text)
+        self._known = [one for one in self._known if one is not known]
+        if len(prompt) <= self._session.pair.target.n_ctx:  # others are refused, and may be huge
+            self._known = [*self._known[1 - _CONVERSATIONS :], known]
+        return known, prompt
 
     def _plain(self, prompt: str | tuple[int, ...]) -> list[int]:
         """The ids of a prompt that no template made.

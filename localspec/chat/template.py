@@ -73,6 +73,8 @@ class ChatTemplate:
         messages: Sequence[Message],
         cancel: Cancel | None = None,
         variables: Mapping[str, Any] | None = None,
+        *,
+        give_up: bool = True,
     ) -> str:
         """The guarded text of `messages` with the beginning of the next answer.
 
@@ -85,6 +87,8 @@ class ChatTemplate:
             messages: the conversation.
             cancel: ends a template that is running.
             variables: what the template sees besides: ``tools``, say.
+            give_up: False where one conversation says nothing about others, which are to have
+                their template: this one is refused instead.
 
         Raises:
             LocalspecError: the template refuses the conversation all the same.
@@ -97,6 +101,10 @@ class ChatTemplate:
             try:
                 return self._arranged(self._source, guarded, cancel, self._guarded(variables or {}))
             except Unusable as error:
+                if not give_up:
+                    raise LocalspecError(
+                        f"the model's chat template {error} with this conversation", "Shorten it."
+                    ) from None
                 self._fall_back(f"the model's chat template {error}")
         return _plain_text(guarded)
 

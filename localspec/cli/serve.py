@@ -123,10 +123,10 @@ def _keys(path: Path | None) -> list[str]:
         return []
     try:
         with path.open("rb") as file:
-            lines = file.read(_LARGEST).decode("utf-8").splitlines()
+            lines = file.read(_LARGEST).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError):
         raise UsageError(f"the keys in {path} cannot be read", "Write one a line.") from None
-    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
     if not keys or min(map(len, keys)) < _SHORTEST:
         raise UsageError(
             f"{path} holds no key, or one of less than {_SHORTEST} characters",

@@ -166,6 +166,11 @@ class EngineClient:
         """Stop whatever runs and end the engine; returns at once."""
         self._transport.shut_down()
 
+    def kill(self) -> None:
+        """End an engine's process that does not react; `Died` follows."""
+        if isinstance(self._transport, Child):
+            self._transport.kill()
+
     def join(self, timeout: float) -> bool:
         """Wait for the engine's end; whether it has ended."""
         return self._transport.join(timeout)

@@ -67,6 +67,10 @@ class Child:
         self._closing = True
         self._requests.put(None)
 
+    def kill(self) -> None:
+        """End the process at once: its pipe ends, and whoever listens hears that it died."""
+        self._process.kill()
+
     def join(self, timeout: float) -> bool:
         """Wait for the process; one that does not end by itself is killed."""
         try:

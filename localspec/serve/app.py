@@ -14,12 +14,19 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from localspec import __version__
-from localspec.chat.events import Begun, TurnEvent
+from localspec.chat.events import Begun, TurnEnd, TurnEvent
+from localspec.engine.stats import FinishReason
 from localspec.serve.desk import Job
-from localspec.serve.errors import Refusal, refusal_of
+from localspec.serve.errors import Refusal, refusal_of, unavailable
 from localspec.serve.guard import json_reply, refused
 from localspec.serve.replies import Reply
-from localspec.serve.requests import ChatRequest, CompletionRequest, Sampled, parsed
+from localspec.serve.requests import (
+    ChatRequest,
+    CompletionRequest,
+    Sampled,
+    parsed,
+    require_sendable,
+)
 from localspec.serve.tools import Toolbox
 
 if TYPE_CHECKING:
@@ -80,7 +87,9 @@ class Endpoint:
         )
         handlers: Any = {404: self._lost, 405: self._lost}
         middleware = [cors] if self._rules.origins else []
-        return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+        app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+        app.router.redirect_slashes = False  # nobody is answered before the rules were looked at
+        return app
 
     def _guarded(
         self, do: Callable[[Request], Awaitable[Response]]
@@ -213,7 +222,8 @@ class Endpoint:
             )
             return asked.asked(info.settings, toolbox)
 
-        reply = Reply(model, info.thinking, tools=bool(asked.tools), logprobs=bool(asked.logprobs))
+        tools = bool(asked.tools) and asked.tool_choice != "none"
+        reply = Reply(model, info.thinking, tools=tools, logprobs=bool(asked.logprobs))
         return await self._answer(request, asked, await asyncio.to_thread(made), reply)
 
     async def _completion(self, request: Request) -> Response:
@@ -225,6 +235,7 @@ class Endpoint:
     async def _answer(
         self, request: Request, wished: Sampled, asked: Asked, reply: Reply
     ) -> Response:
+        require_sendable(asked)
         job = Job(_asker(request), asked)
         self._desk.submit(job)
         if not wished.stream:
@@ -309,7 +320,11 @@ def _sorted(said: list[Said]) -> tuple[list[TurnEvent], Refusal | None]:
             return events, one
         if isinstance(one, Begun) and one.prompt_tokens > one.context_size:
             return events, _too_long(one)
+        if isinstance(one, TurnEnd) and one.reason is FinishReason.CANCELLED:
+            return events, unavailable("localspec is ending", 1)
         events.append(one)
+        if isinstance(one, TurnEnd):  # what comes after that is not this answer's
+            break
     return events, None
 
 

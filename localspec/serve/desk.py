@@ -22,6 +22,7 @@ Said: TypeAlias = TurnEvent | Refusal
 _PATIENCE_S = 30
 _DEATHS = 3  # in a row, without an answer in between, before the next start has to wait
 _USUAL_S = 5.0
+_STOP_S = 20.0  # much longer than any decode takes to notice
 
 
 class Job:
@@ -114,11 +115,17 @@ class Desk:
         if job is self._running:
             if not job.ended:
                 self.engine.stop()
+                self._loop.call_later(_STOP_S, self._end_stuck, job)
         elif job in (line := self._waiting.get(job.asker, deque())):
             line.remove(job)
             self._tally.waiting -= 1
             if not line:
                 del self._waiting[job.asker]
+
+    def _end_stuck(self, job: Job) -> None:
+        """End an engine that does not stop (in a grammar without end, a driver); it is revived."""
+        if job is self._running:
+            self.engine.kill()
 
     def _next(self) -> None:
         """Begin the next job, if the engine is free: the first one of whose turn it is."""

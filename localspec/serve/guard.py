@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPEN = ("/health", "/v1/health")  # for whoever only wants to know whether this is alive
 _BODY_S = 30.0
+# Nothing else: a URL made of the header must not have another path than the request.
+_HOST = re.compile(r"(?:\[([0-9A-Za-z:.%]+)\]|([\w.-]+))(?::[0-9]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,14 @@ class Rules:
                 a body that is too large.
         """
         name = _host_name(request.headers.get("host", ""))
-        if name not in self.hosts and not _is_address(name):
+        if not name or (name not in self.hosts and not _is_address(name)):
             raise _forbidden("the Host header names another machine", "--allow-host")
         origin = request.headers.get("origin")
         if origin is not None and origin not in self.origins:
             raise _forbidden("web pages of this origin may not ask", "--allow-origin")
         if request.headers.get("sec-fetch-site") == "cross-site" and origin is None:
             raise _forbidden("web pages of other sites may not ask", "--allow-origin")
-        if self.keys and request.url.path not in _OPEN and not self._knows(request):
+        if self.keys and request.scope["path"] not in _OPEN and not self._knows(request):
             raise Refusal(
                 401,
                 "there is no such key: send Authorization: Bearer KEY",
@@ -102,10 +105,9 @@ def digest(key: str) -> bytes:
 
 
 def _host_name(header: str) -> str:
-    """The name in a Host header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower().rstrip(".")
+    """The name in a Host header, without its port; empty for a header of another form."""
+    found = _HOST.fullmatch(header)
+    return (found[1] or found[2]).lower().rstrip(".") if found else ""
 
 
 def _is_address(name: str) -> bool:

@@ -42,6 +42,7 @@ class Reply:
         self._n_calls = 0
         self._logprobs: list[Any] | None = [] if logprobs else None
         self._prompt_tokens = 0
+        self._offset = 0  # characters of the tokens whose probabilities were told
         self.end: TurnEnd | None = None
 
     def take(self, events: Iterable[TurnEvent]) -> Iterator[Delta]:
@@ -186,11 +187,12 @@ class Reply:
         if self._chat:
             return {"content": [_chat_score(*one) for one in scored], "refusal": None}
         texts = [_text(piece) for piece, _, _ in scored]
+        *offsets, self._offset = accumulate(map(len, texts), initial=self._offset)
         return {
             "tokens": texts,
             "token_logprobs": [logprob for _, logprob, _ in scored],
             "top_logprobs": [{_text(piece): p for piece, p in best} for _, _, best in scored],
-            "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)),
+            "text_offset": offsets,
         }
 
 

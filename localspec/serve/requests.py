@@ -292,6 +292,18 @@ def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
     raise Refusal(400, "one prompt at a time: text, or a list of token ids", param="prompt")
 
 
+def require_sendable(asked: Asked) -> None:
+    """Refuse what cannot travel to the engine's process.
+
+    Raises:
+        Refusal: a whole number in it has more than 64 bits.
+    """
+    try:
+        msgspec.msgpack.encode(asked)
+    except OverflowError:
+        raise Refusal(400, "a whole number in it has more than 64 bits") from None
+
+
 def parsed(body: bytes, kind: type[T]) -> T:
     """The request that a body holds.
 

@@ -12,7 +12,7 @@ from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.errors import UsageError
 from localspec.serve.errors import Refusal
 
-_DEEPEST = 32
+DEEPEST = 32
 _LARGEST = 64 << 10  # characters of JSON
 _PARTS = ("properties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -46,8 +46,8 @@ def require_bounded(schema: dict[str, Any], place: str) -> None:
     """
     if len(msgspec.json.encode(schema)) > _LARGEST:
         raise Refusal(400, f"the JSON schema is larger than {_LARGEST >> 10} KB", param=place)
-    if _depth(schema) > _DEEPEST:
-        raise Refusal(400, f"the JSON schema is nested deeper than {_DEEPEST} levels", param=place)
+    if depth(schema) > DEEPEST:
+        raise Refusal(400, f"the JSON schema is nested deeper than {DEEPEST} levels", param=place)
 
 
 def _grammar(schema: object) -> str:
@@ -60,7 +60,7 @@ def _converted(schema: str) -> str:
     return schema_to_gbnf(schema)
 
 
-def _depth(value: object) -> int:
+def depth(value: object) -> int:
     """How deep objects and lists lie within each other."""
     level: list[Any] = [value]
     depth = 0

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from localspec.chat.conversation import Message, Role
 from localspec.serve.errors import Refusal
-from localspec.serve.schemas import require_bounded, response_grammar
+from localspec.serve.schemas import DEEPEST, depth, require_bounded, response_grammar
 
 # The marks of Hermes and Qwen, which most models know.
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -134,7 +134,7 @@ def _object(given: str) -> Any:
         found = json.loads(given)
     except (ValueError, RecursionError):
         return given
-    return found if isinstance(found, dict) else given
+    return found if isinstance(found, dict) and depth(found) <= DEEPEST else given
 
 
 def _calls(allowed: Sequence[tuple[int, FunctionTool]], *, parallel: bool, required: bool) -> str:
@@ -180,9 +180,12 @@ class CallSplitter:
         self._held += text
         while True:
             mark = END if self._inside else BEGIN
-            before, found, rest = self._held.partition(mark)
-            if not found:
+            at = self._held.find(mark)
+            while self._inside and at >= 0 and _within_string(self._held[:at]):
+                at = self._held.find(mark, at + 1)
+            if at < 0:
                 break
+            before, rest = self._held[:at], self._held[at + len(mark) :]
             if self._inside:
                 yield _call(before) or f"{BEGIN}{before}{END}"
             elif before.strip():
@@ -201,6 +204,17 @@ class CallSplitter:
         """What was held back: a call that did not end, say."""
         held, self._held = self._held, ""
         return BEGIN + held if self._inside else held if held.strip() else ""
+
+
+def _within_string(text: str) -> bool:
+    """Whether JSON that has begun is in the middle of a string, where a mark is only text."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string")
+    except (ValueError, RecursionError):
+        return False
+    return False
 
 
 def _call(text: str) -> tuple[str, str] | None:
