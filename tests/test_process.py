@@ -436,11 +436,12 @@ def answers(chat: Chat) -> list[str]:
 @pytest.mark.parametrize("key", ["enter", "f5"])
 def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
     async def body() -> None:
-        async with chatting(n_predict=60) as (chat, kill):
+        # So long an answer that it goes on, however late the screen is with its first words.
+        async with chatting(ctx_size=2048, n_predict=60) as (chat, kill):
             await chat.send("/system Be brief.")
             await chat.send("Hello!")
             await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
-            await chat.send("/set n-predict 400")
+            await chat.send("/set n-predict 1800")
             await chat.send(QUESTION)
             await chat.until(lambda: chat.app.turns.stream.heard, "some text")
             kill()
@@ -455,6 +456,7 @@ def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
             chat.app.prompt.clear()
             await chat.press(key)
             await chat.until(chat.ready, "the models again")
+            await chat.send("/set n-predict 40")
             assert f"▌ {QUESTION}" in chat.transcript()
             assert chat.app.session is not None
             assert chat.app.session.settings.system_prompt == "Be brief."
@@ -484,7 +486,7 @@ def test_a_question_that_got_no_answer_is_asked_again() -> None:
 @signals
 def test_a_death_while_two_answers_are_compared_closes_the_comparison() -> None:
     async def body() -> None:
-        async with chatting(n_predict=400) as (chat, kill):
+        async with chatting(ctx_size=2048, n_predict=1800) as (chat, kill):
             chat.app.prompt.insert(QUESTION)
             await chat.press("ctrl+b")
             await chat.until(lambda: len(chat.app.screen_stack) == 2)
