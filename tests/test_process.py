@@ -34,6 +34,7 @@ from localspec.process.transport import Child
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from tests.fakes import rounds_of
+from tests.support import ENDLESS
 from tests.support.chat_pilot import Chat
 from tests.support.scripted_session import Gate, ScriptedSession
 
@@ -437,7 +438,7 @@ def answers(chat: Chat) -> list[str]:
 def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
     async def body() -> None:
         # So long an answer that it goes on, however late the screen is with its first words.
-        async with chatting(ctx_size=2048, n_predict=60) as (chat, kill):
+        async with chatting(ctx_size=2048, n_predict=60, grammar=ENDLESS) as (chat, kill):
             await chat.send("/system Be brief.")
             await chat.send("Hello!")
             await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
@@ -486,7 +487,7 @@ def test_a_question_that_got_no_answer_is_asked_again() -> None:
 @signals
 def test_a_death_while_two_answers_are_compared_closes_the_comparison() -> None:
     async def body() -> None:
-        async with chatting(ctx_size=2048, n_predict=1800) as (chat, kill):
+        async with chatting(ctx_size=2048, n_predict=1800, grammar=ENDLESS) as (chat, kill):
             chat.app.prompt.insert(QUESTION)
             await chat.press("ctrl+b")
             await chat.until(lambda: len(chat.app.screen_stack) == 2)

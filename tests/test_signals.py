@@ -20,10 +20,14 @@ if sys.platform == "win32":
 
 from localspec.errors import Ended, exit_code
 from localspec.signals import leaving
+from tests.support import ENDLESS
 from tests.support.terminal import Terminal
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
-CHAT = ("chat", "demo", "--temp", "0", "--n-predict", "900", "--threads", "1", "--gamma", "0")
+CHAT = (
+    "chat", "demo", "--temp", "0", "--n-predict", "900", "--threads", "1", "--gamma", "0",
+    "--grammar", ENDLESS,
+)  # fmt: skip
 DEAF = (
     "-c",
     "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"

@@ -17,6 +17,7 @@ if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
 from benchmarks.kills import ENDS, Killing, kill_app
+from tests.support import ENDLESS
 from tests.support.terminal import Terminal
 
 
@@ -92,7 +93,7 @@ def test_another_pair_takes_over_the_conversation(
 
 
 def test_quit_while_generating_restores_the_terminal(terminal: Callable[..., Terminal]) -> None:
-    chat = terminal("demo", "--threads", "1", columns=40, rows=10)
+    chat = terminal("demo", "--threads", "1", "--grammar", ENDLESS, columns=40, rows=10)
     chat.sees("ready")
     chat.child.send("Tell me a long story about a dog.\r")
     chat.sees("answering")
@@ -147,13 +148,14 @@ def test_closed_streams_are_no_terminal() -> None:
 def test_a_conversation_survives_a_kill_and_is_resumed_edited_and_exported(
     terminal: Callable[..., Terminal], tmp_path: Path
 ) -> None:
-    options = ("demo", "--temp", "0", "--gamma", "3", "--threads", "1", "--n-predict")
-    chat = terminal(*options, "200")
+    options = ("demo", "--temp", "0", "--gamma", "3", "--threads", "1", "--grammar", ENDLESS)
+    chat = terminal(*options, "--n-predict", "900")
     chat.sees("ready")
     chat.child.send("Tell me a story.\r")
     chat.until(lambda: "answering" in chat.text(), "an answer")
     chat.child.send("\x1b")  # Esc, in the middle
     chat.sees("stopped")
+    chat.child.send("/set n-predict 100\r")
     chat.child.send("\x1b[15~")  # F5: again
     chat.sees("‹ 2/2 ›")
     chat.child.send("Tell me a long story about a dog.\r")
