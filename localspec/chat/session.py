@@ -59,6 +59,7 @@ class Session:
         *,
         auto: AutoGamma | None = None,
         closing: Callable[[], None] | None = None,
+        resting: Callable[[Cancel], None] | None = None,
         renderer: Renderer | None = None,
     ) -> None:
         """Begin an empty conversation.
@@ -69,12 +70,13 @@ class Session:
             settings: to begin with.
             auto: what gamma ``auto`` means; None for a fixed length.
             closing: called before the models are freed.
+            resting: called by `rest`.
             renderer: renders the target's template; closed with the session.
 
         Raises:
             Cancelled: the flag of `renderer` was set meanwhile.
         """
-        self._closing = closing
+        self._closing, self._resting = closing, resting
         self.messages: list[Message] = []
         self.recorder: Recorder | None = None
         self.pair = pair
@@ -268,6 +270,18 @@ class Session:
             self.settings = settings
             self.speculation = speculation
             self._meter, self._kind, self._window.left_out = meter, kind, left_out
+
+    def rest(self, cancel: Cancel) -> None:
+        """Nobody asks for anything: measure what the load had no quiet moment for.
+
+        Raises:
+            Cancelled: `cancel` was set. All is what it was, then as otherwise.
+        """
+        if self._resting is not None and self._busy.acquire(blocking=False):
+            try:
+                self._resting(cancel)
+            finally:
+                self._busy.release()
 
     def close(self) -> None:
         """Stop a running turn, wait for its end, free the models. A second call does nothing."""

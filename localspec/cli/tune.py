@@ -110,6 +110,7 @@ def _model(found: Tuned) -> dict[str, Any]:
         },
         "seconds": {str(n): seconds for n, seconds in found.points.items()},
         "stored": found.stored,
+        "kept": found.kept,
         "spread": found.spread,
     }
 
@@ -143,10 +144,14 @@ def _text(found: TunedPair) -> str:
     spread = max(model.spread for model in models)
     if spread > _NOISY:
         lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
-    if any(model.kept for model in models):
-        lines += ["", "What was measured before varied less: that is kept."]
-    elif not target.stored:
-        lines += ["", "The cache folder cannot be written: nothing was stored."]
+    lost = [model.name for model in models if not (model.stored or model.kept)]
+    if kept := [model.name for model in models if model.kept]:
+        lines += ["", f"What was measured before varied less: that is kept. ({', '.join(kept)})"]
+    if lost:
+        lines += [
+            "",
+            f"The cache folder cannot be written: nothing was stored. ({', '.join(lost)})",
+        ]
     return "\n".join(lines)
 
 
