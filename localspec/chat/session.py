@@ -17,6 +17,7 @@ from localspec.chat.pair import LoadedPair
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
+from localspec.chat.slow import Slow
 from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
@@ -88,6 +89,7 @@ class Session:
         self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
         self._drafting = Drafting(settings, auto, able=engine.drafts)
+        self._slow = Slow(pair.target, auto.costs if auto else None)
         self._busy = threading.Lock()
         self._closed = False
         self._grammar: tuple[str, LlamaGrammar] | None = None
@@ -228,7 +230,7 @@ class Session:
             gamma=self._drafting.gamma(),
             note=self._drafting.note(self._kind.name),
         )
-        return replace(figures, slow=self.pair.slow())
+        return replace(figures, slow=self._slow.sentence(figures))
 
     def memory(self) -> MemoryUse:
         """Where the memory goes. From any thread; takes well below a millisecond."""
