@@ -24,6 +24,7 @@ from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import EAGLE3, MTP
 from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
+from localspec.loading.expected import note
 from localspec.loading.measuring import chosen_threads, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
@@ -241,6 +242,8 @@ def _session(
         measure=settings.gamma == "auto",
         announce=lambda: progress("Measuring this machine", None),
     )
+    if costs:
+        note(pair, costs.auto.costs)
     n_vocab = target.model.n_vocab
     drafters: list[Drafter] = [
         HeadDrafter(context, name)
