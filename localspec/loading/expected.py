@@ -144,7 +144,7 @@ def note(pair: LoadedPair, costs: Costs) -> None:
     own = [each.free for each in pair.devices_before if not each.integrated]
     ranking.remember(
         pair.name,
-        ranking.Measured(target.weights_bytes, times, overhead, step, on_device),
+        ranking.PairCosts(target.weights_bytes, times, overhead, step, on_device),
         sum(own) if own else None,
         None if devices() else unused_card(),
     )

@@ -35,7 +35,7 @@ _ORDER: Final = ("fits", "slow", "tight", "too large")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PairCosts:
     """What a pair was measured to cost here.
 
     Attributes:
@@ -70,11 +70,11 @@ class Speed:
     """
 
     processor: str
-    pairs: dict[str, Measured] = field(default_factory=dict)
+    pairs: dict[str, PairCosts] = field(default_factory=dict)
     room: int | None = None
     advice: tuple[str, str] | None = None
 
-    def largest(self, *, on_device: bool) -> tuple[str, Measured] | None:
+    def largest(self, *, on_device: bool) -> tuple[str, PairCosts] | None:
         """The pair that tells most of others: the largest that ran there."""
         there = [item for item in self.pairs.items() if item[1].on_device == on_device]
         return max(there, key=lambda item: item[1].weights, default=None)
@@ -104,7 +104,7 @@ def recall() -> Speed | None:
 
 
 def remember(
-    name: str, measured: Measured, room: int | None, advice: tuple[str, str] | None
+    name: str, measured: PairCosts, room: int | None, advice: tuple[str, str] | None
 ) -> None:
     """Keep what the pair `name` costs; a folder that cannot be written costs the memory alone."""
     known = recall()
@@ -214,7 +214,7 @@ def _expected(row: ListedPair, speed: Speed | None) -> RankedPair:
     return RankedPair(row, "slow" if slow else row.fit.verdict, plain, drafted, own)
 
 
-def _costs(row: ListedPair, speed: Speed) -> Measured | None:
+def _costs(row: ListedPair, speed: Speed) -> PairCosts | None:
     """What `row` would cost, by the largest pair that ran where it would run."""
     read = row.target_bytes * row.active
     device, host = speed.largest(on_device=True), speed.largest(on_device=False)
@@ -234,10 +234,10 @@ def _costs(row: ListedPair, speed: Speed) -> Measured | None:
     elif row.drafter == MTP:
         step = like.overhead + _HEAD * read * like.per_byte
     times = tuple(seconds * each / like.times[1] for each in like.times)
-    return Measured(row.target_bytes, times, like.overhead, step, like.on_device)
+    return PairCosts(row.target_bytes, times, like.overhead, step, like.on_device)
 
 
-def _gain(row: ListedPair, costs: Measured) -> float:
+def _gain(row: ListedPair, costs: PairCosts) -> float:
     """What drafting is expected to bring, over none.
 
     Nothing for a mixture of experts: every further token reads other experts.
