@@ -22,7 +22,7 @@ from localspec.engine.stats import DRAFT, MTP
 from localspec.pairs import folders
 from localspec.pairs.catalogue import ListedPair
 
-ACCEPTED: Final = {DRAFT: 0.7, MTP: 0.75}
+ACCEPTED: Final = {DRAFT: 0.7, MTP: 0.7}
 """Share of a drafter's tokens that is taken to be accepted; of copies nothing can be expected."""
 
 LEAST: Final = {"chat": 6.0, "code": 6.0, "reasoning": 10.0}
@@ -87,9 +87,8 @@ class Speed:
             return ""
         rate = formats.size(round(1 / one[1].per_byte))
         return (
-            f"expected from {one[0]} here, which reads {rate} of weights a second, with"
-            f" {formats.percent(ACCEPTED[DRAFT])} of a draft's tokens accepted"
-            f" ({formats.percent(ACCEPTED[MTP])} of a head's)"
+            f"expected from {one[0]}, which reads {rate} of weights a second here, with"
+            f" {formats.percent(ACCEPTED[DRAFT])} of drafted tokens accepted"
         )
 
 
@@ -157,7 +156,7 @@ class RankedPair:
         with_it = "the head inside it" if row.drafter == MTP else "its draft"
         more = f", {_short(self.drafted)} with {with_it}" if self.gains else ""
         how = "measured" if self.measured else "expected"
-        slow = ": slower than one reads" if self.verdict == "slow" else ""
+        slow = ", slower than one reads" if self.verdict == "slow" else ""
         speed = f"{how} {_short(self.plain)} tokens/s{more}{slow}" if self.plain else self.verdict
         return f"{size}, {speed}, {row.licence or 'licence not stated'}"
 
@@ -166,7 +165,7 @@ class RankedPair:
         """The speeds, or why there are none: what a narrow column has room for."""
         if self.verdict in ("tight", "too large") or not self.speeds:
             return self.verdict
-        return f"slow {self.speeds}" if self.verdict == "slow" else self.speeds
+        return f"slow {_short(self.drafted)}" if self.verdict == "slow" else self.speeds
 
 
 def _short(speed: float | None) -> str:

@@ -208,6 +208,10 @@ def _pairs(app: Parts, argument: str) -> None:
         app.open(screen)
 
 
+def _get(app: Parts, argument: str) -> None:
+    app.pairs().get(argument)
+
+
 def _compare(app: Parts, _argument: str) -> None:
     if note := app.session().speculation_note:
         raise UsageError(f"there is nothing to compare: {note}")
@@ -338,6 +342,10 @@ COMMANDS = (
     Command(
         "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
         _pairs, "f12", "Pairs", when=LOADABLE, bare=True,
+    ),
+    Command(
+        "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
+        _get, "ctrl+n",
     ),
     Command(
         "twice", "", "answer the prompt without and with speculation, side by side",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from localspec.errors import in_words
+from localspec.errors import NotFetched, in_words
 from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class InUse:
 
     Attributes:
         seat: told of the pair that answers from now on, also where it is the one before.
+        offer: told of a pair that is not on this disk, and could be.
         troubles: what to tell once the first pair is there.
         load_error: why the last load failed; None where it did not, or was cancelled.
     """
@@ -130,6 +131,7 @@ class InUse:
     turns: Turns
     transcript: Transcript
     seat: Callable[[SessionInfo], None]
+    offer: Callable[[], None]
     troubles: list[Exception]
     load_error: Exception | None = None
     _first: bool = True
@@ -152,6 +154,10 @@ class InUse:
         """A pair could not be loaded, or the user cancelled it: the one before is back, or none."""
         first, self._first, self._then = self._first, False, None
         error = None if failed.error is None else failed.error.exception()
+        if isinstance(error, NotFetched):
+            self.gate.enter(Phase.READY if failed.info is not None else Phase.UNUSABLE)
+            self.offer()
+            return
         if error is not None and failed.info is not None and not self._freed:
             self.gate.enter(Phase.READY)
             self.transcript.say_error(error)
