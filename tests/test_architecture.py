@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "loading", "pairs"},
     "process": {"bench", "chat", "engine", "loading", "machine"},
-    "ui": {"chat", "engine", "loading", "pairs", "process"},
+    "ui": {"bench", "chat", "engine", "loading", "pairs", "process"},
     "loading": {"chat", "doctor", "engine", "machine", "pairs"},
     "serve": {"chat", "engine", "process"},
     "cli": {

@@ -121,12 +121,12 @@ def test_whatever_interrupts_it_the_next_start_offers_to_go_on(
     start: Callable[..., Terminal], hub: HubServer, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     name = next(iter(catalogue.pairs()))
-    file = catalogue.pairs()[name].target.file
+    file = f"/cdn/{catalogue.pairs()[name].target.repo}"
     chat = start(size, name)  # which is not here: that is offered, and no error
     chat.sees("is not on this disk yet")
     assert proposed(chat) == name
 
-    checking = hub.fault(f"/cdn/{catalogue.pairs()[name].target.repo}", hold_after=10)
+    checking = hub.fault(file, hold_after=10)
     chat.child.send(GET)
     wait_for(checking.reached.is_set)
     chat.sees(f"checking {name}")
@@ -135,8 +135,7 @@ def test_whatever_interrupts_it_the_next_start_offers_to_go_on(
 
     chat = start(size, "demo")
     chat.sees(f"{name} was being fetched")
-    hub.fault(file, whole=True, hold_after=5_000_000)
-    fetching = hub.faults[-1]
+    fetching = hub.fault(file, whole=True, hold_after=5_000_000)
     chat.child.send(GET)
     wait_for(fetching.reached.is_set)
     chat.sees(f"fetching {name}")

@@ -126,7 +126,8 @@ class ListedPair:
         target_bytes, draft_bytes: of each model's.
         active: share of the target's weights that a token reads.
         drafter: what model drafts: ``draft``, ``mtp`` (inside the target), or none.
-        state: ``installed``, ``incomplete`` (files are gone) or ``available``.
+        state: ``installed``, ``incomplete`` (files are gone), ``available``, or ``found`` (of
+            another program).
         evidence: why drafting is believed to help it, as the catalogue says.
         verified: whether it is pinned to revisions and hashes.
     """

@@ -102,7 +102,17 @@ class EngineClient:
         """Load again what was loaded, or was to be, with `changes`; the conversation goes on."""
         self._begin_loading(replace(self._loaded, **changes), messages)
 
-    def _begin_loading(self, request: LoadRequest, messages: Sequence[Message]) -> None:
+    def perform(self, make: Callable[[LoadRequest], Struct], messages: Sequence[Message]) -> None:
+        """Free what is loaded, have a job done for it, then load it again."""
+        request = self._loaded
+        if self.latest is not None:
+            pair, draft = self.latest.pair_reference
+            request = replace(request, pair=pair, draft=draft)
+        self._begin_loading(request, messages, msgpack.encode(make(request)))
+
+    def _begin_loading(
+        self, request: LoadRequest, messages: Sequence[Message], job: bytes | None = None
+    ) -> None:
         if not self.alive:
             self._transport.join(0)
             self._transport = self._connect()
@@ -110,7 +120,7 @@ class EngineClient:
                 self._transport.listen(self._hear)
             self.alive = True
         self.info, self.wanted = None, request
-        self._load = self._send(m.Load(request, self._kept(messages)))
+        self._load = self._send(m.Load(request, self._kept(messages), job))
 
     def _kept(self, messages: Sequence[Message]) -> m.Kept | None:
         latest = self.latest

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from localspec.chat.events import PromptProgress
     from localspec.process.client import EngineClient
     from localspec.process.messages import Fault, SessionInfo
+    from localspec.ui.measuring import Measuring
     from localspec.ui.pair_work import Pairs
 
 _AGAIN_WITHIN_S = 2.0
@@ -175,9 +176,9 @@ class ChatApp(App[None], inherit_bindings=False):
             lambda: self._later(self._offer), troubles,
         )  # fmt: skip
         self._parts = commands.Parts(
-            engine, self.turns, self.shelf, self.in_use, lambda: self.pairs, dashboard, transcript,
-            prompt, say=gate.say, copy=self._copy, open=self.push_screen,
-            show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
+            engine, self.turns, self.shelf, self.in_use, lambda: self.pairs,
+            lambda: self.measuring, dashboard, transcript, prompt,
+            say=gate.say, copy=self._copy, open=self.push_screen, show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
 
     def compose(self) -> ComposeResult:
@@ -222,6 +223,13 @@ class ChatApp(App[None], inherit_bindings=False):
                 news=self.show_phase,
             )  # fmt: skip
         return self._pairs
+
+    @cached_property
+    def measuring(self) -> Measuring:
+        """Made when it is first asked for."""
+        from localspec.ui.measuring import Measuring  # noqa: PLC0415
+
+        return Measuring(self.in_use, self.transcript, self._status)
 
     def on_unmount(self) -> None:
         """However the app ends, what works in the background is told."""
@@ -287,16 +295,22 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.turns.over(_raised(error), said)
                 self._ask_next(error is None)
             case messages.ChangeDone(error):
-                if error is not None:
-                    self._leave_comparison()
-                self.turns.changed(_raised(error))
-                self._ask_next()
+                self._changed(error)
+            case messages.Asking() | messages.Performed() as news:
+                self.measuring.hear(news)
             case messages.Status() as status:
                 self.dashboard.hear(status)
             case messages.Died(error):
                 self._leave_comparison()
                 self.in_use.died(error.exception())
                 self._unqueue()
+
+    def _changed(self, error: Fault | None) -> None:
+        """A change was made, or refused."""
+        if error is not None:
+            self._leave_comparison()
+        self.turns.changed(_raised(error))
+        self._ask_next()
 
     def _leave_comparison(self) -> None:
         """It would wait for ever, and hides what is said."""
@@ -497,7 +511,7 @@ class ChatApp(App[None], inherit_bindings=False):
         if waiting := len(self._waiting):
             hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
         if self._pairs is not None and (doing := self._pairs.doing()):
-            hint += f"  {doing}"
+            hint = f"{doing}  {hint}"
         self._status.settle()
         self._status.lasting(text, hint=hint, tail=legend() if self.transcript.by_origin else None)
 

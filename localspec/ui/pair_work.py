@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from localspec import formats
 from localspec.errors import Cancelled, UsageError, in_words
 from localspec.loading import ranking
-from localspec.pairs import catalogue, installed, pull, remove
+from localspec.pairs import catalogue, describe, found, installed, pull, remove
+from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO
 from localspec.pairs.pull import PullRequest
@@ -128,6 +129,7 @@ class Pairs:
         elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
             self._getting = wanted
             pull.remember_wanted(wanted)
+            self.news()
 
     def doing(self) -> str:
         """What goes on with the screen closed, for the status line; empty for nothing."""
@@ -192,6 +194,9 @@ class Pairs:
         if row.name == state.in_use:
             self._say(f"{row.name} is in use", row.name)
         elif (plan := state.checked(row.name)) is not None:
+            if row.state == "found":
+                self._use(row.name)
+                return
             state.expect(plan)  # before the first progress can come
             self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
         elif row.state == "installed":
@@ -216,7 +221,7 @@ class Pairs:
         state = self.state
         if row.name == state.in_use:
             self._say(f"{row.name} is in use: change to another pair first", row.name)
-        elif row.state == "available" or row.kind == "demo":
+        elif row.state in ("available", "found") or row.kind == "demo":
             stays = f"{row.name} is not installed" if row.kind != "demo" else "demo stays"
             self._say(stays, row.name)
         elif state.doomed != row.name:
@@ -281,7 +286,8 @@ class Pairs:
 
     def _list(self) -> None:
         speed = ranking.recall()
-        pairs = ranking.ranked(catalogue.rows(), speed)
+        theirs = found.rows(found.scan().models) if self.engine.wanted.scan else []
+        pairs = ranking.ranked([*catalogue.rows(), *theirs], speed)
         used = remove.used_bytes(installed.all_pairs())
         self._settle(lambda: self.state.list(pairs, speed, used))
 
@@ -326,6 +332,29 @@ class Pairs:
         text = f"{name} is removed, {formats.size(removal.freed)} freed"
         self._settle(lambda: self._ended(text, kept))
         self._list()
+
+    def drafts(self) -> None:
+        """Say what drafts for the target in use, and what else could."""
+        session, scan = self.engine.info, self.engine.wanted.scan
+        if session is None:
+            raise UsageError("no model is loaded", "Load one first: /pairs NAME.")
+        pair, draft = session.pair_reference
+
+        def look() -> None:
+            report = examine(
+                pair, draft if draft in (None, "none") else None, self._patience, scan=scan
+            )
+            lines = describe.draft_lines(report, session.draft_name)
+            self._settle(lambda: self._told_drafts(lines))
+
+        self._begin(Work.CHECKING, session.pair_name, look)
+
+    def _told_drafts(self, lines: Sequence[str]) -> None:
+        self.state.end(())
+        words = "auto (all there is), lookup, mtp or none"
+        self.tell(
+            "\n".join(lines), f"/draft NAME takes one of these, a file, a reference, {words}."
+        )
 
     # Around it
 

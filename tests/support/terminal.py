@@ -24,6 +24,7 @@ class Terminal:
         columns: int = 100,
         rows: int = 30,
         program: tuple[str, ...] = ("-m", "localspec"),
+        *,
         environment: dict[str, str] | None = None,
     ) -> None:
         self.screen = pyte.Screen(columns, rows)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from localspec.loading.ranking import RankedPair, Speed
     from localspec.pairs.catalogue import ListedPair
+    from localspec.pairs.examine import PairReport
     from localspec.pairs.hub.client import RemoteFile
     from localspec.pairs.hub.download import FileProgress
     from localspec.pairs.pull import PullPlan, PullProgress
@@ -192,7 +193,8 @@ def detail_lines(
     elif state.work is not Work.NONE and here:
         lines = _wrap(f"{state.work.name.lower()} … {state.note}", width)
     elif row is not None and state.checked(row.name) is not None:
-        lines = _plan_lines(state.checked(row.name), width, height)
+        there = "uses" if row.state == "found" else "installs"
+        lines = _plan_lines(state.checked(row.name), width, height, there)
     else:
         lines = _said_lines(state, row.name if row is not None else "", width)
         lines += _row_lines(state, row, width) if row is not None else []
@@ -236,18 +238,22 @@ def _labelled(width: int, *rows: tuple[str, str]) -> list[Content]:
     ]
 
 
-def _plan_lines(plan: PullPlan | None, width: int, height: int) -> list[Content]:
-    """The report of a check, and what Enter does now; the last line is never left out."""
+def _plan_lines(plan: PullPlan | None, width: int, height: int, there: str) -> list[Content]:
+    """The report of a check, and what Enter does now; the last line is never left out.
+
+    To a pair whose files are all there it does what `there` says.
+    """
     if plan is None:
         return []
     missing = plan.report.missing
-    question = f"Enter fetches {formats.size(missing)}" if missing else "Enter installs it"
+    question = f"Enter fetches {formats.size(missing)}" if missing else f"Enter {there} it"
     free = f" ({formats.size(plan.free)} free on disk)" if missing else ""
     found, draft = plan.report, plan.report.draft
     lines = _labelled(
         width,
         ("licence", describe.licence_line(found)),
         ("memory", describe.memory_line(found.outlook)),
+        ("template", _template(found)),
         ("tokens", found.vocabulary.reason if found.vocabulary else "no draft to compare"),
         ("target", f"{found.target.label}, {formats.size(found.target.n_bytes)}"),
         (
@@ -259,6 +265,12 @@ def _plan_lines(plan: PullPlan | None, width: int, height: int) -> list[Content]
         *(("", line) for line in describe.candidate_lines(found.candidates)),
     )
     return [*lines[: height - 1], *_wrap(f"{question}{free}, Esc leaves it.", width, "bold")[:1]]
+
+
+def _template(report: PairReport) -> str:
+    """Whether the target says how to chat with it; empty where it does, as nearly all do."""
+    known = report.target.header.text("tokenizer.chat_template")
+    return "" if known else "none in the file: a plain transcript stands in"
 
 
 def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
@@ -323,9 +335,10 @@ def key_hints(state: PairsState, row: ListedPair | None) -> list[tuple[str, str]
     busy = row is not None and row.name == state.name and state.work is not Work.NONE
     if row is not None and row.name != state.in_use and not busy:
         planned = state.checked(row.name) is not None
-        word = "pull" if planned else "use" if row.state == "installed" else "check"
+        known = row.state == "installed" or (planned and row.state == "found")
+        word = "use" if known else "pull" if planned else "check"
         hints.append(("Enter", word))
-        if row.state != "available" and row.kind != "demo":
+        if row.state not in ("available", "found") and row.kind != "demo":
             hints.append(("X", "remove"))
     hints += [("Esc", "close"), ("P", "pull another")]
     return hints
