@@ -178,7 +178,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self._parts = commands.Parts(
             engine, self.turns, self.shelf, self.in_use, lambda: self.pairs,
             lambda: self.measuring, dashboard, transcript, prompt,
-            say=gate.say, copy=self._copy, open=self.push_screen, show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
+            say=gate.say, copy=self._copy, open=self.push_screen,
+            show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
 
     def compose(self) -> ComposeResult:
