@@ -176,16 +176,59 @@ def test_control_a_part_that_knows_the_app_is_seen(file: str, line: str) -> None
     assert not knows_the_app(PACKAGE / "ui/launch.py", line)
 
 
-def classes(path: Path, source: str | None = None) -> list[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8") if source is None else source)
-    return [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+def types(path: Path, source: str | None = None) -> list[str]:
+    """The names of a file's classes and of its aliases of types, without underscores in front."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8") if source is None else source)):
+        match node:
+            case ast.ClassDef(name=name):
+                found.append(name)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if "TypeVar" not in (
+                ast.unparse(value)
+            ):
+                found.append(name)
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id="TypeAlias")):
+                found.append(name)
+    plain = (name.lstrip("_") for name in found)
+    return [name for name in plain if name[:1].isupper() and not name.isupper()]
 
 
-def test_no_two_classes_have_the_same_name() -> None:
-    found = Counter(name for path in files() for name in classes(path))
+def test_no_two_types_have_the_same_name() -> None:
+    found = Counter(name for path in files() for name in types(path))
     assert found
     assert [name for name, times in found.items() if times > 1] == []
-    assert classes(PACKAGE / "a.py", "class A:\n    class B: ...\nclass A: ...") == ["A", "A", "B"]
+    source = "class A:\n    class B: ...\n_A = dict[str, int]\nB: TypeAlias = int\nT = TypeVar('T')"
+    assert sorted(types(PACKAGE / "a.py", source)) == ["A", "A", "B", "B"]
+
+
+MOST_LINES = 45
+
+
+def long_functions(path: Path, source: str | None = None) -> list[str]:
+    """Functions that nobody sees whole: their lines from `def` to the last one, docstring aside."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8") if source is None else source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            first = node.body[0]
+            if ast.get_docstring(node) is not None:
+                lines -= (first.end_lineno or 0) - first.lineno + 1
+            if lines > MOST_LINES:
+                found.append(f"{path.relative_to(PACKAGE)}: {node.name} has {lines} lines")
+    return found
+
+
+def test_every_function_can_be_seen_whole() -> None:
+    assert [line for path in files() for line in long_functions(path)] == []
+
+
+@pytest.mark.parametrize("said", ["", "    '''It\n    does.\n    '''\n"])
+def test_control_a_function_that_is_too_long_is_seen(said: str) -> None:
+    for kind in ("def", "async def"):
+        source = f"class A:\n {kind} f():\n{said}" + "    a = 1\n" * (MOST_LINES - 1)
+        assert long_functions(PACKAGE / "a.py", source) == []
+        (found,) = long_functions(PACKAGE / "a.py", f"{source}    a = 2\n")
+        assert found == f"a.py: f has {MOST_LINES + 1} lines"
 
 
 def uses_the_command_line(path: Path, source: str | None = None) -> bool:
