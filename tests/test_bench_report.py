@@ -336,7 +336,7 @@ def test_a_report_that_finds_no_room_leaves_the_earlier_one(tmp_path: Path) -> N
 def test_two_programs_write_one_report_whole(tmp_path: Path) -> None:
     program = (
         "import sys; from tests.test_bench_report import *\n"
-        "for _ in range(200): output.write(full(), Path(sys.argv[1]))\n"
+        "for _ in range(60): output.write(full(), Path(sys.argv[1]))\n"
     )
     path = tmp_path / "report.json"
     command = [sys.executable, "-c", program, str(path)]
