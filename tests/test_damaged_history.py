@@ -217,7 +217,7 @@ def ask_the_rest(keeper: Keeper, told: list[LocalspecError]) -> None:
             told.append(error)
 
 
-@pytest.mark.parametrize("start", range(0, 150, 25))
+@pytest.mark.parametrize("start", [0, 25])
 def test_damaged_databases_show_what_is_undamaged(start: int, sound: Sound, tmp_path: Path) -> None:
     for number in range(start, start + 25):
         attack(number, sound, tmp_path)
@@ -225,7 +225,7 @@ def test_damaged_databases_show_what_is_undamaged(start: int, sound: Sound, tmp_
 
 @pytest.mark.slow
 def test_more_damaged_databases(sound: Sound, tmp_path: Path) -> None:
-    for number in range(1000, 1300):
+    for number in range(1000, 1400):
         attack(number, sound, tmp_path)
 
 
