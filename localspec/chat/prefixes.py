@@ -22,7 +22,7 @@ _SHARE = 0.25  # of the memory that is left
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Held:
     """What the caches held, target first: their tokens, and the states to go back to."""
 
     tokens: tuple[tuple[int, ...], ...]
@@ -44,7 +44,7 @@ class Prefixes:
     def __init__(self, contexts: Sequence[Context], room: Callable[[], int] | None = None) -> None:
         self._contexts = tuple(contexts)
         self._room = room or (lambda: int(_SHARE * (machine.available() + self.n_bytes)))
-        self._kept: list[_Kept] = []  # the latest last
+        self._kept: list[_Held] = []  # the latest last
 
     @property
     def n_bytes(self) -> int:
@@ -66,7 +66,7 @@ class Prefixes:
         if len(best.tokens[0]) - common_prefix(best.tokens[0], prompt) < _WORTH:
             self._kept = [one for one in self._kept if one is not best]  # it will be kept longer
 
-    def _reach(self, one: _Kept, prompt: Sequence[int]) -> int:
+    def _reach(self, one: _Held, prompt: Sequence[int]) -> int:
         """How many tokens of `prompt` would be there; a recurrent state is of use as a whole."""
         common = common_prefix(one.tokens[0], prompt)
         whole = common == len(one.tokens[0])
@@ -78,7 +78,7 @@ class Prefixes:
         self._kept = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
         if any(one.tokens[0][: len(tokens[0])] == tokens[0] for one in self._kept):
             return
-        self._kept.append(_Kept(tokens, tuple(context.state() for context in self._contexts)))
+        self._kept.append(_Held(tokens, tuple(context.state() for context in self._contexts)))
         room = self._room()
         while self._kept and (len(self._kept) > _MOST or self.n_bytes > room):
             del self._kept[0]

@@ -27,7 +27,7 @@ from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse, Prefill, Rou
 from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
 
-Turn = Generator[TurnEvent, None, None]
+TurnEvents = Generator[TurnEvent, None, None]
 
 SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
@@ -90,7 +90,7 @@ class Session:
         self._closed = False
         self._grammar: tuple[str, LlamaGrammar] | None = None
         self._running: Cancel | None = None
-        self._turns: weakref.WeakSet[Turn] = weakref.WeakSet()
+        self._turns: weakref.WeakSet[TurnEvents] = weakref.WeakSet()
 
     @property
     def pair_name(self) -> str:
@@ -159,7 +159,7 @@ class Session:
     def speculation(self, on: bool) -> None:
         self._drafting.on = on
 
-    def turn(self, text: str, cancel: Cancel) -> Turn:
+    def turn(self, text: str, cancel: Cancel) -> TurnEvents:
         """Answer `text`; user and assistant messages join the conversation.
 
         Closing the generator early, or setting `cancel`, keeps what was written so far. After an
@@ -177,7 +177,7 @@ class Session:
         """
         return self._tracked(self._ask(text, cancel))
 
-    def regenerate(self, cancel: Cancel) -> Turn:
+    def regenerate(self, cancel: Cancel) -> TurnEvents:
         """Answer the last question again in place of the old answer.
 
         The old answer stays if the new one fails or is stopped before its first token. Yields
@@ -185,7 +185,7 @@ class Session:
         """
         return self._tracked(self._ask_again(cancel))
 
-    def compact(self, cancel: Cancel) -> Turn:
+    def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model sum the conversation up; the summary takes its place.
 
         Stopped or failed, it changes nothing. Yields and raises as `turn` does; also a
@@ -202,7 +202,7 @@ class Session:
         *,
         after: str = "",
         top_logprobs: int | None = None,
-    ) -> Turn:
+    ) -> TurnEvents:
         """Continue a prompt that is no part of the conversation.
 
         Args:
@@ -287,7 +287,7 @@ class Session:
         finally:
             self._busy.release()
 
-    def _tracked(self, turn: Turn) -> Turn:
+    def _tracked(self, turn: TurnEvents) -> TurnEvents:
         self._turns.add(turn)
         return turn
 
@@ -305,20 +305,20 @@ class Session:
             self._running = None
             self._busy.release()
 
-    def _ask(self, text: str, cancel: Cancel) -> Turn:
+    def _ask(self, text: str, cancel: Cancel) -> TurnEvents:
         if not text.strip():
             raise LocalspecError("the prompt is empty", "Write something to answer.")
         with self._exclusive(cancel):
             yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
 
-    def _ask_again(self, cancel: Cancel) -> Turn:
+    def _ask_again(self, cancel: Cancel) -> TurnEvents:
         with self._exclusive(cancel):
             users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
             if not users:
                 raise LocalspecError("there is no question to answer again", "Ask something first.")
             yield from self._answer(self.messages[: users[-1] + 1], cancel)
 
-    def _compact(self, cancel: Cancel) -> Turn:
+    def _compact(self, cancel: Cancel) -> TurnEvents:
         with self._exclusive(cancel):
             before = list(self.messages)
             if not before:
@@ -340,7 +340,7 @@ class Session:
         how: GenerateSettings,
         answer: AnswerText,
         cancel: Cancel,
-    ) -> Turn:
+    ) -> TurnEvents:
         with self._exclusive(cancel):
             self.settings = settings
             self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
@@ -351,7 +351,7 @@ class Session:
                 reason = FinishReason.CANCELLED
             yield TurnEnd(answer.text, reason, self._meter.stats)
 
-    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> Turn:
+    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
         settings = replace(self.settings)
         left_out = self._window.left_out

@@ -15,8 +15,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import AfterDecode, Context
 from localspec.engine.lookup import NO_GUESS, Guess
-from localspec.engine.proposer import Logits, Proposer, View, argmax_proposer
-from localspec.engine.sampling import Dist
+from localspec.engine.proposer import Proposer, View, argmax_proposer
+from localspec.engine.sampling import Dist, Logits
 from localspec.engine.stats import DRAFT
 from localspec.engine.verify import EMPTY, Draft
 from localspec.errors import SamplingError

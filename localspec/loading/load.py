@@ -135,7 +135,7 @@ def load_session(
     with ExitStack() as undo:
         renderer = Renderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
-        loader = _Loader(
+        loader = _ModelLoader(
             options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
         )
         mtp = any(each.kind == MTP for each in plan.drafts.models)
@@ -150,10 +150,10 @@ def load_session(
 
 
 def _pair(
-    loader: _Loader,
+    loader: _ModelLoader,
     plan: LoadPlan,
     target: Context,
-    drafting: _Drafting,
+    drafting: _LoadedDrafts,
     notices: tuple[str, ...],
 ) -> LoadedPair:
     options = loader.options
@@ -212,7 +212,9 @@ def load_beside(
     with ExitStack() as undo:
         renderer = Renderer(cancel)
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn)
+        loader = _ModelLoader(
+            options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn
+        )
         drafting = _load_drafts(plan, target, loader)
         pair = replace(
             session.pair,
@@ -270,8 +272,8 @@ def check(options: LoadRequest) -> None:
 
 
 @dataclass(slots=True)
-class _Loader:
-    """How both models are loaded; `undo` frees them if anything later fails.
+class _ModelLoader:
+    """How a target and what drafts for it are loaded; `undo` frees them if anything later fails.
 
     Attributes:
         repack: not where weights are to stay on disk.
@@ -386,7 +388,7 @@ class _Loader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drafting:
+class _LoadedDrafts:
     """What drafts, loaded.
 
     Attributes:
@@ -405,7 +407,9 @@ class _Drafting:
     gpu_layers: int = 0
 
 
-def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Drafting) -> LoadRecord:
+def _record(
+    loader: _ModelLoader, plan: LoadPlan, target: Context, drafting: _LoadedDrafts
+) -> LoadRecord:
     """How the models run, with their threads."""
     options, setup = loader.options, plan.memory.target
     chosen_off = loader.flash_attn == "off" != options.flash_attn
@@ -429,10 +433,10 @@ def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Draftin
     )
 
 
-def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Drafting:
+def _load_drafts(plan: DraftsPlan, target: Context, loader: _ModelLoader) -> _LoadedDrafts:
     """Load what drafts; a draft model that cannot take back its tokens is left out."""
     if not target.can_truncate:
-        return _Drafting(note=_cannot_go_back(target.model))
+        return _LoadedDrafts(note=_cannot_go_back(target.model))
     found: dict[str, Context] = {}
     refused, used, threads = [], [], []
     for planned in plan.models:
@@ -448,8 +452,8 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Draftin
         used.append(setup)
         threads.append(loader.threads(draft, setup, draft=True))
     if not found and not plan.lookup:
-        return _Drafting(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
-    return _Drafting(
+        return _LoadedDrafts(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
+    return _LoadedDrafts(
         found,
         plan.lookup,
         notices=tuple(refused),
