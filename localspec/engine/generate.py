@@ -79,11 +79,19 @@ class Engine:
         target: the context that decides every token.
         drafters: what may be asked to propose, by name; none where nothing can be taken back.
         lookup: copies from the text so far; None where it may not.
+        rows: tokens of a pass at most.
     """
 
-    def __init__(self, target: Context, *drafters: Drafter, lookup: Lookup | None = None) -> None:
+    def __init__(
+        self,
+        target: Context,
+        *drafters: Drafter,
+        lookup: Lookup | None = None,
+        rows: int = MAX_BATCH_OUTPUTS,
+    ) -> None:
         able = target.can_truncate
         self.target = target
+        self.rows = min(rows, MAX_BATCH_OUTPUTS, target.n_batch)
         self.drafters = {each.name: each for each in drafters} if able else {}
         self.lookup = lookup if able else None
 
@@ -236,11 +244,11 @@ class Engine:
         return _Verified(p, verdict, emitted, finish, scored, decoded - started, rollback_s)
 
     def _room(self, generation: _Generation) -> int:
-        """Tokens that may be drafted: by the batch, the context and `n_predict`.
+        """Tokens that may be drafted: by the pass, the context and `n_predict`.
 
         A round emits one token more than it drafts.
         """
-        room = min(generation.remaining, self.target.free, self.target.n_batch, MAX_BATCH_OUTPUTS)
+        room = min(generation.remaining, self.target.free, self.rows)
         return max(0, room - 1)
 
     def _guess(self, generation: _Generation, drafted: Sequence[int] = ()) -> Guess:
