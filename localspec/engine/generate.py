@@ -20,7 +20,7 @@ from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import AfterDecode, Context
-from localspec.engine.look import Look, Made, Sight, Written
+from localspec.engine.look import Made, Sight, Witness, Written
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.sampling import Dist, Rows, logprobs
@@ -249,7 +249,7 @@ class Engine:
         watch = self.watch
         if watch is not None and draft.tokens:
             self.watch = None
-            look = Look(how, written, sight, self.target.model)
+            look = Witness(how, written, sight, self.target.model)
             watch(look.inside(len(written.rounds), draft, p, again=False))
 
     def _verify(

@@ -164,7 +164,7 @@ class Pieces(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Witness:
     """A look inside a round that is being made, or decoded again.
 
     Attributes:
@@ -255,7 +255,7 @@ def look_again(engine: Engine, written: Written, number: int, cancel: Cancel) ->
         lenience=settings.lenience,
     )
     how.sampler.accept(tokens[written.begun :])
-    look = Look(how, written, Sight(how.proposer, made.drafted), engine.target.model)
+    look = Witness(how, written, Sight(how.proposer, made.drafted), engine.target.model)
     draft = _drafted_again(engine, made, tokens, look.sight, cancel)
     for _ in engine.prefill(tokens, cancel):
         cancel.check()
