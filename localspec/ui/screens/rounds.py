@@ -47,6 +47,15 @@ _RULES = {
 }
 
 
+_WORDS = (
+    (_GUESS, "a guess that is not judged yet"),
+    (ACCEPTED, "accepted: the target keeps the guess"),
+    (_WRONG, "not accepted; guesses behind it are dropped with it"),
+    (RECOVERED, "recovered: the target's token in its place"),
+    (BONUS, "bonus: one more token, after a draft accepted whole"),
+)
+
+
 class Kind(Enum):
     """What a picture shows."""
 
@@ -127,6 +136,8 @@ def visible(text: str) -> str:
 
 def token_lines(tokens: Sequence[Cell], width: int) -> list[Content]:
     """Tokens with bars between them, and below each its mark."""
+    if not tokens:
+        return [Content(""), Content("")]
     lines: list[Content] = []
     row: list[Cell] = []
     for one in [*tokens, None]:
@@ -156,12 +167,13 @@ def bars(side: Opinion | None, guess: str, width: int, missing: str) -> list[Con
     rows = [(one.text, one.share) for one in side.best]
     if guess and guess not in (text for text, _ in rows):
         rows[-1:] = [(guess, side.guess)]
-    room = max(4, width - _WORD - 10)
+    longest = max(4, min(_WORD, width // 2 - 5))
+    room = max(4, width - longest - 10)
     lines = []
     for text, share in rows:
         chosen = text == guess
-        word = visible(text)[:_WORD]
-        pad = " " * (_WORD - Content(word).cell_length)
+        word = visible(text)[:longest]
+        pad = " " * (longest - Content(word).cell_length)
         style = "bold" if chosen else ""
         lines.append(
             Content.assemble(
@@ -238,7 +250,7 @@ def detail(inside: Inside, now: Picture, width: int) -> list[Content]:
     test, formula = one.test, ""
     if test is not None and test.formula:
         formula = f"  {test.formula}"
-    lines.append(Content.assemble((verdict, "bold"), (formula, KEY)))
+    lines += Content.assemble((verdict, "bold"), (formula, KEY)).wrap(width)
     meaning = (
         "Accepted: the guess stays, and cost the target no pass of its own."
         if accepted
@@ -272,6 +284,8 @@ def _beginning(inside: Inside, width: int) -> list[Content]:
         (f"Rule {inside.rule}: {_RULES[inside.rule]}.", ""),
         (f"The bars show {what}.", MUTED),
         (_decoded_again(inside), MUTED),
+        (" ", ""),
+        *((f"{mark} {word}", "") for mark, word in _WORDS),
     )
 
 
@@ -349,7 +363,7 @@ def _cost(inside: Inside, width: int) -> list[Content]:
     ]
     gain = f", {plain / total:.1f}× as fast as plain decoding" if total and plain else ""
     count = f"{tokens} token{'s' if tokens > 1 else ''} in one pass{gain} (this round alone)"
-    return [*lines, Content.styled(count, "bold")]
+    return [*lines, *_wrapped(width, (count, "bold"))]
 
 
 def round_lines(inside: Inside, now: Picture, width: int, height: int) -> list[Content]:
@@ -358,7 +372,8 @@ def round_lines(inside: Inside, now: Picture, width: int, height: int) -> list[C
     strip = token_lines(cells(inside, now), width)
     lines = [*before[-2:], *strip, Content("")]
     room = height - len(lines)
-    return [*lines, *detail(inside, now, width)[: max(0, room)]][:height]
+    lines += detail(inside, now, width)[: max(0, room)]
+    return [line.truncate(width, ellipsis=True) for line in lines[:height]]
 
 
 @dataclass(slots=True)
@@ -404,10 +419,10 @@ class RoundScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape,q,Q", "dismiss", "Close"),
         ("space", "pause", "Pause"),
-        ("right", "step(1)", "Step"),
-        ("left", "step(-1)", "Back"),
-        ("n,N,down", "turn(1)", "Next round"),
-        ("p,P,up", "turn(-1)", "Previous round"),
+        ("right", "step", "Step"),
+        ("left", "back", "Back"),
+        ("n,N,down", "next_round", "Next round"),
+        ("p,P,up", "previous_round", "Previous round"),
     ]
 
     def __init__(
@@ -459,28 +474,42 @@ class RoundScreen(ModalScreen[None]):
         if (known := self.player.kept.get(number)) is not None:
             self.player.show(known, at_end=at_end)
         else:
-            waits = (
-                "waiting for the next round with a draft …" if number == 0 else "decoding again …"
-            )
-            if number and self._growing():
-                waits = "decoded again once the answer has ended …"
+            waits = "decoding a round again …"
+            if self._growing():
+                waits = "this round is decoded again once the answer has ended …"
+                if not number:
+                    waits = "waiting for the next round with a draft …"
             self.player.waits = waits
             self._withdraw = self._ask(number)
         self.redraw()
 
     def _tick(self) -> None:
         if self.player.playing and not self.player.waits and self.player.inside is not None:
-            self.action_step(1)
+            self._step(1)
 
-    def action_step(self, by: int) -> None:
-        """The next picture, or the one before; over the end into another round."""
+    def action_step(self) -> None:
+        """The next picture, over the end into the next round."""
+        self._step(1)
+
+    def action_back(self) -> None:
+        """The picture before, over the beginning into the round before."""
+        self._step(-1)
+
+    def action_next_round(self) -> None:
+        """The next round with a draft; while the answer runs the next that is made."""
+        self._turn(1)
+
+    def action_previous_round(self) -> None:
+        """The round with a draft before."""
+        self._turn(-1)
+
+    def _step(self, by: int) -> None:
         if self.player.step(by):
             self.redraw()
         elif not self.player.waits:
-            self.action_turn(by)
+            self._turn(by, at_end=by < 0)
 
-    def action_turn(self, by: int) -> None:
-        """The nearest other round with a draft; while the answer runs the next that is made."""
+    def _turn(self, by: int, *, at_end: bool = False) -> None:
         inside = self.player.inside
         if inside is None:
             return
@@ -488,7 +517,7 @@ class RoundScreen(ModalScreen[None]):
         if by > 0 and self._growing():
             self._want(0)
         elif number:
-            self._want(number, at_end=by < 0)
+            self._want(number, at_end=at_end)
         else:
             self.player.playing = False
             self.redraw()
@@ -523,9 +552,9 @@ class RoundScreen(ModalScreen[None]):
         pause = "pause" if self.player.playing else "play"
         return [
             key_hint("Space", pause, "screen.pause"),
-            key_hint("→", "step", "screen.step(1)"),
-            key_hint("←", "back", "screen.step(-1)"),
-            key_hint("N", "next round", "screen.turn(1)"),
-            key_hint("P", "previous", "screen.turn(-1)"),
+            key_hint("→", "step", "screen.step"),
+            key_hint("←", "back", "screen.back"),
+            key_hint("N", "next round", "screen.next_round"),
+            key_hint("P", "previous", "screen.previous_round"),
             key_hint("Esc", "close", "screen.dismiss"),
         ]
