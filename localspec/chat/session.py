@@ -21,8 +21,10 @@ from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.grammar import Awaited, Constraint
+from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama.grammar import LlamaGrammar
+from localspec.engine.look import Written, look_again
 from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse, Prefill, Round
 from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
@@ -217,6 +219,33 @@ class Session:
         """
         how = replace(self._how(settings, after), top_logprobs=top_logprobs)
         return self._tracked(self._complete(prompt, settings, how, answer, cancel))
+
+    @property
+    def written(self) -> Written | None:
+        """What is kept of the rounds of the running or else the last answer."""
+        return self._engine.written
+
+    def watch(self, told: Callable[[Inside], None] | None) -> None:
+        """Have what happens inside the next round with a draft told, once, or no longer.
+
+        From any thread.
+        """
+        self._engine.watch = told
+
+    def look(self, written: Written, number: int, cancel: Cancel) -> Inside:
+        """Decode round `number` of an answer again, the last one with a draft for 0.
+
+        The caches are left at that place: the next answer reads again what they lack.
+
+        Raises:
+            LocalspecError: a turn is running; the answer has no such round; as `look_again`.
+            Cancelled: `cancel` was set.
+        """
+        with self._exclusive(cancel):
+            number = number or written.latest()
+            if not 0 < number <= len(written.rounds):
+                raise LocalspecError(f"this answer has no round {number}")
+            return look_again(self._engine, written, number, cancel)
 
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""
@@ -414,6 +443,7 @@ class Session:
         self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
     ) -> Generator[TurnEvent, None, FinishReason]:
         self.pair.hold_threads(how.repeatable)
+        self._engine.written = None
         self._meter.prefilled((yield from self._read(prompt, cancel)))
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         with closing(rounds):
