@@ -180,7 +180,7 @@ def test_an_answer_that_is_complete_stays_so_and_one_that_was_ended_is_none() ->
 def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
     template = SimpleNamespace(tokenize=lambda text, continues: list(text.encode()))
     pair = SimpleNamespace(target=SimpleNamespace(n_ctx=10), drafts={})
-    completions = Completions(SimpleNamespace(template=template, pair=pair))  # type: ignore[arg-type]
+    completions = Completions(SimpleNamespace(template=template, pair=pair, folder=None))  # type: ignore[arg-type]
     assert completions._recalled("short")[1] == list(b"short")
     for i in range(50):
         assert len(completions._recalled(f"{i} is much longer")[1]) > 10

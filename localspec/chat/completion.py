@@ -32,7 +32,7 @@ class Completions:
     def __init__(self, session: Session) -> None:
         pair = session.pair
         self._session = session
-        self._prefixes = Prefixes([pair.target, *pair.drafts.values()])
+        self._prefixes = Prefixes([pair.target, *pair.drafts.values()], session.folder)
         self._known: list[KnownIds] = []  # the latest last
 
     def answer(self, asked: Asked, cancel: Cancel) -> Turn:

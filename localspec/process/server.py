@@ -133,16 +133,21 @@ class Server:
         match letter.body:
             case m.Load(request, kept):
                 self._load(letter.request, tell, request, kept, cancel)
-            case m.Ask(text, earlier):
-                self._turn(tell, lambda session: session.turn(text, cancel), earlier)
+            case m.Ask(text, earlier, conversation):
+
+                def ask(session: Session) -> Iterator[TurnEvent]:
+                    session.enter(conversation)
+                    return session.turn(text, cancel)
+
+                self._turn(tell, ask, earlier)
             case m.Complete(asked):
                 self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
             case m.Regenerate():
                 self._turn(tell, lambda session: session.regenerate(cancel))
             case m.Compact():
                 self._turn(tell, lambda session: session.compact(cancel))
-            case m.Open(messages, settings):
-                self._report(tell, lambda session: _open(session, messages, settings))
+            case m.Open(messages, settings, conversation):
+                self._report(tell, lambda one: _open(one, messages, settings, conversation))
             case m.Perform(job):
                 self._perform(tell, job, cancel)
             case m.Compare(text, before):
@@ -202,7 +207,7 @@ class Server:
         )
         self._loaded = request
         if kept is not None:
-            _open(session, kept.messages, kept.settings)
+            _open(session, kept.messages, kept.settings, "")
             if not kept.speculation:
                 session.speculation = False
         self._tell_status(tell)
@@ -333,7 +338,10 @@ def _compare(
         tell(m.Turn(event, speculation))
 
 
-def _open(session: Session, messages: tuple[Message, ...], settings: Any) -> None:
+def _open(
+    session: Session, messages: tuple[Message, ...], settings: Any, conversation: str
+) -> None:
+    session.enter(conversation)
     session.open(messages)
     if settings is not None:
         session.settings = settings

@@ -102,7 +102,7 @@ class Turns:
         item.place = answer
         self._asked = text
         self.stream.begin(item)
-        self.engine.ask(text, earlier)
+        self.engine.ask(text, earlier, self.record.stored_as)
 
     def regenerate(self) -> None:
         """Answer the last message again."""
@@ -203,7 +203,7 @@ class Turns:
         """
         self._notice = notice
         if self.engine.alive:
-            opened = Open(tuple(self.messages()), settings)
+            opened = Open(tuple(self.messages()), settings, self.record.stored_as)
             self.change(opened, self.show_conversation)
         else:
             self.show_conversation()
