@@ -209,6 +209,7 @@ class Session:
         *,
         after: str = "",
         top_logprobs: int | None = None,
+        drafters: Sequence[str] | None = None,
     ) -> Turn:
         """Continue a prompt that is no part of the conversation.
 
@@ -219,10 +220,12 @@ class Session:
             cancel: stops it.
             after: the grammar holds from where this text has been written; empty for at once.
             top_logprobs: how many alternatives of each token are told; None for no probabilities.
+            drafters: who may draft, by name; None for all.
 
         Yields and raises as `turn` does.
         """
-        how = replace(self._how(settings, after), top_logprobs=top_logprobs)
+        allowed = None if drafters is None else frozenset(drafters)
+        how = replace(self._how(settings, after), top_logprobs=top_logprobs, drafters=allowed)
         return self._tracked(self._complete(prompt, settings, how, answer, cancel))
 
     def figures(self) -> Figures:

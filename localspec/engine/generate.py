@@ -46,6 +46,7 @@ class GenerateSettings:
         repeatable: somebody gave the seed: where the draft length has a part in what the seed
             gives (token, block), it must not follow the clock.
         top_logprobs: how many alternatives of each token a round tells; None for no probabilities.
+        drafters: who may draft, by name; None for all.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -56,6 +57,7 @@ class GenerateSettings:
     recorder: Recorder | None = None
     repeatable: bool = False
     top_logprobs: int | None = None
+    drafters: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -67,9 +69,14 @@ class _Generation:
     remaining: int
     recorder: Recorder | None
     top_logprobs: int | None = None
+    drafters: frozenset[str] | None = None
     first: bool = True
     copying_s: float = 0.0
     ended: float = field(default_factory=perf_counter)
+
+    def asks(self, drafter: str) -> bool:
+        """Whether a drafter may draft."""
+        return self.drafters is None or drafter in self.drafters
 
 
 class Engine:
@@ -173,7 +180,14 @@ class Engine:
         if self.lookup is not None:
             self.lookup.begin(prompt)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
-        return _Generation(list(prompt), how, remaining, settings.recorder, settings.top_logprobs)
+        return _Generation(
+            list(prompt),
+            how,
+            remaining,
+            settings.recorder,
+            settings.top_logprobs,
+            settings.drafters,
+        )
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
         tokens, held = generation.tokens, len(generation.tokens)
@@ -245,7 +259,7 @@ class Engine:
 
     def _guess(self, generation: _Generation, drafted: Sequence[int] = ()) -> Guess:
         """What lookup would copy behind `drafted`."""
-        if self.lookup is None or generation.first:
+        if self.lookup is None or generation.first or not generation.asks(LOOKUP):
             return NO_GUESS
         started = perf_counter()
         limit = min(self._room(generation), LONGEST) - len(drafted)
@@ -263,7 +277,11 @@ class Engine:
                 room=self._room(generation),
                 context=len(tokens),
                 remaining=generation.remaining,
-                lags={name: each.lag(tokens) for name, each in self.drafters.items()},
+                lags={
+                    name: each.lag(tokens)
+                    for name, each in self.drafters.items()
+                    if generation.asks(name)
+                },
                 copies=guess.confidences,
             )
         )
