@@ -48,6 +48,7 @@ class GenerateSettings:
         repeatable: somebody gave the seed: where the draft length has a part in what the seed
             gives (token, block), it must not follow the clock.
         top_logprobs: how many alternatives of each token a round tells; None for no probabilities.
+        drafters: who may draft, by name; None for all.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -58,6 +59,7 @@ class GenerateSettings:
     recorder: Recorder | None = None
     repeatable: bool = False
     top_logprobs: int | None = None
+    drafters: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -71,9 +73,14 @@ class _Generation:
     remaining: int
     recorder: Recorder | None
     top_logprobs: int | None = None
+    drafters: frozenset[str] | None = None
     first: bool = True
     copying_s: float = 0.0
     ended: float = field(default_factory=perf_counter)
+
+    def asks(self, drafter: str) -> bool:
+        """Whether a drafter may draft."""
+        return self.drafters is None or drafter in self.drafters
 
 
 class Engine:
@@ -194,7 +201,9 @@ class Engine:
         tokens = list(prompt)
         self.written = written = Written(seeded, tokens, len(tokens))
         recorder, top = settings.recorder, settings.top_logprobs
-        return _Generation(tokens, how, written, cancel, remaining, recorder, top)
+        return _Generation(
+            tokens, how, written, cancel, remaining, recorder, top, settings.drafters
+        )
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
         tokens, held = generation.tokens, len(generation.tokens)
@@ -295,7 +304,7 @@ class Engine:
 
     def _guess(self, generation: _Generation, drafted: Sequence[int] = ()) -> Guess:
         """What lookup would copy behind `drafted`."""
-        if self.lookup is None or generation.first:
+        if self.lookup is None or generation.first or not generation.asks(LOOKUP):
             return NO_GUESS
         started = perf_counter()
         limit = min(self._room(generation), LONGEST) - len(drafted)
@@ -313,7 +322,11 @@ class Engine:
                 room=self._room(generation),
                 context=len(tokens),
                 remaining=generation.remaining,
-                lags={name: each.lag(tokens) for name, each in self.drafters.items()},
+                lags={
+                    name: each.lag(tokens)
+                    for name, each in self.drafters.items()
+                    if generation.asks(name)
+                },
                 copies=guess.confidences,
             )
         )

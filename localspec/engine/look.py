@@ -16,8 +16,8 @@ from localspec.engine.acceptance import Verification, verification
 from localspec.engine.explain import Case, Explained, Word, explain
 from localspec.engine.inside import Bar, Guessed, Inside, Opinion
 from localspec.engine.length.stopping import FixedPlan
-from localspec.engine.proposer import Logits, Proposer, View
-from localspec.engine.sampling import Dist, Rows, logprobs
+from localspec.engine.proposer import Proposer, View
+from localspec.engine.sampling import Dist, Logits, Rows, logprobs
 from localspec.engine.stats import LOOKUP, Round
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import EngineError

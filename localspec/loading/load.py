@@ -12,6 +12,7 @@ from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
+from localspec.chat.states import STATES
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
@@ -25,7 +26,7 @@ from localspec.engine.stats import EAGLE3, MTP
 from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
 from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
-from localspec.loading.measuring import chosen_threads, measured, profile_store
+from localspec.loading.measuring import chosen_threads, made_by, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
     LoadPlan,
@@ -36,7 +37,7 @@ from localspec.loading.planning import (
     load_plan,
 )
 from localspec.loading.request import LoadRequest
-from localspec.pairs import demo
+from localspec.pairs import demo, folders
 from localspec.pairs.found import remedy
 from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
@@ -174,13 +175,19 @@ def _pair(
 
 
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    """Load the pair of `options`, and remember it if it was named.
+    """Load the pair of `options`, and remember it if it was named; its caches may be kept.
 
     Without a name the last used pair is loaded; where it cannot be, the demo pair with a notice.
 
     Raises:
         LocalspecError, Cancelled: as `load_session`.
     """
+    session = _opened(options, progress, cancel)
+    session.keep_in(folders.data_folder() / STATES, made_by(session.pair))
+    return session
+
+
+def _opened(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
     if options.pair is not None:
         session = load_session(options, progress=progress, cancel=cancel)
         remember_last(options.pair, options.draft)

@@ -134,9 +134,17 @@ class EngineClient:
         """Send what was reserved for, or what else can be stopped."""
         self._send(body, self._turn)
 
-    def ask(self, text: str, earlier: Sequence[Message] | None = None) -> None:
-        """Have `text` answered, after `reserve`; after `earlier` where that is another path."""
-        self.begin(m.Ask(text, None if earlier is None else tuple(earlier)))
+    def ask(
+        self, text: str, earlier: Sequence[Message] | None = None, conversation: str = ""
+    ) -> None:
+        """Have `text` answered, after `reserve`.
+
+        Args:
+            text: the question.
+            earlier: what was said before, where that is another path.
+            conversation: the id under which it is stored; empty for none.
+        """
+        self.begin(m.Ask(text, None if earlier is None else tuple(earlier), conversation))
 
     @property
     def turn(self) -> int:

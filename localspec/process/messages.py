@@ -27,7 +27,7 @@ from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse
 from localspec.loading.request import LoadRequest
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Both ends must speak the same version: the first frame each way says which."""
 
 _SIZE = 4
@@ -152,10 +152,12 @@ class Ask(Struct, frozen=True, tag=True):
     Attributes:
         text: what is asked.
         earlier: what was said before, where that is another path than the session's.
+        conversation: the id under which it is stored; empty for none.
     """
 
     text: str
     earlier: tuple[Message, ...] | None = None
+    conversation: str = ""
 
 
 class Complete(Struct, frozen=True, tag=True):
@@ -173,10 +175,17 @@ class Compact(Struct, frozen=True, tag=True):
 
 
 class Open(Struct, frozen=True, tag=True):
-    """Go on from other messages, perhaps with other settings; `ChangeDone` answers."""
+    """Go on from other messages, perhaps with other settings; `ChangeDone` answers.
+
+    Attributes:
+        messages: what was said.
+        settings: None for those in force.
+        conversation: the id under which it is stored; empty for none.
+    """
 
     messages: tuple[Message, ...]
     settings: ChatSettings | None = None
+    conversation: str = ""
 
 
 class Compare(Struct, frozen=True, tag=True):

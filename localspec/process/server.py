@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from localspec.engine.cancel import Cancel
@@ -142,16 +142,17 @@ class Server:
         match letter.body:
             case m.Load(request, kept):
                 self._load(letter.request, tell, request, kept, cancel)
-            case m.Ask(text, earlier):
-                self._answer(letter, lambda one: one.turn(text, cancel), earlier)
+            case m.Ask(text, earlier, conversation):
+                ask = partial(_ask, text=text, conversation=conversation, cancel=cancel)
+                self._answer(letter, ask, earlier)
             case m.Complete(asked):
                 self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
             case m.Regenerate():
                 self._answer(letter, lambda session: session.regenerate(cancel))
             case m.Compact():
                 self._turn(tell, lambda session: session.compact(cancel))
-            case m.Open(messages, settings):
-                self._report(tell, lambda session: _open(session, messages, settings))
+            case m.Open(messages, settings, conversation):
+                self._report(tell, lambda one: _open(one, messages, settings, conversation))
             case m.Look(turn, number):
                 self._look(letter.request, tell, turn, number, cancel)
             case m.Perform(job):
@@ -213,7 +214,7 @@ class Server:
         )
         self._loaded = request
         if kept is not None:
-            _open(session, kept.messages, kept.settings)
+            _open(session, kept.messages, kept.settings, "")
             if not kept.speculation:
                 session.speculation = False
         self._tell_status(tell)
@@ -394,7 +395,15 @@ def _compare(
         tell(m.Turn(event, speculation))
 
 
-def _open(session: Session, messages: tuple[Message, ...], settings: Any) -> None:
+def _ask(session: Session, text: str, conversation: str, cancel: Cancel) -> Iterator[TurnEvent]:
+    session.enter(conversation)
+    return session.turn(text, cancel)
+
+
+def _open(
+    session: Session, messages: tuple[Message, ...], settings: Any, conversation: str
+) -> None:
+    session.enter(conversation)
     session.open(messages)
     if settings is not None:
         session.settings = settings
