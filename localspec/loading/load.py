@@ -26,6 +26,7 @@ from localspec.engine.stats import EAGLE3, MTP
 from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
 from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
+from localspec.loading.expected import note
 from localspec.loading.measuring import chosen_threads, made_by, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
@@ -252,6 +253,8 @@ def _session(
         measure=settings.gamma == "auto",
         announce=lambda: progress("Measuring this machine", None),
     )
+    if costs:
+        note(pair, costs.auto.costs)
     n_vocab = target.model.n_vocab
     drafters: list[Drafter] = [
         HeadDrafter(context, name)

@@ -36,6 +36,14 @@ def lines(report: PairReport) -> list[str]:
     return found
 
 
+def draft_lines(report: PairReport, used: str | None) -> list[str]:
+    """Say what drafts for a target now, `used`, and which others would fit it, or why not."""
+    found = [f"drafting now: {used or 'no model, lookup at most'} ({report.draft_reason})"]
+    if heads.has_usable_mtp(report.target.header):
+        found.append("mtp: a head inside the target, which predicts more tokens")
+    return found + candidate_lines(report.candidates)
+
+
 def memory_line(outlook: Outlook) -> str:
     """Say how much memory a pair needs and whether it is there."""
     need = outlook.fit
