@@ -59,7 +59,7 @@ def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | No
     if (
         plan is None
         or found.missing
-        or (found.vocabulary is not None and not found.vocabulary.compatible)
+        or (found.vocabulary is not None and not found.vocabulary.usable)
     ):
         return [], None
     from localspec.loading import expected  # noqa: PLC0415 - it needs llama.cpp

@@ -36,6 +36,7 @@ class Drafted:
         cached: tokens that its cache held already.
         tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
         beyond: all that lookup would add to a model's tokens.
+        passes: decodes of its own, where these are not as many as the views.
     """
 
     drafter: str = ""
@@ -46,6 +47,12 @@ class Drafted:
     cached: int = 0
     tail: Guess = NO_GUESS
     beyond: Guess = NO_GUESS
+    passes: int | None = None
+
+    @property
+    def decodes(self) -> int:
+        """Passes of the drafter."""
+        return len(self.views) if self.passes is None else self.passes
 
     @property
     def own(self) -> int:

@@ -132,6 +132,12 @@ class Model:
         """The end-of-text token."""
         return _token_or_none(lib.llama_vocab_eos(self._vocab))
 
+    @property
+    def end(self) -> int | None:
+        """The token that ends a turn: what a chat model ends its answers with."""
+        end_of_turn = _token_or_none(lib.llama_vocab_eot(self._vocab))
+        return self.eos if end_of_turn is None else end_of_turn
+
     @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Every id that ends generation (end of text, end of turn, ...)."""
