@@ -52,7 +52,7 @@ PURE = (
     "engine/schema",
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
-    "engine/lookup",
+    *("engine/lookup", "engine/translation"),
 )
 
 # Packages that only some rooms may import.

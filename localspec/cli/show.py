@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.argument("pair", default="demo")
-@click.option("--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name or `none`.")
+@click.option(
+    "--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name, `lookup` or `none`."
+)
 @click.option(
     "-c",
     "--ctx-size",

@@ -1,7 +1,7 @@
 """Drafters: what proposes tokens for the target to check.
 
 A drafter proposes and observes. `ModelDrafter` is the small model beside the large one. Another
-kind (a head, a hierarchy, another vocabulary) needs only the `Drafter` protocol. Lookup
+kind (a head, one with another vocabulary) needs only the `Drafter` protocol. Lookup
 is asked in every round and needs none.
 """
 

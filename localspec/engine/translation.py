@@ -19,7 +19,7 @@ _WINDOW = 16  # tokens before a change that may be cut anew with it
 _LEAST = 4
 
 
-class Vocabulary(Protocol):
+class Tokenizer(Protocol):
     """What is asked about a model's tokens (see `Model`)."""
 
     n_vocab: int
@@ -60,7 +60,7 @@ class Speller:
         ids: of every byte string that one token stands for the ids, the usual one first.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Tokenizer) -> None:
         self.vocabulary = vocabulary
         self.ids: defaultdict[bytes, list[int]] = defaultdict(list)
         for token in range(vocabulary.n_vocab):
@@ -111,7 +111,7 @@ class Speller:
 class Translation:
     """Between a target's tokens and those of a draft that has others."""
 
-    def __init__(self, target: Vocabulary, draft: Vocabulary) -> None:
+    def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
         self.target, self.draft = Speller(target), Speller(draft)
         self._special: dict[int, list[int] | None] = {}
         shared = [
@@ -156,7 +156,7 @@ class Translation:
             self._special[token] = self._control(token, ours, theirs)
         return self._special[token]
 
-    def _control(self, token: int, ours: Vocabulary, theirs: Vocabulary) -> list[int]:
+    def _control(self, token: int, ours: Tokenizer, theirs: Tokenizer) -> list[int]:
         if token == ours.bos:
             return []
         if ours.is_end(token) and theirs.end is not None:

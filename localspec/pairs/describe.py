@@ -25,6 +25,8 @@ def lines(report: PairReport) -> list[str]:
         found.append(f"{_model_line('draft', report.draft)} ({report.draft_reason})")
     else:
         found.append(f"draft       none: {report.draft_reason}")
+        if report.candidates:
+            found.append("lookup      drafts all the same: it copies what repeats, without a model")
     if heads.has_usable_mtp(report.target.header):
         found.append("head        inside the target: a layer that predicts more tokens (mtp)")
     if report.vocabulary is not None:

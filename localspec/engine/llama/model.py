@@ -132,11 +132,19 @@ class Model:
         """The end-of-text token."""
         return _token_or_none(lib.llama_vocab_eos(self._vocab))
 
-    @property
+    @cached_property
     def end(self) -> int | None:
-        """The token that ends a turn: what a chat model ends its answers with."""
+        """The token that ends a turn: the one that the chat template writes, else end of text.
+
+        What llama.cpp calls the end of a turn may be any of several tokens where a file names none.
+        """
         end_of_turn = _token_or_none(lib.llama_vocab_eot(self._vocab))
-        return self.eos if end_of_turn is None else end_of_turn
+        for token in (end_of_turn, self.eos, *sorted(self.end_tokens)):
+            if token is not None and self.piece(token, special=True).decode("utf-8", "replace") in (
+                self.chat_template or ""
+            ):
+                return token
+        return self.eos
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
