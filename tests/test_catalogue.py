@@ -27,7 +27,7 @@ from localspec.pairs import catalogue, folders, installed, pull, references, res
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
 from localspec.pairs.references import Reference
-from tests.support import ggufs
+from tests.support import gguf_models, ggufs
 from tests.support.hub_server import Repo
 from tests.support.hub_world import World, world
 
