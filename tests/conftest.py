@@ -7,12 +7,16 @@ import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import hypothesis
 import pytest
 
 from localspec.engine.llama import Context, ContextOptions, Model
+
+if TYPE_CHECKING:
+    from tests.support.hub_world import World
 
 # A machine that does something else as well is slow, not wrong.
 hypothesis.settings.register_profile("localspec", deadline=None)
@@ -100,3 +104,12 @@ def draft_context(draft_model: Model) -> Iterator[Context]:
     """A fresh context of the demo draft."""
     with Context(draft_model, ContextOptions(n_ctx=1024, threads=1)) as context:
         yield context
+
+
+@pytest.fixture
+def hub_world(tmp_path: Path) -> Iterator[World]:
+    """A Hub on loopback, and a cache and records of the test's own."""
+    from tests.support.hub_world import world  # noqa: PLC0415 - it takes a second to import
+
+    with world(tmp_path) as found:
+        yield found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,18 +30,12 @@ from localspec.ui.screens.pairs import PairsScreen, Work
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
 from tests.support.hub_server import Repo, wait_for
-from tests.support.hub_world import World, world
+from tests.support.hub_world import World
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 
 NAME = "qwen3-8b"
 BIG = 2_000_000 // 32 * 32
-
-
-@pytest.fixture
-def hub_world(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture
