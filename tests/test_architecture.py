@@ -51,6 +51,7 @@ PURE = (
     *("engine/stats", "engine/cancel", "engine/grammar", "engine/params", "engine/sampling"),
     *("engine/noise", "engine/proposer", "engine/verify", "engine/acceptance", "engine/trace"),
     "engine/schema",
+    *("engine/explain", "engine/inside"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
     "engine/lookup",

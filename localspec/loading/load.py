@@ -12,6 +12,7 @@ from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
+from localspec.chat.states import STATES
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
@@ -23,8 +24,9 @@ from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import EAGLE3, MTP
 from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
+from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
-from localspec.loading.measuring import chosen_threads, measured, profile_store
+from localspec.loading.measuring import chosen_threads, made_by, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
     LoadPlan,
@@ -35,7 +37,7 @@ from localspec.loading.planning import (
     load_plan,
 )
 from localspec.loading.request import LoadRequest
-from localspec.pairs import demo
+from localspec.pairs import demo, folders
 from localspec.pairs.found import remedy
 from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
@@ -125,6 +127,7 @@ def load_session(
             that stands for nothing (`HubError`), impossible settings (`UsageError`).
         Cancelled: `cancel` was set.
     """
+    options = exactness.settled(options)
     settings = chat_settings(options)
     progress("Reading the headers", None)
     if demo.is_meant(options.pair) and demo.to_be_padded():
@@ -142,7 +145,7 @@ def load_session(
         target = loader.load(plan.path, plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
-        notices = (*notices, *plan.notices, *drafting.notices)
+        notices = (*notices, *plan.notices, *drafting.notices, *loader.notices)
         pair = _pair(loader, plan, target, drafting, notices)
         session = _session(replace(pair, devices_before=before), settings, progress, renderer)
         undo.pop_all()
@@ -172,13 +175,19 @@ def _pair(
 
 
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    """Load the pair of `options`, and remember it if it was named.
+    """Load the pair of `options`, and remember it if it was named; its caches may be kept.
 
     Without a name the last used pair is loaded; where it cannot be, the demo pair with a notice.
 
     Raises:
         LocalspecError, Cancelled: as `load_session`.
     """
+    session = _opened(options, progress, cancel)
+    session.keep_in(folders.data_folder() / STATES, made_by(session.pair))
+    return session
+
+
+def _opened(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
     if options.pair is not None:
         session = load_session(options, progress=progress, cancel=cancel)
         remember_last(options.pair, options.draft)
@@ -253,7 +262,7 @@ def _session(
     lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
     return Session(
         pair,
-        Engine(target, *drafters, lookup=lookup),
+        Engine(target, *drafters, lookup=lookup, rows=exactness.rows(pair.loaded.exact)),
         settings,
         auto=costs.auto if costs else None,
         closing=costs.keep if costs else None,
@@ -268,7 +277,7 @@ def check(options: LoadRequest) -> None:
         LocalspecError: as `load_session`.
     """
     chat_settings(options)
-    check_files(options)
+    check_files(exactness.settled(options))
 
 
 @dataclass(slots=True)
@@ -280,6 +289,7 @@ class _ModelLoader:
         thorough: choose the attention anew, and take the time.
         unflashed: bytes more that go without flash attention; None where that is no choice.
         flash_attn: the attention as asked for or, once the target is there, as chosen.
+        exact: what `LoadRecord` has, once the target is there.
     """
 
     options: LoadRequest
@@ -290,6 +300,7 @@ class _ModelLoader:
     thorough: bool = False
     unflashed: int | None = None
     flash_attn: str = ""
+    exact: int | None = None
 
     def __post_init__(self) -> None:
         self.flash_attn = self.flash_attn or self.options.flash_attn
@@ -301,7 +312,16 @@ class _ModelLoader:
         """
         model = self.model(path, setup, draft=False, mtp=mtp)
         self._choose_attention(model, self.how(setup, draft=False), setup)
-        return self._kept(Context(model, self.how(setup, draft=False), self.cancel))
+        target = self._kept(Context(model, self.how(setup, draft=False), self.cancel))
+        if self.options.exact:
+            self.threads(target, setup, draft=False)
+            self.exact = exactness.longest(
+                target,
+                exactness.key(path, setup, self.options),
+                store=profile_store(),
+                announce=lambda: self.progress("Comparing passes bit by bit", None),
+            )
+        return target
 
     def load_draft(self, planned: PlannedDraft, target: Context) -> Context:
         """Load a draft model or a head, and make its context."""
@@ -349,6 +369,13 @@ class _ModelLoader:
             cache_v=setup.cache_v,
         )
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know of the target's passes."""
+        if self.exact is None or self.exact > 1:
+            return ()
+        return (f"--exact: {exactness.words(self.exact)}",)
+
     def _kept(self, context: Context) -> Context:
         """A context that is closed if anything later fails."""
         self.undo.callback(context.close)
@@ -382,7 +409,7 @@ class _ModelLoader:
             draft=draft,
             store=profile_store(),
         )
-        fixed = self._asked(draft=draft) is not None
+        fixed = self._asked(draft=draft) is not None and not self.options.exact
         context.use_threads(threads, self.options.threads_batch, at_most=not fixed)
         return threads
 
@@ -429,6 +456,7 @@ def _record(
         cache_type_v=setup.cache_v,
         mmap=options.mmap,
         mlock=options.mlock,
+        exact=loader.exact,
         memory_plan_bytes=plan.total + more,
     )
 

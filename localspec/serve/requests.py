@@ -43,6 +43,7 @@ class Sampled(Struct, kw_only=True):
     Attributes:
         model: a name of the loaded pair.
         gamma, accept: localspec's own: the draft length and the acceptance rule.
+        draft: who of those that are loaded may draft: ``auto``, ``none``, or names with commas.
         repeat_penalty, repetition_penalty: the same, under llama.cpp's name and the one of others.
     """
 
@@ -67,6 +68,14 @@ class Sampled(Struct, kw_only=True):
     grammar: str | None = None
     gamma: Annotated[int, Meta(ge=0, le=MAX_GAMMA)] | Literal["auto"] | None = None
     accept: Accept | None = None
+    draft: Annotated[str, Meta(max_length=256)] | None = None
+
+    @property
+    def drafters(self) -> tuple[str, ...] | None:
+        """Who may draft, by name; None for all."""
+        if self.draft in (None, "auto"):
+            return None
+        return tuple(name.strip() for name in self.draft.split(",")) if self.draft != "none" else ()
 
     @property
     def usage_wanted(self) -> bool:
@@ -224,6 +233,7 @@ class ChatRequest(Sampled):
             variables={**(self.chat_template_kwargs or {}), **toolbox.variables},
             after=toolbox.after if settings.grammar == toolbox.grammar else "",
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            drafters=self.drafters,
         )
 
 
@@ -278,7 +288,12 @@ class CompletionRequest(Sampled):
             if getattr(self, name) not in usual:
                 raise Refusal(400, f"{name} is not supported", param=name)
         settings = self.settings(own, self.max_tokens, "")
-        return Asked(settings=settings, prompt=_prompt(self.prompt), top_logprobs=self.logprobs)
+        return Asked(
+            settings=settings,
+            prompt=_prompt(self.prompt),
+            top_logprobs=self.logprobs,
+            drafters=self.drafters,
+        )
 
 
 def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:

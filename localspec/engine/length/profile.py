@@ -145,7 +145,7 @@ def _seconds(context: Context, n: int, one_row: bool, clock: Callable[[], float]
     What a round does before it drafts counts as well: a recurrent state is copied, except where one
     token is decoded. Going back is no part of it.
     """
-    kept, tokens = len(context.tokens), _scratch(context, n)
+    kept, tokens = len(context.tokens), scratch(context, n)
     started = clock()
     if n > 1:  # a plain round copies no recurrent state, one that drafts does
         context.mark(0 if one_row else n, anew=True)
@@ -230,12 +230,12 @@ def fill(
         if clock() > until:
             return False
         context.mark()  # an interrupted decode goes back to here
-        context.decode(_scratch(context, min(step, tokens - start)), 0)
+        context.decode(scratch(context, min(step, tokens - start)), 0)
     context.wait()
     return True
 
 
-def _scratch(context: Context, n: int) -> list[int]:
+def scratch(context: Context, n: int) -> list[int]:
     """Tokens of all sorts, so that a mixture of experts uses many of its experts."""
     return [(7919 * (i + 1)) % context.model.n_vocab for i in range(n)]
 
