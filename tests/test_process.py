@@ -442,7 +442,7 @@ def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
             await chat.send("/system Be brief.")
             await chat.send("Hello!")
             await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
-            await chat.send("/set n-predict 1800")
+            await chat.send("/set n-predict 600")
             await chat.send(QUESTION)
             await chat.until(lambda: chat.app.turns.stream.heard, "some text")
             kill()
@@ -487,7 +487,7 @@ def test_a_question_that_got_no_answer_is_asked_again() -> None:
 @signals
 def test_a_death_while_two_answers_are_compared_closes_the_comparison() -> None:
     async def body() -> None:
-        async with chatting(ctx_size=2048, n_predict=1800, grammar=ENDLESS) as (chat, kill):
+        async with chatting(ctx_size=2048, n_predict=600, grammar=ENDLESS) as (chat, kill):
             chat.app.prompt.insert(QUESTION)
             await chat.press("ctrl+b")
             await chat.until(lambda: len(chat.app.screen_stack) == 2)

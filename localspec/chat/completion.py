@@ -15,7 +15,7 @@ from localspec.errors import UsageError
 
 if TYPE_CHECKING:
     from localspec.chat.asked import Asked
-    from localspec.chat.session import Session, Turn
+    from localspec.chat.session import Session, TurnEvents
     from localspec.engine.cancel import Cancel
 
 _CONVERSATIONS = 32
@@ -36,7 +36,7 @@ class Completions:
         self._prefixes = Prefixes([pair.target, *pair.drafts.values()], session.folder)
         self._known: list[KnownIds] = []  # the latest last
 
-    def answer(self, asked: Asked, cancel: Cancel) -> Turn:
+    def answer(self, asked: Asked, cancel: Cancel) -> TurnEvents:
         """Answer.
 
         Yields:
@@ -95,7 +95,7 @@ class Completions:
                 f"There is: {', '.join(['auto', 'none', *there])}.",
             )
 
-    def _scored(self, turn: Turn) -> Turn:
+    def _scored(self, turn: TurnEvents) -> TurnEvents:
         """`turn`, the texts of tokens with their probabilities ahead of every round."""
         piece = self._session.pair.target.model.piece
         for event in turn:

@@ -30,7 +30,7 @@ _SHARE, _DISK_SHARE = 0.25, 0.1  # of the memory, and of the disk, that is left
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Held:
     """What the caches held, target first: their tokens, and the states to go back to."""
 
     tokens: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ class _Kept:
         sizes = (each.nbytes for each in self.states if isinstance(each, np.memmap) is on_disk)
         return sum(sizes)
 
-    def spilled(self, folder: Path) -> _Kept:
+    def spilled(self, folder: Path) -> _Held:
         """The same in files without names, which nobody else can open and no crash leaves behind.
 
         Raises:
@@ -77,7 +77,7 @@ class Prefixes:
         self._contexts = tuple(contexts)
         self._folder = folder
         self._room = room or (lambda: int(_SHARE * (machine.available() + self.n_bytes)))
-        self._kept: list[_Kept] = []  # the latest last
+        self._kept: list[_Held] = []  # the latest last
 
     @property
     def n_bytes(self) -> int:
@@ -105,7 +105,7 @@ class Prefixes:
         self._kept = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
         if any(one.tokens[0][: len(tokens[0])] == tokens[0] for one in self._kept):
             return
-        self._kept.append(_Kept(tokens, tuple(context.state() for context in self._contexts)))
+        self._kept.append(_Held(tokens, tuple(context.state() for context in self._contexts)))
         self._make_room()
 
     def _make_room(self) -> None:
@@ -123,13 +123,13 @@ class Prefixes:
             while on_disk > room:
                 on_disk -= self._kept.pop(0).n_bytes(on_disk=True)
 
-    def _spilled(self, one: _Kept) -> _Kept:
+    def _spilled(self, one: _Held) -> _Held:
         """A copy that takes no memory; an empty one where there is no room for it."""
         if self._folder is not None:
             with suppress(OSError):
                 private.make_folder(self._folder)
                 return one.spilled(self._folder)
-        return _Kept(one.tokens, ())
+        return _Held(one.tokens, ())
 
 
 class StoredPrefix:

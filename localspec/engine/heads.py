@@ -11,7 +11,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Head
-from localspec.engine.proposer import Logits, Proposer, argmax_proposer
+from localspec.engine.proposer import Proposer, argmax_proposer
+from localspec.engine.sampling import Logits
 
 
 class HeadDrafter:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from localspec.errors import VocabularyMismatch
-from localspec.pairs.gguf.header import TOKENS_KEY, Accept, GgufHeader
+from localspec.pairs.gguf.header import TOKENS_KEY, GgufHeader, SeesKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -114,7 +114,7 @@ def compare(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
     return VocabularyReport(not rule, rule, reason, token, ours.size, theirs.size)
 
 
-def require_like(target: GgufHeader) -> Accept:
+def require_like(target: GgufHeader) -> SeesKey:
     """Make a check that stops the reading of a draft's header once it cannot fit `target`.
 
     What it lets through still has to pass `check`: the settings behind the tokens count too.

@@ -146,6 +146,19 @@ class EngineClient:
         """
         self.begin(m.Ask(text, None if earlier is None else tuple(earlier), conversation))
 
+    @property
+    def turn(self) -> int:
+        """The number of the reserved, running or else last turn."""
+        return self._turn
+
+    def look(self, turn: int, number: int) -> int:
+        """Ask what happened inside a round (see `Look`); the number of the request."""
+        return self._send(m.Look(turn, number))
+
+    def withdraw(self, request: int) -> None:
+        """Ask a request to end."""
+        self._send(m.Stop(request))
+
     def stop(self) -> None:
         """Ask the reserved or running turn to end."""
         self._send(m.Stop(self._turn))

@@ -21,7 +21,7 @@ from localspec.serve.tools import FunctionTool, Toolbox
 
 Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
 Seed = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
-Stop = Annotated[str, Meta(max_length=256)]
+StopText = Annotated[str, Meta(max_length=256)]
 Top = Annotated[int, Meta(ge=0, le=20)]
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Sampled(Struct, kw_only=True):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: Seed | None = None
-    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
     n: int | None = None
     grammar: str | None = None
     gamma: Annotated[int, Meta(ge=0, le=MAX_GAMMA)] | Literal["auto"] | None = None

@@ -50,7 +50,7 @@ class FunctionTool(Struct):
     function: Function
 
 
-Choice = Literal["none", "auto", "required"] | FunctionTool | None
+ToolChoice = Literal["none", "auto", "required"] | FunctionTool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Toolbox:
 
     @staticmethod
     def of(
-        tools: Sequence[FunctionTool], choice: Choice, *, native: bool, parallel: bool
+        tools: Sequence[FunctionTool], choice: ToolChoice, *, native: bool, parallel: bool
     ) -> Toolbox:
         """The tools that a request allows.
 
