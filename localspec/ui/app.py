@@ -37,6 +37,7 @@ from localspec.ui.lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen
+from localspec.ui.screens.rounds import RoundScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -290,8 +291,8 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.in_use.loaded(info)
             case messages.LoadFailed() as failed:
                 self.in_use.failed(failed)
-            case messages.Turn(event, speculation) if isinstance(self.screen, CompareScreen):
-                self.screen.hear(event, speculation=bool(speculation))
+            case messages.Turn() | messages.Looked():
+                self._to_dialogue(letter.body)
             case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
                 self._ask_next(error is None)
@@ -306,6 +307,14 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.in_use.died(error.exception())
                 self._unqueue()
 
+    def _to_dialogue(self, event: messages.Turn | messages.Looked) -> None:
+        """Tell the dialogue that asked, if it is still there."""
+        match self.screen, event:
+            case CompareScreen() as screen, messages.Turn(said, speculation):
+                screen.hear(said, speculation=bool(speculation))
+            case RoundScreen() as screen, messages.Looked(inside, error):
+                screen.hear(inside, error.message if error is not None else "")
+
     def _changed(self, error: Fault | None) -> None:
         """A change was made, or refused."""
         if error is not None:
@@ -315,7 +324,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _leave_comparison(self) -> None:
         """It would wait for ever, and hides what is said."""
-        if isinstance(self.screen, CompareScreen):
+        if isinstance(self.screen, CompareScreen | RoundScreen):
             self.pop_screen()
 
     def _seat(self, info: SessionInfo) -> None:
