@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,21 @@ def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         "SETUPTOOLS_USE_DISTUTILS": "stdlib",
     }
     with mock.patch.dict(os.environ, folders):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_naps() -> Iterator[None]:
+    """Have Textual's pilot go on once a key is sent: `Chat.press` waits until it is dealt with.
+
+    Else it sleeps until the process is idle: two times 20 ms for each key, and up to two seconds
+    where an engine works in a thread.
+    """
+
+    async def hop(_least: float) -> None:
+        await asyncio.sleep(0)
+
+    with mock.patch("textual.app.wait_for_idle", hop):
         yield
 
 

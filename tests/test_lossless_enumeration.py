@@ -139,6 +139,8 @@ class World:
 class Branching:
     """A noise that follows a script of choices, then takes the first; it knows its probability."""
 
+    seed = drawn = 0
+
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
         self.weight = 1.0

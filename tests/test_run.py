@@ -112,14 +112,15 @@ def fails(done: Done, *words: str, code: int = 1) -> None:
 # What must hold.
 
 
+@pytest.mark.parametrize("gammas", [(1, 4), pytest.param((2, 3, 6, 8), marks=pytest.mark.slow)])
 def test_greedy_tokens_are_those_of_plain_decoding_for_every_gamma(
-    story: Callable[..., dict[str, Any]],
+    story: Callable[..., dict[str, Any]], gammas: tuple[int, ...]
 ) -> None:
     greedy = ("--temp", "0", "--n-predict", "100")
     plain = story(*greedy, "--gamma", "0")
     assert plain["drafted_tokens"] == 0
     assert plain["acceptance_rate"] is None
-    for gamma in (1, 2, 3, 4, 6, 8):
+    for gamma in gammas:
         document = story(*greedy, "--gamma", str(gamma))
         assert document["tokens"] == plain["tokens"]
         assert document["text"] == plain["text"]
@@ -487,6 +488,7 @@ def test_standard_input_is_the_prompt_without_p_and_with_a_dash() -> None:
         assert document["text"].startswith("Once")
 
 
+@pytest.mark.slow  # it is waited for
 def test_standard_input_is_left_alone_with_p() -> None:
     reader, writer = os.pipe()  # never closed before the end: reading would wait for ever
     try:

@@ -99,6 +99,26 @@ def test_what_was_said_is_there_the_next_time(archive: Path) -> None:
     run(body)
 
 
+def test_the_engine_knows_which_conversation_is_open(archive: Path) -> None:
+    async def body() -> None:
+        async with chatting(archive=archive) as chat:
+            await chat.ask("one")
+            conversation = chat.app.shelf.record.header.id
+            assert chat.session.entered[-1] == conversation
+            await chat.send("/clear")
+            await chat.until(lambda: "▌ one" not in chat.transcript() and chat.ready())
+            await chat.ask("two")
+            assert chat.session.entered[-1] == chat.app.shelf.record.header.id != conversation
+        async with chatting(archive=archive, resume=conversation) as chat:
+            await chat.until(lambda: "▌ one" in chat.transcript())
+            assert chat.session.entered == [conversation]
+        async with chatting() as chat:
+            await chat.ask("three")
+            assert set(chat.session.entered) == {""}
+
+    run(body)
+
+
 def test_it_begins_with_the_conversation_that_is_to_be_resumed(archive: Path) -> None:
     async def body() -> None:
         async with chatting(archive=archive) as chat:

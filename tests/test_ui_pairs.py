@@ -503,12 +503,13 @@ def strangers(hub_world: World) -> Repo:
 
 
 async def type_in(chat: Chat, text: str) -> None:
-    """Have the line for a reference, and write `text` in it."""
+    """Have the line for a reference, and write `text` in it, the end of it key by key."""
     await chat.press("p")
     await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
     line = chat.app.screen.query_one(Input)
-    line.value = ""
-    await chat.press(*text)
+    line.value, keys = text[:-2], text[-2:]
+    line.cursor_position = len(line.value)
+    await chat.press(*keys)
     assert line.value == text
     await chat.press("enter")
 

@@ -16,6 +16,7 @@ from localspec.bench.request import BenchRequest, PromptSet
 from localspec.cli import option_types as types
 from localspec.cli.options import (
     CTX_SIZE,
+    EXACT,
     GPU_LAYERS,
     MAX_THREADS,
     PAIR,
@@ -82,6 +83,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @with_options(CTX_SIZE)
 @option("-t --threads", click.IntRange(1, MAX_THREADS), "CPU threads.")
 @GPU_LAYERS
+@EXACT
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @option(
     "-o --output outputs",
@@ -125,7 +127,7 @@ def command(
         draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
         gamma=how.gamma,
         temp=how.temperature,
-        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "scan")},
+        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "exact", "scan")},
     )
     with closing(Worker()) as worker:
         worker.begin(BenchJob(request, how))

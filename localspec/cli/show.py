@@ -68,4 +68,5 @@ def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | No
 
     draft = found.draft.paths[0] if found.draft is not None else None
     known = expected.expected(found.target.paths[0], draft, plan)
-    return expected.lines(known, tune), expected.data(known)
+    exact = expected.exact(found.target.paths[0], plan)
+    return expected.lines(known, exact, tune), expected.data(known, exact)

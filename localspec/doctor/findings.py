@@ -37,7 +37,7 @@ class Finding:
     remedy: str = ""
 
 
-Said: TypeAlias = Iterator[tuple[str, str]]
+Remarks: TypeAlias = Iterator[tuple[str, str]]
 """What is so, and what to do about it."""
 
 
@@ -64,7 +64,7 @@ def rebuild(facts: MachineFacts, flag: str) -> str:
     return f'CMAKE_ARGS="{flag}" {build}'
 
 
-def _translated(facts: MachineFacts) -> Said:
+def _translated(facts: MachineFacts) -> Remarks:
     if facts.translated:
         yield (
             "Python is an Intel build that runs under Rosetta, without Metal",
@@ -74,7 +74,7 @@ def _translated(facts: MachineFacts) -> Said:
         )
 
 
-def _graphics(facts: MachineFacts) -> Said:
+def _graphics(facts: MachineFacts) -> Remarks:
     if facts.devices:
         return
     if used := _used(facts):
@@ -100,7 +100,7 @@ def _used(facts: MachineFacts) -> list[str]:
     return [name for name in facts.backends if name.startswith(_GPU_BACKENDS)]
 
 
-def _instructions(facts: MachineFacts) -> Said:
+def _instructions(facts: MachineFacts) -> Remarks:
     unused = [name for name in facts.features if name not in facts.built_for]
     if unused:
         yield (
@@ -109,7 +109,7 @@ def _instructions(facts: MachineFacts) -> Said:
         )
 
 
-def _busy(facts: MachineFacts) -> Said:
+def _busy(facts: MachineFacts) -> Remarks:
     if facts.swap_used > SWAP_WORTH_MENTIONING and facts.memory_free < facts.memory_total // 4:
         yield (
             f"{facts.swap_used / 1e9:.1f} GB are swapped out: what is swapped in again stops"
@@ -129,7 +129,7 @@ def _busy(facts: MachineFacts) -> Said:
         )
 
 
-def _power(facts: MachineFacts) -> Said:
+def _power(facts: MachineFacts) -> Remarks:
     if facts.power_profile in ("low-power", "quiet"):
         yield (
             f"the power profile is {facts.power_profile}",
@@ -145,7 +145,7 @@ def _power(facts: MachineFacts) -> Said:
         )
 
 
-def _notes(facts: MachineFacts) -> Said:
+def _notes(facts: MachineFacts) -> Remarks:
     makers = [card for card in facts.cards if card in ("amd", "intel")]
     better = facts.devices or _used(facts) or {"nvidia", "apple"} & {*facts.cards}
     if makers and not better:

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
-    Logits = NDArray[np.float32]
+
+Logits: TypeAlias = "NDArray[np.float32]"
 
 _LEAST = np.finfo(np.float32).min
 _FEW = 64  # ids up to which a list is searched faster than an array

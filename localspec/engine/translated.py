@@ -12,8 +12,8 @@ from localspec.engine.drafter import Drafted, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
-from localspec.engine.proposer import Logits, Proposer, argmax_proposer
-from localspec.engine.sampling import Dist
+from localspec.engine.proposer import Proposer, argmax_proposer
+from localspec.engine.sampling import Dist, Logits
 from localspec.engine.stats import TRANSLATED
 from localspec.engine.translation import Spelling, Translation
 from localspec.engine.verify import Draft

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.engine.proposer import Logits
+from localspec.engine.sampling import Logits
 
 _WINDOW = 16  # tokens before a change that may be cut anew with it
 _LEAST = 4

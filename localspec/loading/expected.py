@@ -12,6 +12,7 @@ from localspec.engine.length.gamma import LONGEST, gamma_for
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.llama import default_threads
 from localspec.engine.stats import DRAFT
+from localspec.loading import exactness
 from localspec.loading.attention import Attention, key, stored
 from localspec.loading.measuring import (
     ANY_THREADS,
@@ -19,6 +20,7 @@ from localspec.loading.measuring import (
     profile_store,
     unusual,
 )
+from localspec.loading.request import LoadRequest
 from localspec.loading.results import Choice
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import MemoryPlan
@@ -93,6 +95,12 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
     )
 
 
+def exact(target: Path, plan: MemoryPlan) -> int | None:
+    """Tokens of a pass up to which all give equal bits with ``--exact``; None before one run."""
+    options = exactness.settled(LoadRequest(exact=True))
+    return exactness.stored(exactness.key(target, plan.target, options), profile_store())
+
+
 def _profile(
     store: ProfileStore, path: Path, setup: Setup, flash_attn: str, *, draft: bool
 ) -> Profile | None:
@@ -123,7 +131,7 @@ def _shortest(profile: Profile) -> Points:
     return profile.best[min(profile.best)]
 
 
-def data(known: Expected | None) -> dict[str, Any] | None:
+def data(known: Expected | None, exact: int | None) -> dict[str, Any] | None:
     """The same for programs; times in seconds."""
     if known is None:
         return None
@@ -138,12 +146,20 @@ def data(known: Expected | None) -> dict[str, Any] | None:
         "draft_step_s": known.draft_step_s,
         "plain_tokens_per_second": known.tokens_per_second,
         "attention": known.attention and asdict(known.attention),
+        "exact": exact,
         "expected": expected_speeds,
     }
 
 
-def lines(known: Expected | None, tune: str) -> list[str]:
+def lines(known: Expected | None, exact: int | None, tune: str) -> list[str]:
     """The same for a person; `tune` is the command that measures."""
+    of_bits = (
+        exactness.words(exact) if exact else f"not tried yet on this machine: `{tune} --exact`"
+    )
+    return [*_measured(known, tune), f"--exact     {of_bits}"]
+
+
+def _measured(known: Expected | None, tune: str) -> list[str]:
     if known is None:
         return [f"measured    not yet on this machine: `{tune}` takes about half a minute"]
     found = [

@@ -91,7 +91,7 @@ class PairReport:
 
     @property
     def n_bytes(self) -> int:
-        """Size of all files of both models."""
+        """Size of all files, the draft's included."""
         return sum(model.n_bytes for model in self.models)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from localspec.errors import VocabularyMismatch
 from localspec.pairs import spelling
-from localspec.pairs.gguf.header import TOKENS_KEY, Accept, GgufHeader
+from localspec.pairs.gguf.header import TOKENS_KEY, GgufHeader, SeesKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -128,7 +128,7 @@ def compare(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
     return VocabularyReport(not rule, rule, reason, token, ours.size, theirs.size, alike)
 
 
-def require_like(target: GgufHeader) -> Accept:
+def require_like(target: GgufHeader) -> SeesKey:
     """Make a check that stops the reading of a draft's header once it cannot fit `target`.
 
     What it lets through still has to pass `check`: the settings behind the tokens count too.

@@ -134,9 +134,30 @@ class EngineClient:
         """Send what was reserved for, or what else can be stopped."""
         self._send(body, self._turn)
 
-    def ask(self, text: str, earlier: Sequence[Message] | None = None) -> None:
-        """Have `text` answered, after `reserve`; after `earlier` where that is another path."""
-        self.begin(m.Ask(text, None if earlier is None else tuple(earlier)))
+    def ask(
+        self, text: str, earlier: Sequence[Message] | None = None, conversation: str = ""
+    ) -> None:
+        """Have `text` answered, after `reserve`.
+
+        Args:
+            text: the question.
+            earlier: what was said before, where that is another path.
+            conversation: the id under which it is stored; empty for none.
+        """
+        self.begin(m.Ask(text, None if earlier is None else tuple(earlier), conversation))
+
+    @property
+    def turn(self) -> int:
+        """The number of the reserved, running or else last turn."""
+        return self._turn
+
+    def look(self, turn: int, number: int) -> int:
+        """Ask what happened inside a round (see `Look`); the number of the request."""
+        return self._send(m.Look(turn, number))
+
+    def withdraw(self, request: int) -> None:
+        """Ask a request to end."""
+        self._send(m.Stop(request))
 
     def stop(self) -> None:
         """Ask the reserved or running turn to end."""

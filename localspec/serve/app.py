@@ -249,10 +249,10 @@ class Endpoint:
             self._desk.withdraw(job)
             raise
         stream = _streamed(job, first, reply, usage=wished.usage_wanted)
-        return _Stream(stream, lambda: self._desk.withdraw(job))
+        return _EventStream(stream, lambda: self._desk.withdraw(job))
 
 
-class _Stream(StreamingResponse):
+class _EventStream(StreamingResponse):
     """Server-sent events; however they end, `leave` is called."""
 
     def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:

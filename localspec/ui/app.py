@@ -35,6 +35,7 @@ from localspec.ui.lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen
+from localspec.ui.screens.rounds import RoundScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -273,8 +274,8 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.in_use.loaded(info)
             case messages.LoadFailed() as failed:
                 self.in_use.failed(failed)
-            case messages.Turn(event, speculation) if isinstance(self.screen, CompareScreen):
-                self.screen.hear(event, speculation=bool(speculation))
+            case messages.Turn() | messages.Looked():
+                self._to_dialogue(letter.body)
             case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
                 self._ask_next(error is None)
@@ -290,9 +291,17 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.in_use.died(error.exception())
                 self._unqueue()
 
+    def _to_dialogue(self, event: messages.Turn | messages.Looked) -> None:
+        """Tell the dialogue that asked, if it is still there."""
+        match self.screen, event:
+            case CompareScreen() as screen, messages.Turn(said, speculation):
+                screen.hear(said, speculation=bool(speculation))
+            case RoundScreen() as screen, messages.Looked(inside, error):
+                screen.hear(inside, error.message if error is not None else "")
+
     def _leave_comparison(self) -> None:
         """It would wait for ever, and hides what is said."""
-        if isinstance(self.screen, CompareScreen):
+        if isinstance(self.screen, CompareScreen | RoundScreen):
             self.pop_screen()
 
     def _seat(self, info: SessionInfo) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.history import exchange
@@ -17,6 +18,7 @@ from localspec.ui.conversation.gate import ANY_TIME, IDLE, LOADABLE, LOADED, WHO
 from localspec.ui.panel.dashboard import PanelForm
 from localspec.ui.screens import compare
 from localspec.ui.screens.history import HistoryScreen
+from localspec.ui.screens.rounds import RoundScreen
 
 if TYPE_CHECKING:
     from localspec.process.client import EngineClient
@@ -217,6 +219,21 @@ def _compare(app: Parts, _argument: str) -> None:
     app.open(compare.CompareScreen(text, app.engine.stop))
 
 
+def _inside(app: Parts, argument: str) -> None:
+    app.session()
+    back = (
+        parameters.whole("round", argument, "Say which answer, from the last: 1.")
+        if argument
+        else 1
+    )
+    turn, engine, turns = app.turns.number_of(back - 1), app.engine, app.turns
+
+    def ask(number: int) -> Callable[[], None]:
+        return partial(engine.withdraw, engine.look(turn, number))
+
+    app.open(RoundScreen(ask, lambda: turns.busy and turn == engine.turn))
+
+
 def _set(app: Parts, argument: str) -> None:
     name, _, value = argument.partition(" ")
     if name.lower().replace("_", "-") == "ctx-size" and value.strip():
@@ -342,6 +359,10 @@ COMMANDS = (
     Command(
         "twice", "", "answer the prompt without and with speculation, side by side",
         _compare, "ctrl+b", when=IDLE,
+    ),
+    Command(
+        "round", "[N]", "look inside a round of an answer: guesses, checks and why, in slow motion",
+        _inside, "ctrl+n,alt+r", when=LOADED,
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),

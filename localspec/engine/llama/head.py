@@ -32,9 +32,10 @@ from localspec.limits import HEAD_BATCH
 _OUTPUTS: Final = 8  # up to so many rows it is quicker to take logits of all than to decode twice
 _ENCODE, _DECODE = 0, 1  # enum llama_process_type
 _ABORTED: Final = 2
+_ABOUT: Final = 16  # bytes of two numbers ahead of a head's state
 _LAST: Final = -1  # stands for the state after the last layer
 
-Rows = NDArray[np.float32]
+States = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class Head(Context):
         target: the context whose decodes it reads.
         width: floats of a state.
         first: the first row in the cache; `tokens` are the later halves of the rows from there on.
+        waiting: the target's states of which no rows have been made yet, `(n, width)`.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Head(Context):
         self.target = target
         self.width = int(lib.llama_model_n_embd(model.handle))
         self.first = 0
+        self.waiting: States = np.empty((0, self.width), np.float32)
         self._call = _symbols()
         self._rows: Any = None
         self._listening = False
@@ -164,7 +167,7 @@ class Head(Context):
         """The first row that is not in the cache."""
         return self.first + len(self.tokens)
 
-    def states(self, n: int) -> Rows:
+    def states(self, n: int) -> States:
         """Copy the target's states of its last decode, which was of `n` tokens: `(n, width)`.
 
         Raises:
@@ -183,7 +186,7 @@ class Head(Context):
             found[part] = self._fused(np.concatenate([rows[part] for rows in seen], axis=1))
         return found
 
-    def _fused(self, rows: Rows) -> Rows:
+    def _fused(self, rows: States) -> States:
         """Let EAGLE-3's encoder make one state of several."""
         lib.llama_batch_ext_clear(self._rows)
         for at, row in enumerate(rows):
@@ -192,13 +195,13 @@ class Head(Context):
         self._process(_ENCODE)
         return _view(self._call.get_states(self._handle), len(rows), self.width)
 
-    def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
+    def decode(self, tokens: Sequence[int], n_logits: int) -> States:
         """Append rows whose states are nothing; return the last one's logits, if any are wanted."""
         nothing = np.zeros((len(tokens), self.width), np.float32)
         logits, _ = self.read(tokens, nothing, output=n_logits > 0)
         return logits[None] if n_logits else np.empty((0, self.model.n_vocab), np.float32)
 
-    def read(self, tokens: Sequence[int], states: Rows, *, output: bool) -> tuple[Rows, Rows]:
+    def read(self, tokens: Sequence[int], states: States, *, output: bool) -> tuple[States, States]:
         """Append rows; return the logits of the last one and its state.
 
         Args:
@@ -235,7 +238,7 @@ class Head(Context):
     def _position(self, row: int) -> int:
         return row + (self.kind == MTP)
 
-    def _add(self, index: int, state: Rows, position: int, *, output: bool) -> None:
+    def _add(self, index: int, state: States, position: int, *, output: bool) -> None:
         """Give row `index` of the batch its state, its position and whether its output counts."""
         data = np.ascontiguousarray(state, np.float32)  # llama.cpp copies it
         address = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
@@ -277,6 +280,21 @@ class Head(Context):
         self.clear()
         self.first = first
 
+    def state(self) -> NDArray[np.uint8]:
+        """As `Context.state`, with what waits and where the rows begin."""
+        about = np.array([self.first, len(self.waiting)], np.int64)
+        waiting = np.ascontiguousarray(self.waiting).reshape(-1)
+        return np.concatenate([about.view(np.uint8), waiting.view(np.uint8), super().state()])
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
+        """As `Context.restore`."""
+        first, n = map(int, state[:_ABOUT].view(np.int64))
+        end = _ABOUT + 4 * n * self.width
+        super().restore(tokens, state[end:])
+        whole = len(self.tokens) == len(tokens)
+        waiting = state[_ABOUT : end if whole else _ABOUT].view(np.float32)
+        self.first, self.waiting = first, waiting.reshape(-1, self.width).copy()
+
     def close(self) -> None:
         """Free the context."""
         if self._rows is not None:
@@ -286,7 +304,7 @@ class Head(Context):
         super().close()
 
 
-def _view(address: int | None, rows: int, width: int) -> Rows:
+def _view(address: int | None, rows: int, width: int) -> States:
     """Look at floats of llama.cpp's buffers, which its next decode overwrites."""
     if not address:
         raise EngineError("llama.cpp gave out no states")
