@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "loading", "pairs"},
     "process": {"bench", "chat", "engine", "loading", "machine"},
-    "ui": {"chat", "engine", "pairs", "process"},
-    "loading": {"chat", "engine", "machine", "pairs"},
+    "ui": {"bench", "chat", "engine", "loading", "pairs", "process"},
+    "loading": {"chat", "doctor", "engine", "machine", "pairs"},
     "serve": {"chat", "engine", "process"},
     "cli": {
         "ui",

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,7 @@ from localspec.pairs.pull import PullRequest
 from localspec.pairs.references import Reference
 from tests.support import gguf_models, ggufs
 from tests.support.hub_server import Repo
-from tests.support.hub_world import World, world
-
-
-@pytest.fixture
-def hub_world(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as found:
-        yield found
+from tests.support.hub_world import World
 
 
 @pytest.fixture

@@ -24,17 +24,11 @@ from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
 from tests.support import ggufs, hostile_hub
-from tests.support.hub_world import World, world
+from tests.support.hub_world import World
 
 ONE = references.parse("ann/One-GGUF")
 NAME = "one-Q8_0.gguf"
 QUICK = Patience(pauses=(0.0,))
-
-
-@pytest.fixture
-def hub_world(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture

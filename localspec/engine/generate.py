@@ -23,7 +23,7 @@ from localspec.engine.llama import AfterDecode, Context
 from localspec.engine.look import Made, Sight, Witness, Written
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.sampling import Dist, Rows, logprobs
+from localspec.engine.sampling import Dist, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round, TokenLogprob
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
@@ -258,7 +258,7 @@ class Engine:
             drafter.begin(generation.tokens, sight, generation.cancel)
         return sight
 
-    def _tell(self, generation: _Generation, sight: Sight, draft: Draft, p: Rows) -> None:
+    def _tell(self, generation: _Generation, sight: Sight, draft: Draft, p: TargetRows) -> None:
         """Tell who watches what happened inside the round that is over, if it had a draft."""
         how, written = generation.verification, generation.written
         for drafter in self.drafters.values():
@@ -401,7 +401,7 @@ def _shown_to(drafters: Iterable[Drafter]) -> AfterDecode | None:
 class _Verified(NamedTuple):
     """What came of a draft: see `Round`; `p` are the target's rows along it."""
 
-    p: Rows
+    p: TargetRows
     verdict: Verdict
     emitted: tuple[int, ...]
     finish: FinishReason | None

@@ -17,7 +17,7 @@ from localspec.engine.explain import Case, Explained, Word, explain
 from localspec.engine.inside import Bar, Guessed, Inside, Opinion
 from localspec.engine.length.stopping import FixedPlan
 from localspec.engine.proposer import Proposer, View
-from localspec.engine.sampling import Dist, Logits, Rows, logprobs
+from localspec.engine.sampling import Dist, Logits, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, Round
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import EngineError
@@ -179,7 +179,7 @@ class Witness:
     sight: Sight
     model: Pieces
 
-    def inside(self, number: int, draft: Draft, p: Rows, *, again: bool) -> Inside:
+    def inside(self, number: int, draft: Draft, p: TargetRows, *, again: bool) -> Inside:
         """All that happened inside round `number`, whose draft and rows of the target these are."""
         written, made, how = self.written, self.written.rounds[number - 1], self.how
         case = Case(how.name, how.lenience, how.coupled, how.greedy, draft, p, made.position)
@@ -205,7 +205,9 @@ class Witness:
             same=found.verdict == made.verdict,
         )
 
-    def _guesses(self, made: Made, draft: Draft, p: Rows, found: Explained) -> tuple[Guessed, ...]:
+    def _guesses(
+        self, made: Made, draft: Draft, p: TargetRows, found: Explained
+    ) -> tuple[Guessed, ...]:
         seen, tests = p.seen(), dict(enumerate(found.tests))
         return tuple(
             Guessed(

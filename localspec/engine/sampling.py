@@ -113,7 +113,7 @@ class Sampler:
             return Dist.point(_most_probable(x))
         return self._tempered(*self._filtered(x))
 
-    def rows(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> Rows:
+    def rows(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> TargetRows:
         """The distributions along a draft: row i is conditioned on `history + drafted[:i]`.
 
         Args:
@@ -121,7 +121,7 @@ class Sampler:
             history: every token before the draft.
             drafted: the drafted tokens.
         """
-        return Rows(self, logits, history, drafted)
+        return TargetRows(self, logits, history, drafted)
 
     def following(self, params: SamplingParams) -> Sampler:
         """Another chain that follows this one's constraint."""
@@ -214,7 +214,7 @@ class Sampler:
         return Dist(ids, weights / np.add.reduce(weights))
 
 
-class Rows(Sequence[Dist]):
+class TargetRows(Sequence[Dist]):
     """The target's distributions along a draft, each computed when first asked for."""
 
     def __init__(

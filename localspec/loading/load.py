@@ -28,6 +28,7 @@ from localspec.engine.translation import Translation
 from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
 from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
+from localspec.loading.expected import note
 from localspec.loading.measuring import chosen_threads, made_by, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
@@ -254,6 +255,8 @@ def _session(
         measure=settings.gamma == "auto",
         announce=lambda: progress("Measuring this machine", None),
     )
+    if costs:
+        note(pair, costs.auto.costs)
     drafters = [_drafter(name, context, target) for name, context in pair.drafts.items()]
     lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
     return Session(

@@ -38,6 +38,14 @@ def lines(report: PairReport) -> list[str]:
     return found
 
 
+def draft_lines(report: PairReport, used: str | None) -> list[str]:
+    """Say what drafts for a target now, `used`, and which others would fit it, or why not."""
+    found = [f"drafting now: {used or 'no model, lookup at most'} ({report.draft_reason})"]
+    if heads.has_usable_mtp(report.target.header):
+        found.append("mtp: a head inside the target, which predicts more tokens")
+    return found + candidate_lines(report.candidates)
+
+
 def _vocabulary(compared: VocabularyReport) -> str:
     """Say whether the draft can serve, and how."""
     if compared.alike is None:

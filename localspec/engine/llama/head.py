@@ -35,7 +35,7 @@ _ABORTED: Final = 2
 _ABOUT: Final = 16  # bytes of two numbers ahead of a head's state
 _LAST: Final = -1  # stands for the state after the last layer
 
-States = NDArray[np.float32]
+Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Head(Context):
         self.target = target
         self.width = int(lib.llama_model_n_embd(model.handle))
         self.first = 0
-        self.waiting: States = np.empty((0, self.width), np.float32)
+        self.waiting: Rows = np.empty((0, self.width), np.float32)
         self._call = _symbols()
         self._rows: Any = None
         self._listening = False
@@ -167,7 +167,7 @@ class Head(Context):
         """The first row that is not in the cache."""
         return self.first + len(self.tokens)
 
-    def states(self, n: int) -> States:
+    def states(self, n: int) -> Rows:
         """Copy the target's states of its last decode, which was of `n` tokens: `(n, width)`.
 
         Raises:
@@ -186,7 +186,7 @@ class Head(Context):
             found[part] = self._fused(np.concatenate([rows[part] for rows in seen], axis=1))
         return found
 
-    def _fused(self, rows: States) -> States:
+    def _fused(self, rows: Rows) -> Rows:
         """Let EAGLE-3's encoder make one state of several."""
         lib.llama_batch_ext_clear(self._rows)
         for at, row in enumerate(rows):
@@ -195,13 +195,13 @@ class Head(Context):
         self._process(_ENCODE)
         return _view(self._call.get_states(self._handle), len(rows), self.width)
 
-    def decode(self, tokens: Sequence[int], n_logits: int) -> States:
+    def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
         """Append rows whose states are nothing; return the last one's logits, if any are wanted."""
         nothing = np.zeros((len(tokens), self.width), np.float32)
         logits, _ = self.read(tokens, nothing, output=n_logits > 0)
         return logits[None] if n_logits else np.empty((0, self.model.n_vocab), np.float32)
 
-    def read(self, tokens: Sequence[int], states: States, *, output: bool) -> tuple[States, States]:
+    def read(self, tokens: Sequence[int], states: Rows, *, output: bool) -> tuple[Rows, Rows]:
         """Append rows; return the logits of the last one and its state.
 
         Args:
@@ -238,7 +238,7 @@ class Head(Context):
     def _position(self, row: int) -> int:
         return row + (self.kind == MTP)
 
-    def _add(self, index: int, state: States, position: int, *, output: bool) -> None:
+    def _add(self, index: int, state: Rows, position: int, *, output: bool) -> None:
         """Give row `index` of the batch its state, its position and whether its output counts."""
         data = np.ascontiguousarray(state, np.float32)  # llama.cpp copies it
         address = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
@@ -304,7 +304,7 @@ class Head(Context):
         super().close()
 
 
-def _view(address: int | None, rows: int, width: int) -> States:
+def _view(address: int | None, rows: int, width: int) -> Rows:
     """Look at floats of llama.cpp's buffers, which its next decode overwrites."""
     if not address:
         raise EngineError("llama.cpp gave out no states")
