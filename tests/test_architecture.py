@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "loading", "pairs"},
     "process": {"bench", "chat", "engine", "loading", "machine"},
-    "ui": {"chat", "engine", "pairs", "process"},
-    "loading": {"chat", "engine", "machine", "pairs"},
+    "ui": {"bench", "chat", "engine", "loading", "pairs", "process"},
+    "loading": {"chat", "doctor", "engine", "machine", "pairs"},
     "serve": {"chat", "engine", "process"},
     "cli": {
         "ui",
@@ -54,7 +54,7 @@ PURE = (
     *("engine/explain", "engine/inside"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
-    "engine/lookup",
+    *("engine/lookup", "engine/translation"),
 )
 
 # Packages that only some rooms may import.

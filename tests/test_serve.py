@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -185,6 +186,7 @@ def test_answers_conform_to_their_schema(served: Serving) -> None:
     assert found["message"]["content"].startswith("{")
 
 
+NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TOOLS: Any = [
     {"type": "function", "function": {"name": "clock"}},
     {"type": "function", "function": {"name": "person", "description": "x", "parameters": SCHEMA}},
@@ -272,6 +274,33 @@ def test_llm_talks_to_it(served: Serving, tmp_path: Path) -> None:
             continue
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("Once upon a time")
+
+
+PACKAGES = ("openai@6", "@ai-sdk/openai-compatible@2", "ai@6")
+MANIFEST = '{"private": true, "type": "module"}'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("npm") and shutil.which("node")), reason="needs node and npm")
+def test_javascript_clients_talk_to_it(served: Serving, tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text(MANIFEST)
+    shutil.copy(Path(__file__).parent / "support" / "clients.mjs", tmp_path)
+    npm = [shutil.which("npm") or "", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+    subprocess.run([*npm, *PACKAGES], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    node = [shutil.which("node") or "", "clients.mjs", f"{served.url}/v1"]
+    done = subprocess.run(
+        node, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert served.until_free(5) < 0.5  # what both gave up has ended
+    expected = served.chat(max_tokens=24)["choices"][0]["message"]["content"]
+    found = json.loads(done.stdout)
+    assert found["openai"].pop("usage")["completion_tokens"] == 24
+    for client in found.values():
+        assert (client["whole"], client["streamed"]) == (expected, expected)
+        assert client["called"]["name"] == "person"
+        assert valid(client["called"]["arguments"], NAMED)
+        assert client["chunks"] < 24
 
 
 # --- what there is, and errors ----------------------------------------------------------------

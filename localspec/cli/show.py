@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.argument("pair", default="demo")
-@click.option("--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name or `none`.")
+@click.option(
+    "--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name, `lookup` or `none`."
+)
 @click.option(
     "-c",
     "--ctx-size",
@@ -59,7 +61,7 @@ def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | No
     if (
         plan is None
         or found.missing
-        or (found.vocabulary is not None and not found.vocabulary.compatible)
+        or (found.vocabulary is not None and not found.vocabulary.usable)
     ):
         return [], None
     from localspec.loading import expected  # noqa: PLC0415 - it needs llama.cpp

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from localspec import formats
-from localspec.doctor.facts import MachineFacts
+from localspec.doctor.facts import MachineFacts, look
 
 SWAP_WORTH_MENTIONING = 200_000_000
 BUSY_SHARE = 0.5
@@ -62,6 +62,15 @@ def rebuild(facts: MachineFacts, flag: str) -> str:
     if facts.system == "win32":
         return f'$env:CMAKE_ARGS="{flag}"; {build}'
     return f'CMAKE_ARGS="{flag}" {build}'
+
+
+def unused_card() -> tuple[str, str] | None:
+    """What is said of a graphics card that llama.cpp was not built for, and the command; or None.
+
+    Without a measurement: it takes some milliseconds.
+    """
+    facts = look(measure=False)
+    return next((said for said in (*_graphics(facts), *_of_makers(facts))), None)
 
 
 def _translated(facts: MachineFacts) -> Remarks:
@@ -145,7 +154,7 @@ def _power(facts: MachineFacts) -> Remarks:
         )
 
 
-def _notes(facts: MachineFacts) -> Remarks:
+def _of_makers(facts: MachineFacts) -> Remarks:
     makers = [card for card in facts.cards if card in ("amd", "intel")]
     better = facts.devices or _used(facts) or {"nvidia", "apple"} & {*facts.cards}
     if makers and not better:
@@ -156,6 +165,10 @@ def _notes(facts: MachineFacts) -> Remarks:
             f"{debian if facts.system == 'linux' else ''})",
             rebuild(facts, "-DGGML_VULKAN=on"),
         )
+
+
+def _notes(facts: MachineFacts) -> Remarks:
+    yield from _of_makers(facts)
     if facts.amx_left_out:
         yield (
             "the processor's matrix unit (AMX) is left out: llama.cpp's kernels for it crash in"

@@ -230,7 +230,7 @@ class Engine:
             between_s=started - before,
             draft_prefill=asked.read,
             draft_cached=asked.cached,
-            draft_passes=len(asked.views),
+            draft_passes=asked.decodes,
             drafter=asked.drafter,
             copied=len(asked.tail.tokens),
             copying_s=generation.copying_s,

@@ -22,10 +22,13 @@ from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
-from localspec.engine.stats import EAGLE3, MTP
+from localspec.engine.stats import EAGLE3, MTP, TRANSLATED
+from localspec.engine.translated import TranslatedDrafter
+from localspec.engine.translation import Translation
 from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
 from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
+from localspec.loading.expected import note
 from localspec.loading.measuring import chosen_threads, made_by, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
@@ -252,13 +255,9 @@ def _session(
         measure=settings.gamma == "auto",
         announce=lambda: progress("Measuring this machine", None),
     )
-    n_vocab = target.model.n_vocab
-    drafters: list[Drafter] = [
-        HeadDrafter(context, name)
-        if isinstance(context, Head)
-        else ModelDrafter(context, n_vocab, name)
-        for name, context in pair.drafts.items()
-    ]
+    if costs:
+        note(pair, costs.auto.costs)
+    drafters = [_drafter(name, context, target) for name, context in pair.drafts.items()]
     lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
     return Session(
         pair,
@@ -268,6 +267,15 @@ def _session(
         closing=costs.keep if costs else None,
         renderer=renderer,
     )
+
+
+def _drafter(name: str, context: Context, target: Context) -> Drafter:
+    """What drafts with a loaded model or head."""
+    if isinstance(context, Head):
+        return HeadDrafter(context, name)
+    if name.startswith(TRANSLATED):
+        return TranslatedDrafter(context, Translation(target.model, context.model), name)
+    return ModelDrafter(context, target.model.n_vocab, name)
 
 
 def check(options: LoadRequest) -> None:

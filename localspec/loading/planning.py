@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec import formats, machine
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
-from localspec.engine.stats import DRAFT, EAGLE3, MTP, DeviceMemory
+from localspec.engine.stats import DRAFT, EAGLE3, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver, vocabulary
@@ -247,8 +247,8 @@ def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
         heads.require_head(files, target.header)
         return _FoundDraft(EAGLE3, files, head_facts(files.header))
     draft = _read(path)
-    vocabulary.check(target.header, draft.header)
-    return _FoundDraft(DRAFT, draft, facts_of(draft))
+    compared = vocabulary.check(target.header, draft.header)
+    return _FoundDraft(DRAFT if compared.compatible else TRANSLATED, draft, facts_of(draft))
 
 
 def _read(path: Path) -> ModelFiles:

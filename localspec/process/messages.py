@@ -140,10 +140,15 @@ class Load(Struct, frozen=True, tag=True):
     """Load models, in place of those that are there; `Loaded` or `LoadFailed` answers.
 
     What is there is freed first, and loaded again if the new ones fail.
+
+    Attributes:
+        job: one of `process/jobs.py`, encoded, to be done while nothing is loaded; `Performed`
+            answers it. Stopping ends the job alone.
     """
 
     request: LoadRequest
     kept: Kept | None = None
+    job: bytes | None = None
 
 
 class Ask(Struct, frozen=True, tag=True):

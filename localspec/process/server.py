@@ -140,8 +140,8 @@ class Server:
     def _do(self, letter: m.Letter[m.Request], cancel: Cancel) -> None:
         tell = self._teller(letter)
         match letter.body:
-            case m.Load(request, kept):
-                self._load(letter.request, tell, request, kept, cancel)
+            case m.Load() as load:
+                self._load(letter.request, tell, load, cancel)
             case m.Ask(text, earlier, conversation):
                 ask = partial(_ask, text=text, conversation=conversation, cancel=cancel)
                 self._answer(letter, ask, earlier)
@@ -177,13 +177,15 @@ class Server:
 
     # Loading
 
-    def _load(
-        self, number: int, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel
-    ) -> None:
+    def _load(self, number: int, tell: Tell, load: m.Load, cancel: Cancel) -> None:
+        request, kept = load.request, load.kept
         try:
             if self._session is not None:
                 self._loader.check(request)  # all that it can, while nothing is freed yet
                 self._free()
+            if load.job is not None:
+                self._perform(tell, load.job, cancel)
+                cancel = self._new_cancel(number)
             self._take(tell, request, kept, cancel)
         except Exception as error:
             tell(self._go_back(number, tell, error, kept))
@@ -199,14 +201,19 @@ class Server:
             return m.LoadFailed(failure, self._info())
         if self._loaded is None:
             return m.LoadFailed(failure)
-        cancel = self._cancels[number] = Cancel()
-        if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
-            cancel.set()
+        cancel = self._new_cancel(number)
         try:
             self._take(tell, self._loaded, kept, cancel)
         except Exception as second:
             return m.LoadFailed(failure, None, _fault(second))
         return m.LoadFailed(failure, self._info())
+
+    def _new_cancel(self, number: int) -> Cancel:
+        """One for what goes on although the request before it was stopped."""
+        cancel = self._cancels[number] = Cancel()
+        if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
+            cancel.set()
+        return cancel
 
     def _take(self, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel) -> None:
         session = self._session = self._loader.load(
