@@ -265,6 +265,7 @@ def _session(
         settings,
         auto=costs.auto if costs else None,
         closing=costs.keep if costs else None,
+        resting=costs.again if costs else None,
         renderer=renderer,
     )
 
