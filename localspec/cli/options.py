@@ -99,11 +99,12 @@ BUT_THREADS: tuple[Option, ...] = (
         "The same for the draft.  [default: --device]",
         "NAMES",
     ),
-    _set(
-        "--rpc",
+    option(
+        "--workers --rpc rpc",
         types.listed,
-        "Use the devices of these llama.cpp RPC servers for the target as well.",
+        "Other machines that run `localspec worker`: use their devices for the target as well.",
         "HOST:PORT,...",
+        default=_DEFAULTS.rpc,
     ),
     _set(
         "-fa --flash-attn",
