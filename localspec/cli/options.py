@@ -79,6 +79,14 @@ GPU_LAYERS = option(
 
 CTX_SIZE = option("-c --ctx-size", click.IntRange(0), "Context size in tokens.")
 
+WORKERS = option(
+    "--workers --rpc rpc",
+    types.listed,
+    "Other machines that run `localspec worker`: use their devices for the target as well.",
+    "HOST:PORT,...",
+    default=_DEFAULTS.rpc,
+)
+
 BUT_THREADS: tuple[Option, ...] = (
     _threads(
         "-tb --threads-batch",
@@ -99,13 +107,7 @@ BUT_THREADS: tuple[Option, ...] = (
         "The same for the draft.  [default: --device]",
         "NAMES",
     ),
-    option(
-        "--workers --rpc rpc",
-        types.listed,
-        "Other machines that run `localspec worker`: use their devices for the target as well.",
-        "HOST:PORT,...",
-        default=_DEFAULTS.rpc,
-    ),
+    WORKERS,
     _set(
         "-fa --flash-attn",
         click.Choice(["on", "off", "auto"]),

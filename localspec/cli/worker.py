@@ -38,6 +38,7 @@ PORT = 50052  # that of llama.cpp's own server
     ),
 )
 def command(
+    *,
     host: str,
     port: int,
     threads: int | None,

@@ -22,7 +22,7 @@ from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
 
 _ANSWER_S: Final = 5.0
-_SLOW_S: Final = 0.05
+SLOW_ANSWER_S: Final = 0.05
 # ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's major version, which must be the same on
 # both sides; and the first command, its input and its output.
 PROTOCOL: Final = 7
@@ -55,7 +55,7 @@ class Greeted:
         """What the user should know of it, empty for nothing."""
         if self.problem:
             return f"{self.problem}: its devices are left out"
-        if self.answer_s > _SLOW_S:
+        if self.answer_s > SLOW_ANSWER_S:
             return (
                 f"the worker at {self.endpoint} takes {self.answer_s:.2f} s to answer, and every"
                 " pass of the target waits for it"
@@ -126,8 +126,8 @@ def _greet(endpoint: str, place: tuple[str, int]) -> Greeted:
     except TimeoutError:
         said = f"the worker at {endpoint} does not answer, or serves somebody else"
         return Greeted(endpoint, problem=said)
-    except OSError as error:
-        said = f"no worker answers at {endpoint} ({error.strerror or error})"
+    except (OSError, UnicodeError) as error:
+        said = f"no worker answers at {endpoint} ({getattr(error, 'strerror', None) or error})"
         return Greeted(endpoint, problem=said)
     _require_same_version(endpoint, reply)
     return Greeted(endpoint, perf_counter() - begun)
@@ -179,7 +179,8 @@ def lend(
     """Serve other machines, one at a time, until the process ends.
 
     Args:
-        host, port: where to listen; port 0 for any that is free.
+        host: where to listen.
+        port: the same; 0 for any that is free.
         threads: that compute, on a CPU.
         device: names of the devices that are lent; None for the accelerators, or the CPU where
             there is none; empty for the CPU.
@@ -215,9 +216,9 @@ def _free_address(host: str, port: int, *, force: bool) -> str:
         at = socket.gethostbyname(host) if force else _require_private(host, "Give --force.")
         with closing(socket.create_server((at, port))) as probe:
             return f"{at}:{probe.getsockname()[1]}"
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"cannot listen at {host}:{port} ({error.strerror or error})",
+            f"cannot listen at {host}:{port} ({getattr(error, 'strerror', None) or error})",
             "Choose another address of this machine with --host and --port.",
         ) from None
 
