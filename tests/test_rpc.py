@@ -23,7 +23,7 @@ from localspec.engine.llama import add_workers, backends, rpc
 from localspec.errors import EngineError, UsageError
 from localspec.process import messages as m
 from tests.support import ENDLESS
-from tests.support.relay import relay
+from tests.support.workers import relay, worker
 from tests.test_process import DEMO, Heard
 
 GOOD = (28).to_bytes(8, "little") + bytes([rpc.PROTOCOL, 0, 0, 0]) + bytes(24)
@@ -65,6 +65,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, registered: int | None) -> list[ob
     function = ADD(add)
     called.append(function)  # it has to live
     library = SimpleNamespace(
+        reg_count=lambda: 0,
         reg_by_name=lambda name: int(name == b"RPC"),
         reg_get_proc_address=lambda _backend, _name: ctypes.cast(function, ctypes.c_void_p).value,
         register=called.append,
@@ -74,8 +75,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, registered: int | None) -> list[ob
 
 
 def test_without_servers_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "ggml", None)
-    add_workers(())
+    called = scripted(monkeypatch, registered=42)
+    assert add_workers(()) == ()
+    assert len(called) == 1
 
 
 @pytest.mark.parametrize("endpoint", ["host", "host:", ":50052", "host:port", "host:70000", "h:0",
@@ -184,40 +186,6 @@ RUN = [
 def localspec(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "localspec", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-
-
-@contextmanager
-def worker(
-    *options: str, before: str = "", lie: str = "pass;"
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`localspec worker` on a free port of loopback: its address, and its process."""
-    program = f"{lie} from localspec.cli import main; main()"
-    arguments = " ".join(("worker", "--port", "0", "-t", "1", *options))
-    command = f"{before} exec {sys.executable} -c '{program}' {arguments}"
-    with subprocess.Popen(
-        ["sh", "-c", command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as running:
-        try:
-            assert running.stderr is not None
-            said = running.stderr.readline()
-            assert "--workers 127.0.0.1:" in said, said
-            endpoint = said.split()[4]
-            until_it_listens(endpoint)
-            yield endpoint, running
-        finally:
-            running.kill()
-
-
-def until_it_listens(endpoint: str) -> None:
-    host, port = endpoint.split(":")
-    for _ in range(200):
-        try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail("nobody listens")
 
 
 @needs_backend

@@ -36,6 +36,7 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, an
         "ggml_backend_reg_get": ((_NUMBER,), _HANDLE),
         "ggml_backend_reg_by_name": ((_TEXT,), _HANDLE),
         "ggml_backend_register": ((_HANDLE,), None),
+        "ggml_backend_unload": ((_HANDLE,), None),
     },
     "ggml-base": {
         "ggml_backend_reg_get_proc_address": ((_HANDLE, _TEXT), _HANDLE),

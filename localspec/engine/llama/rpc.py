@@ -66,10 +66,13 @@ class Greeted:
 def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
     """Make the devices of those workers that answer known, as ``RPC0`` and so on.
 
+    Those of earlier ones are forgotten: no model may be using them.
+
     Raises:
         UsageError: not of the form ``HOST:PORT``, or on a network that anybody can listen to.
         EngineError: this build has no RPC backend, or what answers is no such worker.
     """
+    _forget()
     if not endpoints:
         return ()
     places = [_place(endpoint) for endpoint in endpoints]
@@ -84,6 +87,21 @@ def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
             ggml().register(added)
         found.append(greeted)
     return tuple(found)
+
+
+def _forget() -> None:
+    """Take all workers' devices out of the registry.
+
+    llama.cpp asks each that is there what it has free, and ends the process where it is gone.
+    """
+    library = ggml()
+    known = [library.reg_get(i) for i in range(library.reg_count())]
+    workers = [each for each in known if library.reg_name(each).startswith(b"RPC[")]
+    if workers:
+        own = library.reg_by_name(RPC.encode())  # whose the devices are, by their own account
+        for each in (own, *workers):
+            library.unload(each)
+        library.register(own)
 
 
 def _place(endpoint: str) -> tuple[str, int]:
