@@ -154,8 +154,10 @@ class Killing:
         info: m.SessionInfo = self.until(m.Loaded).info
         return info
 
-    def ask(self, thing: str) -> None:
+    def ask(self, thing: str, **how: Any) -> None:
         """Have a story begun."""
+        assert self.engine.info is not None
+        self.engine.configure(replace(self.engine.info.settings, **how))
         self.engine.reserve()
         self.engine.ask(PROMPT.format(thing))
 
@@ -168,16 +170,16 @@ def kills(arguments: argparse.Namespace) -> None:
     for number in range(arguments.kills):
         with two(arguments) as workers:
             endpoints = tuple(endpoint for endpoint, _ in workers)
-            killing.reload(rpc=endpoints, n_predict=-1, grammar=ENDLESS)
-            killing.ask(rng.choice(THINGS))
+            killing.reload(rpc=endpoints)
+            killing.ask(rng.choice(THINGS), n_predict=-1, grammar=ENDLESS)
             killing.until(m.Turn)
             time.sleep(rng.uniform(0, 1))
             rng.choice(workers)[1].kill()
             message = killing.until(m.Died).error.message
             assert "a worker went away" in message, message
-            notices = killing.reload(n_predict=8, grammar=None).notices
+            notices = killing.reload().notices
             assert any("its devices are left out" in each for each in notices), notices
-            killing.ask("dog")
+            killing.ask("dog", n_predict=8, grammar="")
             assert killing.until(m.TurnOver).error is None
         print(f"\r{number + 1} of {arguments.kills} kills", end="", flush=True)
     print(": each was told, and the pair answered without the worker")

@@ -271,7 +271,7 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
             time.sleep(rng.uniform(0, 1))
             running.kill()
             assert "a worker went away" in chat.until(m.Died).error.message
-        chat.engine.reload((), n_predict=8, grammar=None)
+        chat.engine.reload(())
         info = chat.until(m.Loaded).info
         assert any("its devices are left out" in each for each in info.notices)
         chat.ask("Tell me a story.")
