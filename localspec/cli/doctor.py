@@ -29,7 +29,7 @@ def command(settings: SettingsFile | None, as_json: bool, rpc: tuple[str, ...]) 
     from localspec.doctor.facts import look  # noqa: PLC0415 - it needs llama.cpp
     from localspec.doctor.findings import findings  # noqa: PLC0415
 
-    facts = look(_threads_asked(settings), rpc)
+    facts = look(_threads_asked(settings), workers=rpc)
     found = findings(facts)
     if as_json:
         listed = [asdict(finding) | {"level": finding.level.value} for finding in found]

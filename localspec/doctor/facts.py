@@ -124,12 +124,15 @@ class MachineFacts:
     workers: tuple[WorkerFacts, ...] = ()
 
 
-def look(threads_asked: int = 0, workers: tuple[str, ...] = ()) -> MachineFacts:
+def look(
+    threads_asked: int = 0, *, workers: tuple[str, ...] = (), measure: bool = True
+) -> MachineFacts:
     """Look at this machine; takes two seconds, most of them for the bandwidth.
 
     Args:
         threads_asked: what the settings file says.
         workers: other machines to look at, HOST:PORT.
+        measure: whether to take the time for the bandwidth, which else is 0.
 
     Raises:
         UsageError: a worker that is none, or not in a private network.
@@ -137,7 +140,7 @@ def look(threads_asked: int = 0, workers: tuple[str, ...] = ()) -> MachineFacts:
     load = machine.told("getloadavg")  # before we make some ourselves
     threads, free = default_threads(), machine.available()
     logical, flags = psutil.cpu_count() or 1, machine.cpuinfo("flags").split()
-    one, many = read_bandwidth(1, free), read_bandwidth(threads, free)
+    one, many = (read_bandwidth(n, free) if measure else 0.0 for n in (1, threads))
     clock, clock_most = _clock()
     version, _, system_info = build().partition(" ")
     return MachineFacts(

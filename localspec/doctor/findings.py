@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from localspec import formats
-from localspec.doctor.facts import MachineFacts
+from localspec.doctor.facts import MachineFacts, look
 from localspec.engine.llama.rpc import SLOW_ANSWER_S
 
 SWAP_WORTH_MENTIONING = 200_000_000
@@ -38,7 +38,7 @@ class Finding:
     remedy: str = ""
 
 
-Said: TypeAlias = Iterator[tuple[str, str]]
+Remarks: TypeAlias = Iterator[tuple[str, str]]
 """What is so, and what to do about it."""
 
 
@@ -65,7 +65,16 @@ def rebuild(facts: MachineFacts, flag: str) -> str:
     return f'CMAKE_ARGS="{flag}" {build}'
 
 
-def _translated(facts: MachineFacts) -> Said:
+def unused_card() -> tuple[str, str] | None:
+    """What is said of a graphics card that llama.cpp was not built for, and the command; or None.
+
+    Without a measurement: it takes some milliseconds.
+    """
+    facts = look(measure=False)
+    return next((said for said in (*_graphics(facts), *_of_makers(facts))), None)
+
+
+def _translated(facts: MachineFacts) -> Remarks:
     if facts.translated:
         yield (
             "Python is an Intel build that runs under Rosetta, without Metal",
@@ -75,7 +84,7 @@ def _translated(facts: MachineFacts) -> Said:
         )
 
 
-def _graphics(facts: MachineFacts) -> Said:
+def _graphics(facts: MachineFacts) -> Remarks:
     if facts.devices:
         return
     if used := _used(facts):
@@ -101,7 +110,7 @@ def _used(facts: MachineFacts) -> list[str]:
     return [name for name in facts.backends if name.startswith(_GPU_BACKENDS)]
 
 
-def _instructions(facts: MachineFacts) -> Said:
+def _instructions(facts: MachineFacts) -> Remarks:
     unused = [name for name in facts.features if name not in facts.built_for]
     if unused:
         yield (
@@ -110,7 +119,7 @@ def _instructions(facts: MachineFacts) -> Said:
         )
 
 
-def _busy(facts: MachineFacts) -> Said:
+def _busy(facts: MachineFacts) -> Remarks:
     if facts.swap_used > SWAP_WORTH_MENTIONING and facts.memory_free < facts.memory_total // 4:
         yield (
             f"{facts.swap_used / 1e9:.1f} GB are swapped out: what is swapped in again stops"
@@ -130,7 +139,7 @@ def _busy(facts: MachineFacts) -> Said:
         )
 
 
-def _power(facts: MachineFacts) -> Said:
+def _power(facts: MachineFacts) -> Remarks:
     if facts.power_profile in ("low-power", "quiet"):
         yield (
             f"the power profile is {facts.power_profile}",
@@ -146,7 +155,7 @@ def _power(facts: MachineFacts) -> Said:
         )
 
 
-def _workers(facts: MachineFacts) -> Said:
+def _workers(facts: MachineFacts) -> Remarks:
     for worker in facts.workers:
         if worker.problem:
             yield worker.problem, "Start `localspec worker` there, of the same version as here."
@@ -158,7 +167,7 @@ def _workers(facts: MachineFacts) -> Said:
             )
 
 
-def _notes(facts: MachineFacts) -> Said:
+def _of_makers(facts: MachineFacts) -> Remarks:
     makers = [card for card in facts.cards if card in ("amd", "intel")]
     better = facts.devices or _used(facts) or {"nvidia", "apple"} & {*facts.cards}
     if makers and not better:
@@ -169,6 +178,10 @@ def _notes(facts: MachineFacts) -> Said:
             f"{debian if facts.system == 'linux' else ''})",
             rebuild(facts, "-DGGML_VULKAN=on"),
         )
+
+
+def _notes(facts: MachineFacts) -> Remarks:
+    yield from _of_makers(facts)
     if facts.amx_left_out:
         yield (
             "the processor's matrix unit (AMX) is left out: llama.cpp's kernels for it crash in"
