@@ -28,8 +28,6 @@ from localspec.cli.options import (
 from localspec.errors import Cancelled, UsageError
 from localspec.loading.request import LoadRequest
 
-QUICK_S = 45.0
-_QUICK_REPEATS = 50  # as many as there is time for
 _MOST = 100_000
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -142,14 +140,14 @@ def _request(pair: str | None, given: dict[str, Any], started: float) -> BenchRe
     drafts = tuple(name for name in given["drafts"] if name.lower() != "none")
     return BenchRequest(
         prompts=_prompts(pair, given),
-        repeats=given["repeat"] or (_QUICK_REPEATS if quick else 2),
-        n_predict=given["n_predict"] or (64 if quick else 128),
+        repeats=given["repeat"] or (prompts.QUICK_REPEATS if quick else 2),
+        n_predict=given["n_predict"] or (prompts.QUICK_TOKENS if quick else 128),
         temperature=given["temp"],
         seed=given["seed"],
         gamma=given["gamma"],
         drafts=drafts or given["drafts"],
         sweep=given["sweep"],
-        deadline=started + QUICK_S if quick else None,
+        deadline=started + prompts.QUICK_S if quick else None,
     )
 
 
@@ -159,11 +157,8 @@ def _prompts(pair: str | None, given: dict[str, Any]) -> PromptSet:
     Raises:
         LocalspecError: the file cannot be used, or there is no such kind.
     """
-    if given["prompts"] is not None:
-        chosen = prompts.read(given["prompts"])
-    else:
-        is_demo = (pair or prompts.DEMO).strip().lower() == prompts.DEMO
-        chosen = prompts.shipped(prompts.DEMO if is_demo else prompts.GENERAL)
+    own = given["prompts"]
+    chosen = prompts.usual(pair) if own is None else prompts.read(own)
     if given["kinds"]:
         chosen = chosen.only(given["kinds"])
     ignore_end = given["ignore_end"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec.cli.options import SCAN
+from localspec.loading.request import AUTO
 from localspec.pairs import catalogue, demo, describe
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.argument("pair", default="demo")
-@click.option("--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name or `none`.")
+@click.option(
+    "--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name, `lookup` or `none`."
+)
 @click.option(
     "-c",
     "--ctx-size",
@@ -40,7 +43,8 @@ def command(pair: str, draft: str | None, ctx_size: int | None, scan: bool, as_j
         click.echo(demo.pad(), err=True)
     free = free_memory(draft=None)
     found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free, scan=scan)
-    tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
+    named = [] if draft in (None, AUTO) else ["--draft", str(draft)]
+    tune = shlex.join(["localspec", "tune", pair, *named])
     speed, profile = _speed(found, tune)
     if as_json:
         click.echo(json.dumps(describe.as_data(found) | {"profile": profile}, indent=2))
@@ -59,7 +63,7 @@ def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | No
     if (
         plan is None
         or found.missing
-        or (found.vocabulary is not None and not found.vocabulary.compatible)
+        or (found.vocabulary is not None and not found.vocabulary.usable)
     ):
         return [], None
     from localspec.loading import expected  # noqa: PLC0415 - it needs llama.cpp

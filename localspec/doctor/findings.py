@@ -8,7 +8,8 @@ from enum import Enum
 from typing import TypeAlias
 
 from localspec import formats
-from localspec.doctor.facts import MachineFacts
+from localspec.doctor.facts import MachineFacts, look
+from localspec.engine.llama.rpc import SLOW_ANSWER_S
 
 BUSY_SHARE = 0.5
 _GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
@@ -35,14 +36,14 @@ class Finding:
     remedy: str = ""
 
 
-Said: TypeAlias = Iterator[tuple[str, str]]
+Remarks: TypeAlias = Iterator[tuple[str, str]]
 """What is so, and what to do about it."""
 
 
 def findings(facts: MachineFacts) -> list[Finding]:
     """Everything worth saying, what matters most first."""
     slow = [*_translated(facts), *_graphics(facts), *_instructions(facts), *_busy(facts)]
-    slow += _power(facts)
+    slow += [*_power(facts), *_workers(facts)]
     return [
         *(Finding(Level.SLOW, *each) for each in slow),
         *(Finding(Level.NOTE, *each) for each in _notes(facts)),
@@ -62,7 +63,16 @@ def rebuild(facts: MachineFacts, flag: str) -> str:
     return f'CMAKE_ARGS="{flag}" {build}'
 
 
-def _translated(facts: MachineFacts) -> Said:
+def unused_card() -> tuple[str, str] | None:
+    """What is said of a graphics card that llama.cpp was not built for, and the command; or None.
+
+    Without a measurement: it takes some milliseconds.
+    """
+    facts = look(measure=False)
+    return next((said for said in (*_graphics(facts), *_of_makers(facts))), None)
+
+
+def _translated(facts: MachineFacts) -> Remarks:
     if facts.translated:
         yield (
             "Python is an Intel build that runs under Rosetta, without Metal",
@@ -72,7 +82,7 @@ def _translated(facts: MachineFacts) -> Said:
         )
 
 
-def _graphics(facts: MachineFacts) -> Said:
+def _graphics(facts: MachineFacts) -> Remarks:
     if facts.devices:
         return
     if used := _used(facts):
@@ -98,7 +108,7 @@ def _used(facts: MachineFacts) -> list[str]:
     return [name for name in facts.backends if name.startswith(_GPU_BACKENDS)]
 
 
-def _instructions(facts: MachineFacts) -> Said:
+def _instructions(facts: MachineFacts) -> Remarks:
     unused = [name for name in facts.features if name not in facts.built_for]
     if unused:
         yield (
@@ -107,7 +117,7 @@ def _instructions(facts: MachineFacts) -> Said:
         )
 
 
-def _busy(facts: MachineFacts) -> Said:
+def _busy(facts: MachineFacts) -> Remarks:
     for said in formats.swapped(facts.swap_used, facts.memory_free, facts.memory_total):
         yield said, "Close other programs, or choose a smaller pair (localspec list)."
     if facts.load is not None and facts.load > BUSY_SHARE * facts.logical:
@@ -123,7 +133,7 @@ def _busy(facts: MachineFacts) -> Said:
         )
 
 
-def _power(facts: MachineFacts) -> Said:
+def _power(facts: MachineFacts) -> Remarks:
     if facts.power_profile in ("low-power", "quiet"):
         yield (
             f"the power profile is {facts.power_profile}",
@@ -139,7 +149,19 @@ def _power(facts: MachineFacts) -> Said:
         )
 
 
-def _notes(facts: MachineFacts) -> Said:
+def _workers(facts: MachineFacts) -> Remarks:
+    for worker in facts.workers:
+        if worker.problem:
+            yield worker.problem, "Start `localspec worker` there, of the same version as here."
+        elif worker.answer_s > SLOW_ANSWER_S:
+            yield (
+                f"the worker at {worker.endpoint} takes {worker.answer_s:.2f} s to answer, and"
+                " every pass of the target waits for it",
+                "Use a cable, or do without it.",
+            )
+
+
+def _of_makers(facts: MachineFacts) -> Remarks:
     makers = [card for card in facts.cards if card in ("amd", "intel")]
     better = facts.devices or _used(facts) or {"nvidia", "apple"} & {*facts.cards}
     if makers and not better:
@@ -150,6 +172,10 @@ def _notes(facts: MachineFacts) -> Said:
             f"{debian if facts.system == 'linux' else ''})",
             rebuild(facts, "-DGGML_VULKAN=on"),
         )
+
+
+def _notes(facts: MachineFacts) -> Remarks:
+    yield from _of_makers(facts)
     if facts.amx_left_out:
         yield (
             "the processor's matrix unit (AMX) is left out: llama.cpp's kernels for it crash in"

@@ -1,7 +1,7 @@
 """Drafters: what proposes tokens for the target to check.
 
 A drafter proposes and observes. `ModelDrafter` is the small model beside the large one. Another
-kind (a head, a hierarchy, another vocabulary) needs only the `Drafter` protocol. Lookup
+kind (a head, one with another vocabulary) needs only the `Drafter` protocol. Lookup
 is asked in every round and needs none.
 """
 
@@ -15,8 +15,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import AfterDecode, Context
 from localspec.engine.lookup import NO_GUESS, Guess
-from localspec.engine.proposer import Logits, Proposer, View, argmax_proposer
-from localspec.engine.sampling import Dist
+from localspec.engine.proposer import Proposer, View, argmax_proposer
+from localspec.engine.sampling import Dist, Logits
 from localspec.engine.stats import DRAFT
 from localspec.engine.verify import EMPTY, Draft
 from localspec.errors import SamplingError
@@ -39,6 +39,7 @@ class Drafted:
         cached: tokens that its cache held already.
         tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
         beyond: all that lookup would add to a model's tokens.
+        passes: decodes of its own, where these are not as many as the views.
     """
 
     drafter: str = ""
@@ -49,6 +50,12 @@ class Drafted:
     cached: int = 0
     tail: Guess = NO_GUESS
     beyond: Guess = NO_GUESS
+    passes: int | None = None
+
+    @property
+    def decodes(self) -> int:
+        """Passes of the drafter."""
+        return len(self.views) if self.passes is None else self.passes
 
     @property
     def own(self) -> int:

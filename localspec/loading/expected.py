@@ -6,13 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.pair import LoadRecord
+from localspec.chat.pair import LoadedPair, LoadRecord
+from localspec.doctor.findings import unused_card
 from localspec.engine.length.cost import Costs, Curve, Points
-from localspec.engine.length.gamma import LONGEST, gamma_for
+from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
-from localspec.engine.llama import default_threads
+from localspec.engine.length.stopping import gamma_for
+from localspec.engine.llama import default_threads, devices
 from localspec.engine.stats import DRAFT
-from localspec.loading import exactness
+from localspec.loading import exactness, ranking
 from localspec.loading.attention import Attention, key, stored
 from localspec.loading.measuring import (
     ANY_THREADS,
@@ -129,6 +131,30 @@ def _profile(
 def _shortest(profile: Profile) -> Points:
     """What was measured at the shortest context."""
     return profile.best[min(profile.best)]
+
+
+def note(pair: LoadedPair, costs: Costs) -> None:
+    """Have lists and the screen know what `pair` was measured to cost (see `ranking`)."""
+    target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
+    times = tuple(costs.target.at(0).times(LONGEST + 1))
+    model = pair.drafts.get(DRAFT)
+    step = next((costs.drafts[name].at(0).seconds(1) for name in pair.drafts), None)
+    overhead = 0.0
+    if (
+        model is not None
+        and step is not None
+        and (less := target.weights_bytes - model.model.weights_bytes)
+    ):
+        # What two sizes tell: a straight line, which begins at what no weights explain.
+        per_byte = max((times[1] - step) / less, times[1] / target.weights_bytes)
+        overhead = max(0.0, times[1] - per_byte * target.weights_bytes)
+    own = [each.free for each in pair.devices_before if not each.integrated]
+    ranking.remember(
+        pair.name,
+        ranking.PairCosts(target.weights_bytes, times, overhead, step, on_device),
+        sum(own) if own else None,
+        None if devices() else unused_card(),
+    )
 
 
 def data(known: Expected | None, exact: int | None) -> dict[str, Any] | None:

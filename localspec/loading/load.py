@@ -12,6 +12,7 @@ from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
+from localspec.chat.states import STATES
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
@@ -21,11 +22,14 @@ from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
-from localspec.engine.stats import EAGLE3, MTP
+from localspec.engine.stats import EAGLE3, MTP, TRANSLATED
+from localspec.engine.translated import TranslatedDrafter
+from localspec.engine.translation import Translation
 from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
 from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
-from localspec.loading.measuring import chosen_threads, measured, profile_store
+from localspec.loading.expected import note
+from localspec.loading.measuring import chosen_threads, made_by, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
     LoadPlan,
@@ -36,7 +40,7 @@ from localspec.loading.planning import (
     load_plan,
 )
 from localspec.loading.request import LoadRequest
-from localspec.pairs import demo
+from localspec.pairs import demo, folders
 from localspec.pairs.found import remedy
 from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
@@ -137,7 +141,7 @@ def load_session(
     with ExitStack() as undo:
         renderer = Renderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
-        loader = _Loader(
+        loader = _ModelLoader(
             options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
         )
         mtp = any(each.kind == MTP for each in plan.drafts.models)
@@ -151,10 +155,10 @@ def load_session(
 
 
 def _pair(
-    loader: _Loader,
+    loader: _ModelLoader,
     plan: LoadPlan,
     target: Context,
-    drafting: _Drafting,
+    drafting: _LoadedDrafts,
     notices: tuple[str, ...],
 ) -> LoadedPair:
     options = loader.options
@@ -173,13 +177,19 @@ def _pair(
 
 
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    """Load the pair of `options`, and remember it if it was named.
+    """Load the pair of `options`, and remember it if it was named; its caches may be kept.
 
     Without a name the last used pair is loaded; where it cannot be, the demo pair with a notice.
 
     Raises:
         LocalspecError, Cancelled: as `load_session`.
     """
+    session = _opened(options, progress, cancel)
+    session.keep_in(folders.data_folder() / STATES, made_by(session.pair))
+    return session
+
+
+def _opened(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
     if options.pair is not None:
         session = load_session(options, progress=progress, cancel=cancel)
         remember_last(options.pair, options.draft)
@@ -213,7 +223,9 @@ def load_beside(
     with ExitStack() as undo:
         renderer = Renderer(cancel)
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn)
+        loader = _ModelLoader(
+            options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn
+        )
         drafting = _load_drafts(plan, target, loader)
         pair = replace(
             session.pair,
@@ -242,13 +254,9 @@ def _session(
         measure=settings.gamma == "auto",
         announce=lambda: progress("Measuring this machine", None),
     )
-    n_vocab = target.model.n_vocab
-    drafters: list[Drafter] = [
-        HeadDrafter(context, name)
-        if isinstance(context, Head)
-        else ModelDrafter(context, n_vocab, name)
-        for name, context in pair.drafts.items()
-    ]
+    if costs:
+        note(pair, costs.auto.costs)
+    drafters = [_drafter(name, context, target) for name, context in pair.drafts.items()]
     lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
     return Session(
         pair,
@@ -259,6 +267,15 @@ def _session(
         resting=costs.again if costs else None,
         renderer=renderer,
     )
+
+
+def _drafter(name: str, context: Context, target: Context) -> Drafter:
+    """What drafts with a loaded model or head."""
+    if isinstance(context, Head):
+        return HeadDrafter(context, name)
+    if name.startswith(TRANSLATED):
+        return TranslatedDrafter(context, Translation(target.model, context.model), name)
+    return ModelDrafter(context, target.model.n_vocab, name)
 
 
 def check(options: LoadRequest) -> None:
@@ -272,8 +289,8 @@ def check(options: LoadRequest) -> None:
 
 
 @dataclass(slots=True)
-class _Loader:
-    """How both models are loaded; `undo` frees them if anything later fails.
+class _ModelLoader:
+    """How a target and what drafts for it are loaded; `undo` frees them if anything later fails.
 
     Attributes:
         repack: not where weights are to stay on disk.
@@ -406,7 +423,7 @@ class _Loader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drafting:
+class _LoadedDrafts:
     """What drafts, loaded.
 
     Attributes:
@@ -425,7 +442,9 @@ class _Drafting:
     gpu_layers: int = 0
 
 
-def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Drafting) -> LoadRecord:
+def _record(
+    loader: _ModelLoader, plan: LoadPlan, target: Context, drafting: _LoadedDrafts
+) -> LoadRecord:
     """How the models run, with their threads."""
     options, setup = loader.options, plan.memory.target
     chosen_off = loader.flash_attn == "off" != options.flash_attn
@@ -439,7 +458,7 @@ def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Draftin
         draft_n_gpu_layers=drafting.gpu_layers,
         device=options.device,
         draft_device=devices_of_draft(options),
-        rpc=options.rpc,
+        rpc=plan.workers,
         flash_attn=loader.flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,
@@ -450,10 +469,10 @@ def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Draftin
     )
 
 
-def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Drafting:
+def _load_drafts(plan: DraftsPlan, target: Context, loader: _ModelLoader) -> _LoadedDrafts:
     """Load what drafts; a draft model that cannot take back its tokens is left out."""
     if not target.can_truncate:
-        return _Drafting(note=_cannot_go_back(target.model))
+        return _LoadedDrafts(note=_cannot_go_back(target.model))
     found: dict[str, Context] = {}
     refused, used, threads = [], [], []
     for planned in plan.models:
@@ -469,8 +488,8 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Draftin
         used.append(setup)
         threads.append(loader.threads(draft, setup, draft=True))
     if not found and not plan.lookup:
-        return _Drafting(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
-    return _Drafting(
+        return _LoadedDrafts(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
+    return _LoadedDrafts(
         found,
         plan.lookup,
         notices=tuple(refused),

@@ -14,7 +14,14 @@ from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copy, Copying
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
-from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation, StoppingPlan
+from localspec.engine.length.stopping import (
+    PLAIN,
+    FixedPlan,
+    Plan,
+    Situation,
+    StoppingPlan,
+    gamma_for,
+)
 from localspec.engine.stats import LOOKUP, GammaNote, GammaReason, Round, Speedup
 
 LONGEST = 24
@@ -397,12 +404,17 @@ class AutoGamma:
         return total
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
-        """This round's share of what reading `lag` tokens costs more than the usual."""
+        """This round's share of what reading `lag` tokens costs more than the usual.
+
+        It pays for all rounds to come, as far as can be seen, or until the next copy: behind that
+        the model lags again.
+        """
         if lag <= _USUAL_LAG:
             return 0.0
         extra = curve.seconds(lag) - curve.seconds(_USUAL_LAG)
         tokens = min(situation.remaining, max(_HORIZON, self._generated))
-        return extra / max(1.0, tokens / _TOKENS_A_ROUND)
+        copying = self._tracks[LOOKUP].lately
+        return extra * max(copying, 1 / max(1.0, tokens / _TOKENS_A_ROUND))
 
     def _probe(self, name: str, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
@@ -418,26 +430,3 @@ class AutoGamma:
             return False
         probes.spend(cost)
         return True
-
-
-def gamma_for(
-    acceptance: float, times: Sequence[float], step: float, *, rereads: float = 0.0
-) -> tuple[int, float]:
-    """The draft length that is best for a steady acceptance, and its speed-up over plain decoding.
-
-    Args:
-        acceptance: of every drafted token, given that those before it were accepted.
-        times: T(n) at index n, in seconds.
-        step: seconds of one draft pass.
-        rereads: seconds of going back over those of a decode of what is then read again.
-    """
-    best, gain = 0, 1.0
-    chain, tokens, back = 1.0, 1.0, 0.0
-    for m in range(1, len(times) - 1):
-        back += chain * (1 - acceptance) * rereads * times[m]
-        chain *= acceptance
-        tokens += chain
-        faster = tokens * times[1] / (m * step + times[m + 1] + back)
-        if faster > gain:
-            best, gain = m, faster
-    return best, gain

@@ -61,7 +61,7 @@ _Seconds = Annotated[float, Meta(gt=0, lt=1e5)]
 _Table = dict[_Depth, Annotated[dict[_Size, _Seconds], Meta(min_length=1)]]
 
 
-class _Stored(msgspec.Struct):
+class _StoredProfile(msgspec.Struct):
     """A profile as it is stored; tables by context hold seconds by tokens."""
 
     identity: dict[str, Any]
@@ -352,7 +352,7 @@ class ProfileStore:
 def _load(path: Path) -> Profile | None:
     """The profile in a file; None where there is none that can be read."""
     try:
-        stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+        stored = msgspec.json.decode(path.read_bytes(), type=_StoredProfile)
     except (OSError, ValueError, RecursionError):
         return None
     return Profile(stored.identity, stored.measured, stored.learned, stored.threads, stored.spread)
