@@ -10,6 +10,7 @@ weights; here the small model gets the type that is asked for first.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 import tempfile
@@ -60,21 +61,82 @@ def bits(kind: str) -> float:
 def retype(source: Path, out: Path, kind: Kind) -> None:
     """Write `source` with its matrices in another type."""
     reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
-    for key, field in reader.fields.items():
-        if key.startswith("GGUF.") or key in {"general.architecture", "general.file_type"}:
-            continue
-        inner = field.types[-1] if len(field.types) > 1 else None
-        writer.add_key_value(key, field.contents(), field.types[0], inner)
+    writer = _copied(reader, out, {"general.file_type": None})
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.name}" if kind else "ALL_F32"])
     for tensor in reader.tensors:
         values = np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         stored = kind if values.ndim > 1 else Kind.F32
         writer.add_tensor(tensor.name, gguf.quantize(values, stored), raw_dtype=stored)
+    _save(writer)
+
+
+def _copied(reader: gguf.GGUFReader, out: Path, other: dict[str, object]) -> gguf.GGUFWriter:
+    """A file with the keys of another; those in `other` have its values, None leaves them out."""
+    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        value = other.get(key, field.contents())
+        if not key.startswith("GGUF.") and key != "general.architecture" and value is not None:
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(key, value, field.types[0], inner)
+    return writer
+
+
+def _save(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def pad_head(source: Path, out: Path, target: Path) -> None:
+    """Write an EAGLE-3 head of a model for the same model padded; it drafts what it drafted.
+
+    It is as wide as the target's residual stream, in which its own numbers come first. Of what it
+    reads (three layers, or token and state) each part grows by itself. Heads of attention and
+    feed-forward part stay.
+
+    Raises:
+        EnlargeError: it is no EAGLE-3 head, or has its own embeddings, or is another's.
+    """
+    header, width = read_header(source), read_header(target).setting("embedding_length")
+    own, reader = header.setting("embedding_length"), gguf.GGUFReader(source)
+    if header.architecture != "eagle3" or header.setting("target_hidden_size") != own:
+        raise EnlargeError(f"{source.name} is no head for a model as wide as itself")
+    if not own or width % own or any(t.name.startswith("token_embd") for t in reader.tensors):
+        raise EnlargeError(f"{source.name} cannot be padded to a width of {width}")
+    numbers: dict[str, object] = dict.fromkeys(("embedding_length", "target_hidden_size"), width)
+    numbers |= dict.fromkeys(("attention.key_length", "attention.value_length"))  # added below
+    epsilon = "attention.layer_norm_rms_epsilon"
+    numbers[epsilon] = reader.fields[header.arch_key(epsilon)].contents() * own / width
+    writer = _copied(reader, out, {header.arch_key(name): one for name, one in numbers.items()})
+    head = own // header.setting("attention.head_count")
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    parts = {"fc": len(header.settings("target_layers")), "attn_q": 2, "attn_k": 2, "attn_v": 2}
+    for tensor in reader.tensors:
+        _add_grown(writer, tensor, parts, own, width)
+    _save(writer)
+
+
+def _add_grown(
+    writer: gguf.GGUFWriter, tensor: gguf.ReaderTensor, parts: dict[str, int], own: int, width: int
+) -> None:
+    """Add a head's tensor, `width` wide where it was as wide as the head."""
+    name = tensor.name.removesuffix(".weight").rsplit(".", 1)[-1]
+    if tensor.data.ndim == 1:
+        norm = np.zeros(width, np.float32)
+        norm[:own] = tensor.data * np.float32(math.sqrt(own / width))
+        writer.add_tensor(tensor.name, norm)
+        return
+    n_in, n_out = (int(n) for n in tensor.shape)
+    reads = name not in {"attn_output", "ffn_down"}
+    old = tensor.data.view(np.uint8).reshape(n_out, parts.get(name, 1), -1)
+    block, size = gguf.GGML_QUANT_SIZES[tensor.tensor_type]
+    row = (width if reads else n_in) // block * size
+    rows = width if name in {"fc", "attn_output", "ffn_down"} else n_out
+    new = np.zeros((rows, old.shape[1], row), np.uint8)
+    new[:n_out, :, : old.shape[2]] = old
+    writer.add_tensor(tensor.name, new.reshape(rows, -1), raw_dtype=tensor.tensor_type)
 
 
 def requantise(source: Path, out: Path, kind: str) -> None:

@@ -28,6 +28,7 @@ from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, padding
 from localspec.pairs.memory.need import Setup, facts, head_facts, mtp_facts, need
+from models import enlarge
 
 from .conftest import DEMO
 from .support import wrong_heads
@@ -306,7 +307,7 @@ def test_a_head_padded_with_its_target_drafts_what_it_drafted(tmp_path: Path) ->
     target, own = next(DEMO.glob("target-*")), next(DEMO.glob("eagle3-*"))
     large, padded = tmp_path / "target.gguf", tmp_path / "head.gguf"
     padding.pad(target, large, 300_000_000)
-    padding.pad_head(own, padded, large)
+    enlarge.pad_head(own, padded, large)
     heads.require_head(gguf.read_model(padded), gguf.read_header(large))
     assert gguf.read_header(padded).setting("embedding_length") == 4 * 384
     found = []
@@ -325,8 +326,8 @@ def test_a_head_padded_with_its_target_drafts_what_it_drafted(tmp_path: Path) ->
             found.append((states[:, :384], first, second))
     for one, other in zip(*found, strict=True):
         assert (one == other).all()
-    with pytest.raises(UnsupportedModel, match="is no head"):
-        padding.pad_head(target, tmp_path / "no.gguf", large)
+    with pytest.raises(enlarge.EnlargeError, match="is no head"):
+        enlarge.pad_head(target, tmp_path / "no.gguf", large)
 
 
 @pytest.mark.parametrize("n_ctx", [512, 4096])

@@ -18,7 +18,7 @@ from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.stats import DRAFT, Round
-from localspec.errors import Cancelled, UsageError
+from localspec.errors import Cancelled, ModelFileError, UsageError
 from localspec.loading import measuring, tuning
 from localspec.loading.measuring import Measured, chosen_threads, measured, profile_store
 
@@ -377,6 +377,14 @@ def test_tuning_waits_for_a_calm_moment_up_to_a_stated_time(
     cancel.set()
     with pytest.raises(Cancelled):
         tuning.wait_for_calm(lambda *_: None, cancel)
+
+
+def test_what_cannot_be_loaded_is_said_before_anybody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 2.0)
+    with pytest.raises(ModelFileError, match=r"none\.gguf"):
+        tune("none.gguf")
 
 
 def test_a_worse_measurement_does_not_replace_a_better_one(

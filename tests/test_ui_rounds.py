@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -168,12 +166,8 @@ def test_a_player_steps_and_stops_at_both_ends() -> None:
 # ---------------------------------------------------------------- the screen
 
 
-def run(body: Callable[[], Any]) -> None:
-    asyncio.run(body())
-
-
 async def opened(chat: Chat) -> RoundScreen:
-    await chat.press("ctrl+n")
+    await chat.press("ctrl+s")
     await chat.until(lambda: isinstance(chat.app.screen, RoundScreen), "the view")
     screen = chat.app.screen
     assert isinstance(screen, RoundScreen)
@@ -181,118 +175,103 @@ async def opened(chat: Chat) -> RoundScreen:
     return screen
 
 
-def test_keys_step_turn_pause_and_close() -> None:
-    async def body() -> None:
-        async with chatting(size=(80, 24)) as chat:
-            chat.session.inside = inside()
-            await chat.ask("Hello?")
-            screen = await opened(chat)
-            await chat.until(lambda: "round 5 of 9" in chat.screen())
-            for key in ("Space", "step", "back", "next round", "previous", "Esc"):
-                assert key in chat.screen()
-            await chat.press("right", "right")
-            assert screen.player.at == 2
-            await chat.press("left")
-            assert screen.player.at == 1
-            await chat.press("n")
-            await chat.until(lambda: "round 7 of 9" in chat.screen())
-            await chat.press("p")
-            await chat.until(lambda: "round 3 of 9" in chat.screen())
-            await chat.press("p")  # told before, and not asked for again
-            assert chat.session.looks == [0, 7, 3]
-            assert "pause" not in chat.screen()
-            await chat.press("space")
-            assert "pause" in chat.screen()
-            await chat.press("q")
-            assert not isinstance(chat.app.screen, RoundScreen)
-            await chat.until(lambda: not chat.timers(), "rest")
-
-    run(body)
+async def test_keys_step_turn_pause_and_close() -> None:
+    async with chatting(size=(80, 24)) as chat:
+        chat.session.inside = inside()
+        await chat.ask("Hello?")
+        screen = await opened(chat)
+        await chat.until(lambda: "round 5 of 9" in chat.screen())
+        for key in ("Space", "step", "back", "next round", "previous", "Esc"):
+            assert key in chat.screen()
+        await chat.press("right", "right")
+        assert screen.player.at == 2
+        await chat.press("left")
+        assert screen.player.at == 1
+        await chat.press("n")
+        await chat.until(lambda: "round 7 of 9" in chat.screen())
+        await chat.press("p")
+        await chat.until(lambda: "round 3 of 9" in chat.screen())
+        await chat.press("p")  # told before, and not asked for again
+        assert chat.session.looks == [0, 7, 3]
+        assert "pause" not in chat.screen()
+        await chat.press("space")
+        assert "pause" in chat.screen()
+        await chat.press("q")
+        assert not isinstance(chat.app.screen, RoundScreen)
+        await chat.until(lambda: not chat.timers(), "rest")
 
 
-def test_it_plays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_plays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.ui.screens.rounds._STEP_S", 0.02)
 
-    async def body() -> None:
-        async with chatting(size=(80, 24)) as chat:
-            chat.session.inside = inside(later=0)
-            await chat.ask("Hello?")
-            await chat.press("ctrl+n")
-            await chat.until(lambda: "as fast as plain decoding" in chat.screen(), "the end")
-            await chat.until(lambda: "Space play" in chat.screen(), "standstill")
-
-    run(body)
+    async with chatting(size=(80, 24)) as chat:
+        chat.session.inside = inside(later=0)
+        await chat.ask("Hello?")
+        await chat.press("ctrl+s")
+        await chat.until(lambda: "as fast as plain decoding" in chat.screen(), "the end")
+        await chat.until(lambda: "Space play" in chat.screen(), "standstill")
 
 
-def test_a_running_answers_next_round_comes_as_it_is_made() -> None:
-    async def body() -> None:
-        async with chatting(size=(80, 24), gate=Gate(is_open=False)) as chat:
-            await chat.send("Hello?")
-            await chat.until(lambda: chat.app.turns.busy)
-            await opened(chat)
-            await chat.until(lambda: chat.session.watching is not None, "the wish")
-            assert "waiting for the next round" in chat.screen()
-            assert chat.session.watching is not None
-            chat.session.watching(inside())
-            await chat.until(lambda: "round 5 of 9" in chat.screen())
-            chat.session.gate.open()
-            await chat.until(chat.ready)
-            assert chat.session.looks == []
-            await chat.press("escape")
-
-    run(body)
+async def test_a_running_answers_next_round_comes_as_it_is_made() -> None:
+    async with chatting(size=(80, 24), gate=Gate(is_open=False)) as chat:
+        await chat.send("Hello?")
+        await chat.until(lambda: chat.app.turns.busy)
+        await opened(chat)
+        await chat.until(lambda: chat.session.watching is not None, "the wish")
+        assert "waiting for the next round" in chat.screen()
+        assert chat.session.watching is not None
+        chat.session.watching(inside())
+        await chat.until(lambda: "round 5 of 9" in chat.screen())
+        chat.session.gate.open()
+        await chat.until(chat.ready)
+        assert chat.session.looks == []
+        await chat.press("escape")
 
 
-def test_where_nothing_is_known_it_says_so_and_what_to_do() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.press("ctrl+n")
-            await chat.until(lambda: "there is no such answer" in chat.transcript())
-            await chat.ask("Hello?")
-            await opened(chat)
-            await chat.until(lambda: "there is no such round" in chat.screen())
-            await chat.press("escape")
-            await chat.send("/round 9")
-            await chat.until(lambda: chat.transcript().count("there is no such answer") == 2)
-
-    run(body)
+async def test_where_nothing_is_known_it_says_so_and_what_to_do() -> None:
+    async with chatting() as chat:
+        await chat.press("ctrl+s")
+        await chat.until(lambda: "there is no such answer" in chat.transcript())
+        await chat.ask("Hello?")
+        await opened(chat)
+        await chat.until(lambda: "there is no such round" in chat.screen())
+        await chat.press("escape")
+        await chat.send("/round 9")
+        await chat.until(lambda: chat.transcript().count("there is no such answer") == 2)
 
 
-def test_a_real_answer_is_looked_into_while_it_is_written_and_afterwards() -> None:
+async def test_a_real_answer_is_looked_into_while_it_is_written_and_afterwards() -> None:
     request = LoadRequest(
         pair="demo", temp=0.8, seed=3, gamma=3, grammar=ENDLESS, n_predict=1500, threads=1
     )
 
-    async def body() -> None:
-        app = ChatApp(EngineClient(request))
-        async with app.run_test(size=(80, 24)) as pilot:
-            chat = Chat(app, pilot, None)  # type: ignore[arg-type]
-            await chat.until(lambda: app.session is not None, "loading")
-            await chat.send("Tell me a story about a dog.")
-            await chat.until(lambda: app.turns.busy)
-            screen = await opened(chat)
-            await chat.until(lambda: screen.player.inside is not None, "a round")
-            first = screen.player.inside
-            assert first is not None
-            assert app.turns.busy
-            assert not first.again
-            assert first.guesses
-            assert first.same
-            await chat.press("escape", "escape")
-            await chat.until(chat.ready, "the end")
-            screen = await opened(chat)
-            await chat.until(lambda: screen.player.inside is not None, "a round again")
-            again = screen.player.inside
-            assert again is not None
-            assert again.again
-            assert again.number >= first.number
-            await chat.press("p")
-            await chat.until(lambda: (screen.player.inside or again).number < again.number)
-            await chat.press("escape")
-        app.engine.shut_down()
-        assert app.engine.join(10)
-
-    run(body)
+    app = ChatApp(EngineClient(request))
+    async with app.run_test(size=(80, 24)) as pilot:
+        chat = Chat(app, pilot, None)  # type: ignore[arg-type]
+        await chat.until(lambda: app.session is not None, "loading")
+        await chat.send("Tell me a story about a dog.")
+        await chat.until(lambda: app.turns.busy)
+        screen = await opened(chat)
+        await chat.until(lambda: screen.player.inside is not None, "a round")
+        first = screen.player.inside
+        assert first is not None
+        assert app.turns.busy
+        assert not first.again
+        assert first.guesses
+        assert first.same
+        await chat.press("escape", "escape")
+        await chat.until(chat.ready, "the end")
+        screen = await opened(chat)
+        await chat.until(lambda: screen.player.inside is not None, "a round again")
+        again = screen.player.inside
+        assert again is not None
+        assert again.again
+        assert again.number >= first.number
+        await chat.press("p")
+        await chat.until(lambda: (screen.player.inside or again).number < again.number)
+        await chat.press("escape")
+    app.engine.shut_down()
+    assert app.engine.join(10)
 
 
 def test_content_has_no_markup() -> None:

@@ -12,13 +12,13 @@ from typing import Any
 from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
 from localspec.bench.request import BenchRequest, drafters_of
-from localspec.bench.result import OFF, Agreement, ArmReport, Report, Run, SweepPoint
-from localspec.bench.runner import Arm, Asking, BenchOutcome, Runner
+from localspec.bench.result import OFF, AnswersAgree, ArmReport, Report, Run, SweepPoint
+from localspec.bench.runner import Arm, BeforeAsking, BenchOutcome, Runner
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
 from localspec.bench.verdict import verdict
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.cost import Curve
+from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.llama import Context, build, machine
 from localspec.engine.stats import Round
@@ -32,9 +32,6 @@ _WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
 ON = "on"
 
-Points = Mapping[int, float]
-"""Seconds by the number of tokens of a decode."""
-
 
 def bench_pair(
     options: LoadRequest,
@@ -42,7 +39,7 @@ def bench_pair(
     cancel: Cancel,
     *,
     progress: Progress,
-    asking: Asking,
+    asking: BeforeAsking,
     warn: Callable[[str], None],
 ) -> Report:
     """Load what is wanted, bench it, free it.
@@ -79,7 +76,7 @@ def bench(
     cancel: Cancel,
     *,
     progress: Progress,
-    asking: Asking,
+    asking: BeforeAsking,
 ) -> Report:
     """Measure everything; what an interruption leaves is reported all the same.
 
@@ -179,7 +176,7 @@ def _report(
         curve=curve(points[0], runs),
         draft_step_s=points[1].get(1),
         sweep=_sweep(arms, reports, runs, *points),
-        agreement=Agreement(
+        agreement=AnswersAgree(
             outcome.compared,
             outcome.compared - len(partings),
             greedy=request.temperature <= 0,

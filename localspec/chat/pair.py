@@ -27,6 +27,8 @@ class LoadRecord:
         cache_type_k, cache_type_v: the caches' types.
         mmap: whether weights are mapped, not copied.
         mlock: whether they are kept from being swapped out.
+        exact: tokens of a pass up to which all give equal bits, 1 where two give others; None where
+            nobody asked.
         memory_plan_bytes: what the plan expected all of it to take.
     """
 
@@ -44,6 +46,7 @@ class LoadRecord:
     cache_type_v: str = "f16"
     mmap: bool = True
     mlock: bool = False
+    exact: int | None = None
     memory_plan_bytes: int = 0
 
     def document(self) -> dict[str, Any]:
@@ -89,8 +92,16 @@ class LoadedPair:
         others = self.target.others
         return formats.busy(others, os.cpu_count() or 1) if others >= BUSY else ""
 
+    def spare(self) -> bool:
+        """Whether the target's threads and other programs leave a core, or most of one."""
+        return (os.cpu_count() or 1) - self.target.threads - self.target.others >= BUSY
+
     def hold_threads(self, hold: bool) -> None:
-        """Whether all models keep their threads whatever else runs (see `Context`)."""
+        """Whether all models keep their threads whatever else runs (see `Context`).
+
+        Where passes give equal bits anyway, their threads have no say.
+        """
+        hold = hold and (self.loaded.exact or 1) == 1
         for context in (self.target, *self.drafts.values()):
             context.hold_threads(hold)
 

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
 
 from localspec.chat.answer import AnswerText, TextKind
 from localspec.chat.conversation import Message, Role, with_system
@@ -14,9 +16,11 @@ from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures, Meter
 from localspec.chat.pair import LoadedPair
+from localspec.chat.prefixes import StoredPrefix
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
+from localspec.chat.states import States
 from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
@@ -29,7 +33,7 @@ from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse, Prefill, Rou
 from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
 
-Turn = Generator[TurnEvent, None, None]
+TurnEvents = Generator[TurnEvent, None, None]
 
 SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
@@ -51,6 +55,7 @@ class Session:
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
         recorder: writes a trace of the answers to come; None for none.
+        folder: where copies of the caches may go; None for nowhere.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Session:
         self._closing = closing
         self.messages: list[Message] = []
         self.recorder: Recorder | None = None
+        self.folder: Path | None = None
         self.pair = pair
         self._engine = engine
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
@@ -90,9 +96,10 @@ class Session:
         self._drafting = Drafting(settings, auto, able=engine.drafts)
         self._busy = threading.Lock()
         self._closed = False
+        self._stored: StoredPrefix | None = None
         self._grammar: tuple[str, LlamaGrammar] | None = None
         self._running: Cancel | None = None
-        self._turns: weakref.WeakSet[Turn] = weakref.WeakSet()
+        self._turns: weakref.WeakSet[TurnEvents] = weakref.WeakSet()
 
     @property
     def pair_name(self) -> str:
@@ -161,7 +168,7 @@ class Session:
     def speculation(self, on: bool) -> None:
         self._drafting.on = on
 
-    def turn(self, text: str, cancel: Cancel) -> Turn:
+    def turn(self, text: str, cancel: Cancel) -> TurnEvents:
         """Answer `text`; user and assistant messages join the conversation.
 
         Closing the generator early, or setting `cancel`, keeps what was written so far. After an
@@ -179,7 +186,7 @@ class Session:
         """
         return self._tracked(self._ask(text, cancel))
 
-    def regenerate(self, cancel: Cancel) -> Turn:
+    def regenerate(self, cancel: Cancel) -> TurnEvents:
         """Answer the last question again in place of the old answer.
 
         The old answer stays if the new one fails or is stopped before its first token. Yields
@@ -187,7 +194,7 @@ class Session:
         """
         return self._tracked(self._ask_again(cancel))
 
-    def compact(self, cancel: Cancel) -> Turn:
+    def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model sum the conversation up; the summary takes its place.
 
         Stopped or failed, it changes nothing. Yields and raises as `turn` does; also a
@@ -204,7 +211,8 @@ class Session:
         *,
         after: str = "",
         top_logprobs: int | None = None,
-    ) -> Turn:
+        drafters: Sequence[str] | None = None,
+    ) -> TurnEvents:
         """Continue a prompt that is no part of the conversation.
 
         Args:
@@ -214,10 +222,12 @@ class Session:
             cancel: stops it.
             after: the grammar holds from where this text has been written; empty for at once.
             top_logprobs: how many alternatives of each token are told; None for no probabilities.
+            drafters: who may draft, by name; None for all.
 
         Yields and raises as `turn` does.
         """
-        how = replace(self._how(settings, after), top_logprobs=top_logprobs)
+        allowed = None if drafters is None else frozenset(drafters)
+        how = replace(self._how(settings, after), top_logprobs=top_logprobs, drafters=allowed)
         return self._tracked(self._complete(prompt, settings, how, answer, cancel))
 
     @property
@@ -255,7 +265,7 @@ class Session:
             gamma=self._drafting.gamma(),
             note=self._drafting.note(self._kind.name),
         )
-        return replace(figures, slow=self.pair.slow())
+        return replace(figures, slow=self.pair.slow(), spare=self.pair.spare())
 
     def memory(self) -> MemoryUse:
         """Where the memory goes. From any thread; takes well below a millisecond."""
@@ -264,6 +274,26 @@ class Session:
     def peak_memory_bytes(self) -> int:
         """Peak resident size of this process, and the accelerator memory that it uses."""
         return self.pair.memory().peak_process + self.pair.device_bytes()
+
+    def keep_in(self, folder: Path, made_by: str) -> None:
+        """Let copies of the caches be kept in a folder.
+
+        Args:
+            folder: made where it is missing.
+            made_by: the models and how they run.
+        """
+        self.folder = folder
+        contexts = [self.pair.target, *self.pair.drafts.values()]
+        self._stored = StoredPrefix(contexts, States(folder, made_by))
+
+    def enter(self, conversation: str) -> None:
+        """What follows belongs to the stored conversation of this id; empty for none.
+
+        What the caches hold of the one before is kept with it, and that of this one comes back
+        with its first prompt.
+        """
+        if self._stored is not None:
+            self._stored.enter(conversation, self._known_ids)
 
     def reset(self) -> None:
         """Forget the conversation; the caches keep what the next one may begin with.
@@ -311,12 +341,13 @@ class Session:
         try:
             if self._closing is not None:
                 self._closing()
+            self.enter("")
             self.template.close()
             self.pair.close()
         finally:
             self._busy.release()
 
-    def _tracked(self, turn: Turn) -> Turn:
+    def _tracked(self, turn: TurnEvents) -> TurnEvents:
         self._turns.add(turn)
         return turn
 
@@ -334,20 +365,20 @@ class Session:
             self._running = None
             self._busy.release()
 
-    def _ask(self, text: str, cancel: Cancel) -> Turn:
+    def _ask(self, text: str, cancel: Cancel) -> TurnEvents:
         if not text.strip():
             raise LocalspecError("the prompt is empty", "Write something to answer.")
         with self._exclusive(cancel):
             yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
 
-    def _ask_again(self, cancel: Cancel) -> Turn:
+    def _ask_again(self, cancel: Cancel) -> TurnEvents:
         with self._exclusive(cancel):
             users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
             if not users:
                 raise LocalspecError("there is no question to answer again", "Ask something first.")
             yield from self._answer(self.messages[: users[-1] + 1], cancel)
 
-    def _compact(self, cancel: Cancel) -> Turn:
+    def _compact(self, cancel: Cancel) -> TurnEvents:
         with self._exclusive(cancel):
             before = list(self.messages)
             if not before:
@@ -369,7 +400,7 @@ class Session:
         how: GenerateSettings,
         answer: AnswerText,
         cancel: Cancel,
-    ) -> Turn:
+    ) -> TurnEvents:
         with self._exclusive(cancel):
             self.settings = settings
             self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
@@ -380,7 +411,7 @@ class Session:
                 reason = FinishReason.CANCELLED
             yield TurnEnd(answer.text, reason, self._meter.stats)
 
-    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> Turn:
+    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
         settings = replace(self.settings)
         left_out = self._window.left_out
@@ -466,13 +497,17 @@ class Session:
         return Awaited(after.encode(), grammar, model) if after else grammar
 
     def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
+        started = perf_counter()
+        if self._stored is not None:
+            self._stored.restore(prompt[:-1])
+        restored_s = perf_counter() - started
         with closing(self._engine.prefill(prompt, cancel)) as steps:
             while True:
                 try:
                     done, total = next(steps)
                 except StopIteration as end:
                     prefill: Prefill = end.value
-                    return prefill
+                    return replace(prefill, seconds=prefill.seconds + restored_s)
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
 

@@ -167,6 +167,10 @@ class ChatTemplate:
                 text = text.replace(mark, self._stand_in(mark))
         return text
 
+    def lasts(self, text: str) -> bool:
+        """Whether guarded `text` means the same to others: which stand-in is whose, they decide."""
+        return not any(ord(char) in _GUARDS for char in text)
+
     def _guarded(self, value: Any) -> Any:
         """`value`, as JSON has it, with every text in it guarded, also the names."""
         if isinstance(value, str):

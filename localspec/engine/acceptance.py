@@ -15,12 +15,11 @@ from localspec.engine.proposer import (
     Agreement,
     BestProposer,
     KeptView,
-    Logits,
     Proposer,
     SamplingProposer,
     argmax_proposer,
 )
-from localspec.engine.sampling import Dist, Sampler
+from localspec.engine.sampling import Dist, Logits, Sampler
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Rule, rule_named
 

@@ -20,10 +20,11 @@ from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import AfterDecode, Context
-from localspec.engine.look import Made, Sight, Witness, Written
+from localspec.engine.look import Made, Sight, Witness, Written, can_be_seen
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.sampling import Dist, Rows, logprobs
+from localspec.engine.proposer import Proposer
+from localspec.engine.sampling import Dist, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round, TokenLogprob
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
@@ -48,6 +49,7 @@ class GenerateSettings:
         repeatable: somebody gave the seed: where the draft length has a part in what the seed
             gives (token, block), it must not follow the clock.
         top_logprobs: how many alternatives of each token a round tells; None for no probabilities.
+        drafters: who may draft, by name; None for all.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -58,6 +60,7 @@ class GenerateSettings:
     recorder: Recorder | None = None
     repeatable: bool = False
     top_logprobs: int | None = None
+    drafters: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -71,9 +74,14 @@ class _Generation:
     remaining: int
     recorder: Recorder | None
     top_logprobs: int | None = None
+    drafters: frozenset[str] | None = None
     first: bool = True
     copying_s: float = 0.0
     ended: float = field(default_factory=perf_counter)
+
+    def asks(self, drafter: str) -> bool:
+        """Whether a drafter may draft."""
+        return self.drafters is None or drafter in self.drafters
 
 
 class Engine:
@@ -83,13 +91,21 @@ class Engine:
         target: the context that decides every token.
         drafters: what may be asked to propose, by name; none where nothing can be taken back.
         lookup: copies from the text so far; None where it may not.
+        rows: tokens of a pass at most.
         written: the running or else the last generation; None before the first.
         watch: told once, and then forgotten, what happens inside the next round with a draft.
     """
 
-    def __init__(self, target: Context, *drafters: Drafter, lookup: Lookup | None = None) -> None:
+    def __init__(
+        self,
+        target: Context,
+        *drafters: Drafter,
+        lookup: Lookup | None = None,
+        rows: int = MAX_BATCH_OUTPUTS,
+    ) -> None:
         able = target.can_truncate
         self.target = target
+        self.rows = min(rows, MAX_BATCH_OUTPUTS, target.n_batch)
         self.drafters = {each.name: each for each in drafters} if able else {}
         self.lookup = lookup if able else None
         self.written: Written | None = None
@@ -186,7 +202,9 @@ class Engine:
         tokens = list(prompt)
         self.written = written = Written(seeded, tokens, len(tokens))
         recorder, top = settings.recorder, settings.top_logprobs
-        return _Generation(tokens, how, written, cancel, remaining, recorder, top)
+        return _Generation(
+            tokens, how, written, cancel, remaining, recorder, top, settings.drafters
+        )
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
         tokens, held = generation.tokens, len(generation.tokens)
@@ -213,7 +231,7 @@ class Engine:
             between_s=started - before,
             draft_prefill=asked.read,
             draft_cached=asked.cached,
-            draft_passes=len(asked.views),
+            draft_passes=asked.decodes,
             drafter=asked.drafter,
             copied=len(asked.tail.tokens),
             copying_s=generation.copying_s,
@@ -237,15 +255,19 @@ class Engine:
     def _looked_at(self, generation: _Generation) -> Sight:
         """See what the drafters' passes show in this round."""
         sight = Sight(generation.verification.proposer)
-        for drafter in self.drafters.values():
-            drafter.begin(generation.tokens, sight, generation.cancel)
+        self._begin_with(sight, generation)
         return sight
 
-    def _tell(self, generation: _Generation, sight: Sight, draft: Draft, p: Rows) -> None:
+    def _begin_with(self, proposer: Proposer, generation: _Generation) -> None:
+        """Let all drafters that can be seen go on with `proposer`."""
+        for drafter in self.drafters.values():
+            if can_be_seen(drafter, generation.verification.proposer):
+                drafter.begin(generation.tokens, proposer, generation.cancel)
+
+    def _tell(self, generation: _Generation, sight: Sight, draft: Draft, p: TargetRows) -> None:
         """Tell who watches what happened inside the round that is over, if it had a draft."""
         how, written = generation.verification, generation.written
-        for drafter in self.drafters.values():
-            drafter.begin(generation.tokens, how.proposer, generation.cancel)
+        self._begin_with(how.proposer, generation)
         watch = self.watch
         if watch is not None and draft.tokens:
             self.watch = None
@@ -278,16 +300,16 @@ class Engine:
         return _Verified(p, verdict, emitted, finish, scored, decoded - started, rollback_s)
 
     def _room(self, generation: _Generation) -> int:
-        """Tokens that may be drafted: by the batch, the context and `n_predict`.
+        """Tokens that may be drafted: by the pass, the context and `n_predict`.
 
         A round emits one token more than it drafts.
         """
-        room = min(generation.remaining, self.target.free, self.target.n_batch, MAX_BATCH_OUTPUTS)
+        room = min(generation.remaining, self.target.free, self.rows)
         return max(0, room - 1)
 
     def _guess(self, generation: _Generation, drafted: Sequence[int] = ()) -> Guess:
         """What lookup would copy behind `drafted`."""
-        if self.lookup is None or generation.first:
+        if self.lookup is None or generation.first or not generation.asks(LOOKUP):
             return NO_GUESS
         started = perf_counter()
         limit = min(self._room(generation), LONGEST) - len(drafted)
@@ -305,7 +327,11 @@ class Engine:
                 room=self._room(generation),
                 context=len(tokens),
                 remaining=generation.remaining,
-                lags={name: each.lag(tokens) for name, each in self.drafters.items()},
+                lags={
+                    name: each.lag(tokens)
+                    for name, each in self.drafters.items()
+                    if generation.asks(name)
+                },
                 copies=guess.confidences,
             )
         )
@@ -380,7 +406,7 @@ def _shown_to(drafters: Iterable[Drafter]) -> AfterDecode | None:
 class _Verified(NamedTuple):
     """What came of a draft: see `Round`; `p` are the target's rows along it."""
 
-    p: Rows
+    p: TargetRows
     verdict: Verdict
     emitted: tuple[int, ...]
     finish: FinishReason | None

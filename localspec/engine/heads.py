@@ -11,7 +11,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Head
-from localspec.engine.proposer import Logits, Proposer, argmax_proposer
+from localspec.engine.proposer import Proposer, argmax_proposer
+from localspec.engine.sampling import Logits
 
 
 class HeadDrafter:
@@ -33,22 +34,21 @@ class HeadDrafter:
         self.name = name or head.kind
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
-        self._waiting: NDArray[np.float32] = np.empty((0, head.width), np.float32)
 
     @property
     def _end(self) -> int:
         """Up to which token the target's states are known."""
-        return self.head.end + len(self._waiting)
+        return self.head.end + len(self.head.waiting)
 
     def after_decode(self, tokens: Sequence[int], start: int) -> None:
         """Keep the states of `tokens`, which the target has just decoded from `start` on."""
         self._forget(start)
         if self._end != start:  # what came before was never shown
             self.head.start(start)
-            self._waiting = self._waiting[:0]
-        self._waiting = np.concatenate((self._waiting, self.head.states(len(tokens))))
+            self.head.waiting = self.head.waiting[:0]
+        self.head.waiting = np.concatenate((self.head.waiting, self.head.states(len(tokens))))
         known = self.head.target.tokens
-        while len(self._waiting) > self.head.n_batch:
+        while len(self.head.waiting) > self.head.n_batch:
             self._read(known, self.head.n_batch, output=False)
 
     def _forget(self, n: int) -> None:
@@ -58,7 +58,7 @@ class HeadDrafter:
         token that has changed there costs acceptance once, and nothing else.
         """
         self._keep(n)
-        self._waiting = self._waiting[: max(0, n - self.head.end)]
+        self.head.waiting = self.head.waiting[: max(0, n - self.head.end)]
 
     def _keep(self, end: int) -> None:
         """Keep the head's rows before `end`."""
@@ -69,7 +69,7 @@ class HeadDrafter:
     ) -> tuple[Logits, NDArray[np.float32]]:
         """Make rows of the first `n` states that wait; `tokens` is the sequence."""
         following = tokens[self.head.end + 1 : self.head.end + 1 + n]
-        states, self._waiting = self._waiting[:n], self._waiting[n:]
+        states, self.head.waiting = self.head.waiting[:n], self.head.waiting[n:]
         return self.head.read(following, states, output=output)
 
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:  # noqa: ARG002 - the protocol's
@@ -91,9 +91,9 @@ class HeadDrafter:
         self._forget(last + 1)
         limit = min(plan.limit, self.head.n_ctx - len(tokens))
         cached = self.head.end
-        if limit < 1 or self._end != last + 1 or not len(self._waiting):
+        if limit < 1 or self._end != last + 1 or not len(self.head.waiting):
             return Drafted(self.name, cached=cached)
-        seed = self._waiting[-1:]
+        seed = self.head.waiting[-1:]
         n_vocab = self.head.target.model.n_vocab
         try:
             logits, state = self._catch_up(tokens)
@@ -115,15 +115,15 @@ class HeadDrafter:
         finally:
             self._keep(last)
             if self.head.end == last:
-                self._waiting = seed
+                self.head.waiting = seed
         return Drafted(self.name, *written, read=last + 1 - cached, cached=cached)
 
     def _catch_up(self, tokens: Sequence[int]) -> tuple[Logits, NDArray[np.float32]]:
         """Make rows of all states; return the last one's logits and its state."""
-        while len(self._waiting) > self.head.n_batch:
+        while len(self.head.waiting) > self.head.n_batch:
             self._cancel.check()
             self._read(tokens, self.head.n_batch, output=False)
-        return self._read(tokens, len(self._waiting), output=True)
+        return self._read(tokens, len(self.head.waiting), output=True)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Nothing is left of a draft, and what was verified was shown."""

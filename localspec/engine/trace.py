@@ -14,7 +14,7 @@ from typing import Any
 
 from localspec.engine.noise import StreamNoise
 from localspec.engine.params import SamplingParams
-from localspec.engine.sampling import Dist, Rows
+from localspec.engine.sampling import Dist, TargetRows
 from localspec.engine.verify import Draft, Verdict
 
 FORMAT = "localspec-trace"
@@ -54,7 +54,7 @@ class Recorder:
         head = {"format": FORMAT, "version": VERSION, "about": self._about, "prompt": list(prompt)}
         self._write({**head, **self._header, "sampling": settings})
 
-    def round(self, tokens: Sequence[int], draft: Draft, p: Rows, verdict: Verdict) -> None:
+    def round(self, tokens: Sequence[int], draft: Draft, p: TargetRows, verdict: Verdict) -> None:
         """Write one round; `tokens` is the sequence before it.
 
         Of p only the rows that the rule looked at are written.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -161,3 +162,13 @@ def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     if devices is not None:
         found["devices"] = list(devices)
     return found | ({"rpc": list(loaded.rpc)} if loaded.rpc else {})
+
+
+def made_by(pair: LoadedPair) -> str:
+    """What the contents of a pair's caches hold for: the files of its models and how they run."""
+    known = [
+        identity_of(context, pair.loaded, draft=context is not pair.target)
+        | {"changed": context.model.path.stat().st_mtime_ns, "n_ctx": context.n_ctx}
+        for context in (pair.target, *pair.drafts.values())
+    ]
+    return json.dumps(known, sort_keys=True)

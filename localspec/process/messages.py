@@ -27,7 +27,7 @@ from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse
 from localspec.loading.request import LoadRequest
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Both ends must speak the same version: the first frame each way says which."""
 
 _SIZE = 4
@@ -140,10 +140,15 @@ class Load(Struct, frozen=True, tag=True):
     """Load models, in place of those that are there; `Loaded` or `LoadFailed` answers.
 
     What is there is freed first, and loaded again if the new ones fail.
+
+    Attributes:
+        job: one of `process/jobs.py`, encoded, to be done while nothing is loaded; `Performed`
+            answers it. Stopping ends the job alone.
     """
 
     request: LoadRequest
     kept: Kept | None = None
+    job: bytes | None = None
 
 
 class Ask(Struct, frozen=True, tag=True):
@@ -152,10 +157,12 @@ class Ask(Struct, frozen=True, tag=True):
     Attributes:
         text: what is asked.
         earlier: what was said before, where that is another path than the session's.
+        conversation: the id under which it is stored; empty for none.
     """
 
     text: str
     earlier: tuple[Message, ...] | None = None
+    conversation: str = ""
 
 
 class Complete(Struct, frozen=True, tag=True):
@@ -173,10 +180,17 @@ class Compact(Struct, frozen=True, tag=True):
 
 
 class Open(Struct, frozen=True, tag=True):
-    """Go on from other messages, perhaps with other settings; `ChangeDone` answers."""
+    """Go on from other messages, perhaps with other settings; `ChangeDone` answers.
+
+    Attributes:
+        messages: what was said.
+        settings: None for those in force.
+        conversation: the id under which it is stored; empty for none.
+    """
 
     messages: tuple[Message, ...]
     settings: ChatSettings | None = None
+    conversation: str = ""
 
 
 class Compare(Struct, frozen=True, tag=True):

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from localspec.engine.cancel import Cancel
@@ -140,18 +140,19 @@ class Server:
     def _do(self, letter: m.Letter[m.Request], cancel: Cancel) -> None:
         tell = self._teller(letter)
         match letter.body:
-            case m.Load(request, kept):
-                self._load(letter.request, tell, request, kept, cancel)
-            case m.Ask(text, earlier):
-                self._answer(letter, lambda one: one.turn(text, cancel), earlier)
+            case m.Load() as load:
+                self._load(letter.request, tell, load, cancel)
+            case m.Ask(text, earlier, conversation):
+                ask = partial(_ask, text=text, conversation=conversation, cancel=cancel)
+                self._answer(letter, ask, earlier)
             case m.Complete(asked):
                 self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
             case m.Regenerate():
                 self._answer(letter, lambda session: session.regenerate(cancel))
             case m.Compact():
                 self._turn(tell, lambda session: session.compact(cancel))
-            case m.Open(messages, settings):
-                self._report(tell, lambda session: _open(session, messages, settings))
+            case m.Open(messages, settings, conversation):
+                self._report(tell, lambda one: _open(one, messages, settings, conversation))
             case m.Look(turn, number):
                 self._look(letter.request, tell, turn, number, cancel)
             case m.Perform(job):
@@ -176,13 +177,15 @@ class Server:
 
     # Loading
 
-    def _load(
-        self, number: int, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel
-    ) -> None:
+    def _load(self, number: int, tell: Tell, load: m.Load, cancel: Cancel) -> None:
+        request, kept = load.request, load.kept
         try:
             if self._session is not None:
                 self._loader.check(request)  # all that it can, while nothing is freed yet
                 self._free()
+            if load.job is not None:
+                self._perform(tell, load.job, cancel)
+                cancel = self._new_cancel(number)
             self._take(tell, request, kept, cancel)
         except Exception as error:
             tell(self._go_back(number, tell, error, kept))
@@ -198,14 +201,19 @@ class Server:
             return m.LoadFailed(failure, self._info())
         if self._loaded is None:
             return m.LoadFailed(failure)
-        cancel = self._cancels[number] = Cancel()
-        if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
-            cancel.set()
+        cancel = self._new_cancel(number)
         try:
             self._take(tell, self._loaded, kept, cancel)
         except Exception as second:
             return m.LoadFailed(failure, None, _fault(second))
         return m.LoadFailed(failure, self._info())
+
+    def _new_cancel(self, number: int) -> Cancel:
+        """One for what goes on although the request before it was stopped."""
+        cancel = self._cancels[number] = Cancel()
+        if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
+            cancel.set()
+        return cancel
 
     def _take(self, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel) -> None:
         session = self._session = self._loader.load(
@@ -213,7 +221,7 @@ class Server:
         )
         self._loaded = request
         if kept is not None:
-            _open(session, kept.messages, kept.settings)
+            _open(session, kept.messages, kept.settings, "")
             if not kept.speculation:
                 session.speculation = False
         self._tell_status(tell)
@@ -394,7 +402,15 @@ def _compare(
         tell(m.Turn(event, speculation))
 
 
-def _open(session: Session, messages: tuple[Message, ...], settings: Any) -> None:
+def _ask(session: Session, text: str, conversation: str, cancel: Cancel) -> Iterator[TurnEvent]:
+    session.enter(conversation)
+    return session.turn(text, cancel)
+
+
+def _open(
+    session: Session, messages: tuple[Message, ...], settings: Any, conversation: str
+) -> None:
+    session.enter(conversation)
     session.open(messages)
     if settings is not None:
         session.settings = settings

@@ -97,6 +97,7 @@ class ScriptedSession:
     messages: list[Message] = field(default_factory=list)
     settings: ChatSettings = field(default_factory=ChatSettings)
     context_size: int = 4096
+    entered: list[str] = field(default_factory=list)
     closed: bool = False
     resets: int = 0
     rounds_made: int = 0
@@ -203,6 +204,9 @@ class ScriptedSession:
             machine_available=9 << 30,
             devices=self.devices,
         )
+
+    def enter(self, conversation: str) -> None:
+        self.entered.append(conversation)
 
     def open(self, messages: Sequence[Message]) -> None:
         self.messages[:] = messages

@@ -94,6 +94,7 @@ class Context:
         self._watched: Cancel | None = None
         self._crew: Crew | None = None
         self._threads = 0  # as the options say, until others are set
+        self._asked = 0, 0
         self._follows, self._held = False, True
         section = start_backend().section()
         self._handle = lib.llama_init_from_model(model.handle, self._params(options))
@@ -224,8 +225,9 @@ class Context:
             batch: None for as many.
             at_most: use fewer while other programs keep cores busy, unless they are held.
         """
-        self._crew, self._follows, self._threads_batch = Crew(threads), at_most, batch or threads
-        self._set_threads(threads)
+        self._asked = threads, batch or threads
+        self._crew, self._follows = Crew(max(self._asked)), at_most
+        self._set_threads(self._crew.most)
 
     def hold_threads(self, hold: bool) -> None:
         """Whether their number stays, whatever else runs: it changes the last bits of logits."""
@@ -252,13 +254,12 @@ class Context:
     @property
     def most_threads(self) -> int:
         """The same while nothing else runs."""
-        return self._crew.most if self._crew is not None else self.threads
+        return self.threads if self._crew is None else self._asked[0]
 
     def _set_threads(self, threads: int) -> None:
         self._threads = threads
-        few = self._crew is not None and threads < self._crew.most
-        batch = min(threads, self._threads_batch) if few else self._threads_batch
-        lib.llama_set_n_threads(self._handle, threads, batch)
+        one, batch = (min(threads, asked) for asked in self._asked)
+        lib.llama_set_n_threads(self._handle, one, batch)
 
     @property
     def handle(self) -> Any:

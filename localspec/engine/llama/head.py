@@ -32,6 +32,7 @@ from localspec.limits import HEAD_BATCH
 _OUTPUTS: Final = 8  # up to so many rows it is quicker to take logits of all than to decode twice
 _ENCODE, _DECODE = 0, 1  # enum llama_process_type
 _ABORTED: Final = 2
+_ABOUT: Final = 16  # bytes of two numbers ahead of a head's state
 _LAST: Final = -1  # stands for the state after the last layer
 
 Rows = NDArray[np.float32]
@@ -90,6 +91,7 @@ class Head(Context):
         target: the context whose decodes it reads.
         width: floats of a state.
         first: the first row in the cache; `tokens` are the later halves of the rows from there on.
+        waiting: the target's states of which no rows have been made yet, `(n, width)`.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Head(Context):
         self.target = target
         self.width = int(lib.llama_model_n_embd(model.handle))
         self.first = 0
+        self.waiting: Rows = np.empty((0, self.width), np.float32)
         self._call = _symbols()
         self._rows: Any = None
         self._listening = False
@@ -276,6 +279,21 @@ class Head(Context):
         """Empty the cache; the next row is `first`, for rows may begin anywhere."""
         self.clear()
         self.first = first
+
+    def state(self) -> NDArray[np.uint8]:
+        """As `Context.state`, with what waits and where the rows begin."""
+        about = np.array([self.first, len(self.waiting)], np.int64)
+        waiting = np.ascontiguousarray(self.waiting).reshape(-1)
+        return np.concatenate([about.view(np.uint8), waiting.view(np.uint8), super().state()])
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
+        """As `Context.restore`."""
+        first, n = map(int, state[:_ABOUT].view(np.int64))
+        end = _ABOUT + 4 * n * self.width
+        super().restore(tokens, state[end:])
+        whole = len(self.tokens) == len(tokens)
+        waiting = state[_ABOUT : end if whole else _ABOUT].view(np.float32)
+        self.first, self.waiting = first, waiting.reshape(-1, self.width).copy()
 
     def close(self) -> None:
         """Free the context."""

@@ -133,6 +133,20 @@ class Model:
         return _token_or_none(lib.llama_vocab_eos(self._vocab))
 
     @cached_property
+    def end(self) -> int | None:
+        """The token that ends a turn: the one that the chat template writes, else end of text.
+
+        What llama.cpp calls the end of a turn may be any of several tokens where a file names none.
+        """
+        end_of_turn = _token_or_none(lib.llama_vocab_eot(self._vocab))
+        for token in (end_of_turn, self.eos, *sorted(self.end_tokens)):
+            if token is not None and self.piece(token, special=True).decode("utf-8", "replace") in (
+                self.chat_template or ""
+            ):
+                return token
+        return self.eos
+
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Every id that ends generation (end of text, end of turn, ...)."""
         vocab = self._vocab

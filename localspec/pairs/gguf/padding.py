@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -167,33 +167,19 @@ def _write(
     out: BinaryIO, header: GgufHeader, weights: BinaryIO, small: Shape, large: Shape
 ) -> None:
     """Write the larger model; a few megabytes of it are in memory at a time."""
-    todo = list(_tensors(header, small, large))
+    todo, keys = list(_tensors(header, small, large)), _metadata(weights, large)
     gain = math.sqrt(small.width / large.width)
-    contents = (_pieces(header, weights, old, new, gain) for old, new in todo)
-    _write_file(
-        out, header.alignment, [new for _, new in todo], _metadata(weights, large), contents
-    )
-
-
-def _write_file(
-    out: BinaryIO,
-    alignment: int,
-    tensors: list[TensorInfo],
-    keys: list[bytes],
-    contents: Iterable[Iterable[NDArray[np.uint8]]],
-) -> None:
-    """Write a GGUF file: keys, the table of tensors, and the bytes of each in turn."""
-    out.write(MAGIC + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(keys))
+    out.write(MAGIC + struct.pack("<IQQ", 3, len(todo), len(keys)) + b"".join(keys))
     offset = 0
-    for new in tensors:
+    for _, new in todo:
         dims = struct.pack(f"<I{len(new.shape)}Q", len(new.shape), *new.shape)
         out.write(_text(new.name) + dims + struct.pack("<iQ", _TYPE_IDS[new.type], offset))
-        offset += padded(new.n_bytes, alignment)
-    for pieces in contents:
-        out.write(bytes(-out.tell() % alignment))
-        for piece in pieces:
+        offset += padded(new.n_bytes, header.alignment)
+    for old, new in todo:
+        out.write(bytes(-out.tell() % header.alignment))
+        for piece in _pieces(header, weights, old, new, gain):
             piece.tofile(out)
-    out.write(bytes(-out.tell() % alignment))
+    out.write(bytes(-out.tell() % header.alignment))
 
 
 def _tensors(
@@ -258,77 +244,6 @@ def _pieces(
         if len(new.shape) == 1:
             piece = (piece.view(np.float32) * np.float32(gain)).view(np.uint8)
         yield piece
-
-
-def pad_head(source: Path, out: Path, target: Path) -> None:
-    """Write an EAGLE-3 head of a model for the same model padded; it drafts what it drafted.
-
-    It is as wide as the target's residual stream, in which its own numbers come first. Of what it
-    reads (three layers, or token and state) each part grows by itself. Heads of attention and
-    feed-forward part stay.
-
-    Raises:
-        UnsupportedModel: it is no EAGLE-3 head, or has its own embeddings, or is another's.
-        ModelFileError: a file is no usable model.
-        OSError: `out` cannot be written.
-    """
-    header, width = read_header(source), read_header(target).setting("embedding_length")
-    own = header.setting("embedding_length")
-    if header.architecture != "eagle3" or header.setting("target_hidden_size") != own:
-        raise UnsupportedModel(f"{source.name} is no head for a model as wide as itself")
-    if not own or width % own or any(t.name.startswith("token_embd") for t in header.tensors):
-        raise UnsupportedModel(f"{source.name} cannot be padded to a width of {width}")
-    with source.open("rb") as weights, whole_file(out) as file:
-        grown = [_grown_part(header, weights, each, width) for each in header.tensors]
-        tensors, contents = [new for new, _ in grown], ([rows] for _, rows in grown)
-        _write_file(
-            file, header.alignment, tensors, _head_metadata(weights, header, width), contents
-        )
-
-
-def _grown_part(
-    header: GgufHeader, weights: BinaryIO, tensor: TensorInfo, width: int
-) -> tuple[TensorInfo, NDArray[np.uint8]]:
-    """A head's tensor and its rows where what is as wide as the head becomes `width` wide."""
-    own = header.setting("embedding_length")
-    parts = {"fc": len(header.settings("target_layers")), "attn_q": 2, "attn_k": 2, "attn_v": 2}
-    weights.seek(header.data_offset + tensor.offset)
-    rows = np.frombuffer(weights.read(tensor.n_bytes), np.uint8)
-    name = tensor.name.removesuffix(".weight").rsplit(".", 1)[-1]
-    if len(tensor.shape) == 1:
-        norm = np.zeros(width, np.float32)
-        norm[:own] = rows.view(np.float32) * np.float32(math.sqrt(own / width))
-        return replace(tensor, shape=(width,), n_bytes=norm.nbytes), norm.view(np.uint8)
-    n_in, n_out = tensor.shape
-    reads, writes = (
-        name not in ("attn_output", "ffn_down"),
-        name in ("fc", "attn_output", "ffn_down"),
-    )
-    count = parts.get(name, 1)
-    old = rows.reshape(n_out, count, -1)
-    part = _row_bytes(tensor.type, width if reads else n_in)
-    new = np.zeros((width if writes else n_out, count, part), np.uint8)
-    new[:n_out, :, : old.shape[2]] = old
-    shape = (width * count if reads else n_in, len(new))
-    return replace(tensor, shape=shape, n_bytes=new.nbytes), new
-
-
-def _head_metadata(weights: BinaryIO, header: GgufHeader, width: int) -> list[bytes]:
-    """A head's keys, those of sizes with the new ones."""
-    own = header.setting("embedding_length")
-    head = own // header.setting("attention.head_count")
-    numbers = dict.fromkeys(("embedding_length", "target_hidden_size"), width)
-    numbers |= dict.fromkeys(("attention.key_length", "attention.value_length"), head)
-    new = {
-        (key := header.arch_key(name)): _text(key) + struct.pack("<II", _UINT32, value)
-        for name, value in numbers.items()
-    }
-    epsilon = header.arch_key("attention.layer_norm_rms_epsilon")
-    value = header.metadata[epsilon]
-    less = value * own / width if isinstance(value, float) else 0.0
-    new[epsilon] = _text(epsilon) + struct.pack("<If", _FLOAT32, less)
-    kept = raw_metadata(weights)
-    return [raw for key, raw in kept.items() if key not in new] + list(new.values())
 
 
 def _metadata(file: BinaryIO, large: Shape) -> list[bytes]:

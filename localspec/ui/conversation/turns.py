@@ -122,7 +122,7 @@ class Turns:
         self._numbers[answer.node] = self.engine.turn
         self._asked = text
         self.stream.begin(item)
-        self.engine.ask(text, earlier)
+        self.engine.ask(text, earlier, self.record.stored_as)
 
     def regenerate(self) -> None:
         """Answer the last message again."""
@@ -224,7 +224,7 @@ class Turns:
         """
         self._notice = notice
         if self.engine.alive:
-            opened = Open(tuple(self.messages()), settings)
+            opened = Open(tuple(self.messages()), settings, self.record.stored_as)
             self.change(opened, self.show_conversation)
         else:
             self.show_conversation()

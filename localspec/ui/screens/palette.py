@@ -23,6 +23,7 @@ ALSO = {
     "copy": "clipboard yank code",
     "read": "attach file open upload include",
     "pairs": "models model change switch download install remove catalogue",
+    "get": "proposal propose recommended best model download fetch install",
     "twice": "compare comparison side by side off on benchmark",
     "round": "inside explain why accepted recovered bonus slow motion probabilities",
     "system": "instructions persona role prompt",
