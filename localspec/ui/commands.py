@@ -402,7 +402,7 @@ COMMANDS = (
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
-        _get, "ctrl+n",
+        _get, "ctrl+s",
     ),
     Command(
         "twice", "", "answer the prompt without and with speculation, side by side",
