@@ -14,6 +14,7 @@ from typing import Any
 from localspec.loading.request import LoadRequest
 from localspec.process.client import EngineClient
 from localspec.ui.app import ChatApp, Looks
+from localspec.ui.screens.rounds import RoundScreen
 
 HERE = Path(__file__).parent
 QUESTION = "Write a Python function that adds two numbers."
@@ -39,7 +40,9 @@ async def take(
                 await pilot.pause(0.05)
         for key in keys:
             await pilot.press(key)
-            await pilot.pause(0.2)  # a round that is decoded again takes a moment
+            await pilot.pause(0.1)
+            while isinstance(app.screen, RoundScreen) and app.screen.player.waits:
+                await pilot.pause(0.05)
         await pilot.pause(0.6)
         (HERE / f"{name}.svg").write_text(app.export_screenshot(), encoding="utf-8")
     app.engine.shut_down()
@@ -53,7 +56,7 @@ async def main() -> None:
     await take("light-120x40", SIZES["120x40"], theme="textual-light")
     await take("welcome-80x24", SIZES["80x24"], asked=())
     await take("origin-80x24", SIZES["80x24"], keys=("f3",))
-    inside = ("ctrl+s", "space", "p", "p", "p", *["right"] * 7)
+    inside = ("ctrl+s", "space", "p", "p", "p", *["right"] * 8)
     drawn = {"temp": 0.8, "seed": 7, "accept": "token", "gamma": 4, "n_predict": 60}
     for label, size in ("80x24", (80, 24)), ("160x50", (160, 50)):
         await take(f"round-{label}", size, asked=(STORY,), keys=inside, **drawn)
