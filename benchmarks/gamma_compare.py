@@ -132,6 +132,15 @@ def rate(speeds: Sequence[float]) -> float:
     return statistics.harmonic_mean(speeds) if speeds else 0.0
 
 
+def drafter(target: Model, draft: Context) -> Drafter:
+    """What drafts with a model, whether it has the target's tokens or others."""
+    model = draft.model
+    size = min(target.n_vocab, model.n_vocab)
+    if all(target.piece(token) == model.piece(token) for token in range(size)):
+        return ModelDrafter(draft, target.n_vocab)
+    return TranslatedDrafter(draft, Translation(target, model), DRAFT)
+
+
 class OwnTime:
     """A policy that does not see what went on between its rounds: those of other lanes."""
 
@@ -149,15 +158,6 @@ class OwnTime:
     def observe(self, done: Round) -> None:
         """Without the time since the round before."""
         self._policy.observe(replace(done, between_s=0.0))
-
-
-def drafter(target: Model, draft: Context) -> Drafter:
-    """What drafts with a model, whether it has the target's tokens or others."""
-    model = draft.model
-    size = min(target.n_vocab, model.n_vocab)
-    if all(target.piece(token) == model.piece(token) for token in range(size)):
-        return ModelDrafter(draft, target.n_vocab)
-    return TranslatedDrafter(draft, Translation(target, model), DRAFT)
 
 
 class Lane:
