@@ -12,8 +12,7 @@ With --last, how many drafted tokens are accepted, and how many the draft reads,
 so many tokens of the text's end; gamma is 4. Counts alone: the machine may be busy. LOCALSPEC_DEMO=
 small takes the small pair, and a minute for each.
 
-    LOCALSPEC_DEMO=small PYTHONPATH=. uv run python benchmarks/long_prompt.py \
-        --last 32 64 128 256 512 4096
+    LOCALSPEC_DEMO=small PYTHONPATH=. uv run python benchmarks/long_prompt.py --last 32 64 128 512
 """
 
 from __future__ import annotations

@@ -147,6 +147,18 @@ def swapped_out() -> int:
     return 0 if found is None else int(found.used)
 
 
+def on_battery() -> bool | None:
+    """Whether it runs on its battery, None where there is none."""
+    plugged = getattr(told("sensors_battery"), "power_plugged", None)
+    return None if plugged is None else not plugged
+
+
+def clock() -> tuple[float | None, float | None]:
+    """The processor's MHz now and at most, None where the system does not say."""
+    found = told("cpu_freq")
+    return (found.current, found.max) if found and found.max else (None, None)
+
+
 def _memory() -> tuple[int, int]:
     """The machine's memory, all and what is available, also where /proc is hidden."""
     found = told("virtual_memory")

@@ -23,9 +23,10 @@ import pytest
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
 from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import FinishReason, GenerationStats
-from localspec.errors import EngineDied, EngineError, OutOfMemory, UsageError
+from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
 from localspec.process.client import EngineClient
@@ -275,6 +276,34 @@ def test_figures_come_while_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -
     session.gate.open()
     served.until(m.TurnOver, 2)
     served.end()
+
+
+def test_a_session_rests_while_nobody_asks_and_a_request_ends_that_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("localspec.process.server._IDLE_S", 0.05)
+    rested: list[bool] = []
+    begun = threading.Event()
+
+    def rest(cancel: Cancel) -> None:
+        begun.set()
+        while not cancel.is_set():
+            time.sleep(0.001)
+        rested.append(True)
+        raise Cancelled
+
+    session = ScriptedSession(answers=["one two"] * 2)
+    monkeypatch.setattr(session, "rest", rest)
+    served = Served(lambda *_: session)
+    served.ask(1, m.Load(DEMO))
+    for number in (2, 3):
+        assert begun.wait(10)
+        begun.clear()
+        served.ask(number, m.Ask("hello"))
+        assert served.until(m.TurnOver, number).said[-1].content == "one two"
+    assert begun.wait(10)
+    served.end()
+    assert rested == [True] * 3
 
 
 # --- a real process -------------------------------------------------------------------------

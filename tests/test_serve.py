@@ -467,7 +467,8 @@ def test_who_goes_away_ends_the_work(served: Serving) -> None:
     slow = {**LONG, "gamma": 0}
     begun(served, slow).close()
     assert served.until_free(5) < 0.5
-    for body in (slow, {**slow, "messages": [{"role": "user", "content": "long " * 700}]}):
+    long, huge = ({"role": "user", "content": "long " * n} for n in (700, 1_500_000))
+    for body in (slow, {**slow, "messages": [long]}, {**slow, "messages": [huge]}):
         sock = socket.create_connection(("127.0.0.1", served.port), timeout=30)
         sock.sendall(streaming({**body, "stream": body is not slow}))
         while not served.metric("requests_processing"):

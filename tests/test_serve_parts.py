@@ -94,44 +94,38 @@ def job(asker: str, text: str) -> Job:
     return Job(asker, Asked(ChatSettings(), prompt=text))
 
 
-def test_askers_take_turns_and_the_queue_has_an_end() -> None:
-    async def go() -> None:
-        engine: Any = ScriptedEngine()
-        desk = Desk(engine, Tally(), most=4, limit_s=60)
-        jobs = [job("a", f"a{i}") for i in range(4)] + [job("b", "b0")]
-        for one in jobs:
-            desk.submit(one)
-        with pytest.raises(Refusal) as caught:
-            desk.submit(job("a", "a4"))
-        assert caught.value.status == 503
-        assert caught.value.retry_after
-        newcomer = job("c", "c0")
-        desk.submit(newcomer)
-        refused = jobs[3].said.get_nowait()  # the latest of the longest line
-        assert isinstance(refused, Refusal)
-        assert refused.retry_after
-        desk.withdraw(jobs[2])
-        desk.withdraw(jobs[2])  # a second time changes nothing
-        for _ in range(3):
-            await engine.says(OVER)
-        assert engine.asked == ["a0", "a1", "b0", "c0"]
-        desk.withdraw(newcomer)
-        assert engine.stopped == 1
-
-    asyncio.run(go())
-
-
-def test_what_takes_too_long_is_stopped_and_told() -> None:
-    async def go() -> None:
-        engine: Any = ScriptedEngine()
-        desk = Desk(engine, Tally(), most=4, limit_s=0.01)
-        one = job("a", "x")
+async def test_askers_take_turns_and_the_queue_has_an_end() -> None:
+    engine: Any = ScriptedEngine()
+    desk = Desk(engine, Tally(), most=4, limit_s=60)
+    jobs = [job("a", f"a{i}") for i in range(4)] + [job("b", "b0")]
+    for one in jobs:
         desk.submit(one)
-        found = await asyncio.wait_for(one.said.get(), 5)
-        assert isinstance(found, Refusal)
-        assert (found.status, engine.stopped) == (504, 1)
+    with pytest.raises(Refusal) as caught:
+        desk.submit(job("a", "a4"))
+    assert caught.value.status == 503
+    assert caught.value.retry_after
+    newcomer = job("c", "c0")
+    desk.submit(newcomer)
+    refused = jobs[3].said.get_nowait()  # the latest of the longest line
+    assert isinstance(refused, Refusal)
+    assert refused.retry_after
+    desk.withdraw(jobs[2])
+    desk.withdraw(jobs[2])  # a second time changes nothing
+    for _ in range(3):
+        await engine.says(OVER)
+    assert engine.asked == ["a0", "a1", "b0", "c0"]
+    desk.withdraw(newcomer)
+    assert engine.stopped == 1
 
-    asyncio.run(go())
+
+async def test_what_takes_too_long_is_stopped_and_told() -> None:
+    engine: Any = ScriptedEngine()
+    desk = Desk(engine, Tally(), most=4, limit_s=0.01)
+    one = job("a", "x")
+    desk.submit(one)
+    found = await asyncio.wait_for(one.said.get(), 5)
+    assert isinstance(found, Refusal)
+    assert (found.status, engine.stopped) == (504, 1)
 
 
 def test_an_engine_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,27 +184,24 @@ def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
     assert not completions._known  # what it went on from had become the long one
 
 
-def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
-    async def go() -> None:
-        engine: Any = ScriptedEngine()
-        desk = Desk(engine, Tally(), most=4, limit_s=60)
-        await engine.says(m.Loaded(None))  # type: ignore[arg-type]
-        running, waiting = job("a", "x"), job("b", "y")
-        desk.submit(running)
-        desk.submit(waiting)
-        await engine.says(DEAD)
-        assert isinstance(running.said.get_nowait(), Refusal)
-        assert engine.reloaded == 1
-        await engine.says(DEAD)
-        await engine.says(DEAD)
-        assert engine.reloaded == 2
-        found = waiting.said.get_nowait()
-        assert isinstance(found, Refusal)
-        assert found.status == 503
-        with pytest.raises(Refusal):
-            desk.submit(job("a", "z"))
-
-    asyncio.run(go())
+async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
+    engine: Any = ScriptedEngine()
+    desk = Desk(engine, Tally(), most=4, limit_s=60)
+    await engine.says(m.Loaded(None))  # type: ignore[arg-type]
+    running, waiting = job("a", "x"), job("b", "y")
+    desk.submit(running)
+    desk.submit(waiting)
+    await engine.says(DEAD)
+    assert isinstance(running.said.get_nowait(), Refusal)
+    assert engine.reloaded == 1
+    await engine.says(DEAD)
+    await engine.says(DEAD)
+    assert engine.reloaded == 2
+    found = waiting.said.get_nowait()
+    assert isinstance(found, Refusal)
+    assert found.status == 503
+    with pytest.raises(Refusal):
+        desk.submit(job("a", "z"))
 
 
 # --- what the caches held ---------------------------------------------------------------------

@@ -426,3 +426,36 @@ def test_what_is_measured_beside_other_programs_is_not_kept(
     assert measured(pair, repeatable=False, measure=True, announce=str) is not None
     assert held[2:] == [True, True]
     assert len(list(cache.glob("*"))) == 2
+
+
+def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
+    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 1.2)
+    found = measured(
+        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
+    )
+    assert found is not None
+    target_context.clear()
+    before = target_context.decode([1, 2, 3], 1).copy()
+    found.again(Cancel())
+    assert not list(cache.glob("*"))  # it is as busy as before
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.0)
+    cancel = Cancel()
+
+    def interrupted(context: Context, _known: Any) -> Any:
+        cancel.set()
+        context.decode([5] * 200, 0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(measuring, "profile", interrupted)
+        with pytest.raises(Cancelled):
+            found.again(cancel)
+    assert target_context.tokens == [1, 2, 3]
+    found.again(Cancel())
+    assert len(list(cache.glob("*"))) == 2
+    assert target_context.tokens == [1, 2, 3]
+    target_context.truncate(2)
+    assert (target_context.decode([3], 1) == before).all()  # its cache is there again
+    monkeypatch.setattr(measuring, "profile", pytest.fail)
+    found.again(Cancel())  # once

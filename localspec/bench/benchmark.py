@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from localspec import __version__
@@ -25,11 +27,13 @@ from localspec.engine.stats import Round
 from localspec.errors import Cancelled
 from localspec.loading.load import Progress, load_beside, load_session
 from localspec.loading.request import LoadRequest
+from localspec.loading.tuning import CALM_S, wait_for_calm
 from localspec.safe_text import one_line
 
 # A larger file is known by its size and its first mebibyte: hashing takes minutes.
 _WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
+_WAITING = 0.2  # of the time there is
 ON = "on"
 
 
@@ -56,6 +60,8 @@ def bench_pair(
         LocalspecError: as `load_session`.
         Cancelled: it was stopped before there was anything to report.
     """
+    left = math.inf if request.deadline is None else request.deadline - perf_counter()
+    wait_for_calm(progress, cancel, min(CALM_S, _WAITING * left))
     with ExitStack() as stack:
         first = load_session(options, progress=progress, cancel=cancel)
         stack.enter_context(closing(first))

@@ -47,6 +47,7 @@ class Completions:
             Cancelled: while the prompt was made.
         """
         session, template = self._session, self._session.template
+        session.pair.target.model.watch(cancel)
         known, noticed = KnownIds(template), len(template.notices)
         check_bias(asked.settings, session.pair.target.model.n_vocab)
         self._check_drafters(asked.drafters or ())

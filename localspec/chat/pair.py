@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from localspec import formats, machine
+from localspec import machine
 from localspec.engine.llama import BUSY, Context, devices
 from localspec.engine.stats import DeviceMemory, MemoryUse
 
@@ -86,11 +86,6 @@ class LoadedPair:
     def draft(self) -> Context | None:
         """The first draft model's context; None without any."""
         return next(iter(self.drafts.values()), None)
-
-    def slow(self) -> str:
-        """Why answers are slower than they could be, as measured; empty where nothing was found."""
-        others = self.target.others
-        return formats.busy(others, os.cpu_count() or 1) if others >= BUSY else ""
 
     def spare(self) -> bool:
         """Whether the target's threads and other programs leave a core, or most of one."""

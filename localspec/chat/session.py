@@ -20,6 +20,7 @@ from localspec.chat.prefixes import StoredPrefix
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
+from localspec.chat.slow import Slow
 from localspec.chat.states import States
 from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
@@ -66,6 +67,7 @@ class Session:
         *,
         auto: AutoGamma | None = None,
         closing: Callable[[], None] | None = None,
+        resting: Callable[[Cancel], None] | None = None,
         renderer: Renderer | None = None,
     ) -> None:
         """Begin an empty conversation.
@@ -76,12 +78,13 @@ class Session:
             settings: to begin with.
             auto: what gamma ``auto`` means; None for a fixed length.
             closing: called before the models are freed.
+            resting: called by `rest`.
             renderer: renders the target's template; closed with the session.
 
         Raises:
             Cancelled: the flag of `renderer` was set meanwhile.
         """
-        self._closing = closing
+        self._closing, self._resting = closing, resting
         self.messages: list[Message] = []
         self.recorder: Recorder | None = None
         self.folder: Path | None = None
@@ -94,6 +97,7 @@ class Session:
         self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
         self._drafting = Drafting(settings, auto, able=engine.drafts)
+        self._slow = Slow(pair.target, auto.costs if auto else None)
         self._busy = threading.Lock()
         self._closed = False
         self._stored: StoredPrefix | None = None
@@ -265,7 +269,7 @@ class Session:
             gamma=self._drafting.gamma(),
             note=self._drafting.note(self._kind.name),
         )
-        return replace(figures, slow=self.pair.slow(), spare=self.pair.spare())
+        return replace(figures, slow=self._slow.sentence(figures), spare=self.pair.spare())
 
     def memory(self) -> MemoryUse:
         """Where the memory goes. From any thread; takes well below a millisecond."""
@@ -327,6 +331,18 @@ class Session:
             self.settings = settings
             self.speculation = speculation
             self._meter, self._kind, self._window.left_out = meter, kind, left_out
+
+    def rest(self, cancel: Cancel) -> None:
+        """Nobody asks for anything: measure what the load had no quiet moment for.
+
+        Raises:
+            Cancelled: `cancel` was set. All is what it was, then as otherwise.
+        """
+        if self._resting is not None and self._busy.acquire(blocking=False):
+            try:
+                self._resting(cancel)
+            finally:
+                self._busy.release()
 
     def close(self) -> None:
         """Stop a running turn, wait for its end, free the models. A second call does nothing."""

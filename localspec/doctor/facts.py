@@ -19,8 +19,17 @@ import numpy as np
 import psutil
 
 from localspec import __version__, machine
-from localspec.engine.llama import backends, build, default_threads, devices, repacking_works
+from localspec.engine.llama import (
+    RPC,
+    add_workers,
+    backends,
+    build,
+    default_threads,
+    devices,
+    repacking_works,
+)
 from localspec.engine.stats import DeviceMemory
+from localspec.errors import EngineError
 
 _VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _DRM = Path("/sys/class/drm")
@@ -30,6 +39,24 @@ _MOST_READ = 1 << 28
 _LEAST_READ = 1 << 24
 _WANTED = {"avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512"}
 """Instruction sets that matter to llama.cpp, and what it calls them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFacts:
+    """Another machine that lends its devices.
+
+    Attributes:
+        endpoint: its address, as it was given.
+        problem: why it cannot be used; empty where it can.
+        answer_s: seconds that it takes to answer.
+        free, total: bytes on its devices.
+    """
+
+    endpoint: str
+    problem: str = ""
+    answer_s: float = 0.0
+    free: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +86,7 @@ class MachineFacts:
         power_profile: ``low-power`` and the like, empty where unknown.
         clock, clock_most: MHz while working, and at most; None where unknown.
         bandwidth: bytes per second read with `threads` threads, and with one.
+        workers: those that were asked for.
     """
 
     localspec: str
@@ -93,20 +121,27 @@ class MachineFacts:
     clock_most: float | None
     bandwidth: float
     bandwidth_one: float
+    workers: tuple[WorkerFacts, ...] = ()
 
 
-def look(threads_asked: int = 0, *, measure: bool = True) -> MachineFacts:
+def look(
+    threads_asked: int = 0, *, workers: tuple[str, ...] = (), measure: bool = True
+) -> MachineFacts:
     """Look at this machine; takes two seconds, most of them for the bandwidth.
 
     Args:
         threads_asked: what the settings file says.
+        workers: other machines to look at, HOST:PORT.
         measure: whether to take the time for the bandwidth, which else is 0.
+
+    Raises:
+        UsageError: a worker that is none, or not in a private network.
     """
     load = machine.told("getloadavg")  # before we make some ourselves
     threads, free = default_threads(), machine.available()
     logical, flags = psutil.cpu_count() or 1, machine.cpuinfo("flags").split()
     one, many = (read_bandwidth(n, free) if measure else 0.0 for n in (1, threads))
-    clock, clock_most = _clock()
+    clock, clock_most = machine.clock()  # straight after work
     version, _, system_info = build().partition(" ")
     return MachineFacts(
         localspec=__version__,
@@ -127,7 +162,7 @@ def look(threads_asked: int = 0, *, measure: bool = True) -> MachineFacts:
         built_for=_built_for(system_info),
         amx_left_out=not repacking_works(),
         backends=backends(),
-        devices=devices(),
+        devices=tuple(each for each in devices() if not each.label.startswith(RPC)),
         cards=_cards(),
         cuda_compiler=shutil.which("nvcc") is not None or "CUDA_PATH" in os.environ,
         project=_in_project(),
@@ -135,12 +170,28 @@ def look(threads_asked: int = 0, *, measure: bool = True) -> MachineFacts:
         memory_free=free,
         address_space=machine.address_space_left(),
         swap_used=machine.swapped_out(),
-        on_battery=_on_battery(),
+        on_battery=machine.on_battery(),
         power_profile=_power_profile(),
         clock=clock,
         clock_most=clock_most,
         bandwidth=many,
         bandwidth_one=one,
+        workers=tuple(map(_worker, workers)),
+    )
+
+
+def _worker(endpoint: str) -> WorkerFacts:
+    try:
+        (greeted,) = add_workers((endpoint,))
+    except EngineError as error:
+        return WorkerFacts(endpoint=endpoint, problem=error.message)
+    theirs = [each for each in devices() if each.name == endpoint]
+    return WorkerFacts(
+        endpoint=endpoint,
+        problem=greeted.problem,
+        answer_s=greeted.answer_s,
+        free=sum(each.free for each in theirs),
+        total=sum(each.total for each in theirs),
     )
 
 
@@ -237,20 +288,9 @@ def _in_project() -> bool:
     return uv and (folder / "pyproject.toml").is_file()
 
 
-def _on_battery() -> bool | None:
-    plugged = getattr(machine.told("sensors_battery"), "power_plugged", None)
-    return None if plugged is None else not plugged
-
-
 def _power_profile() -> str:
     if sys.platform == "darwin":
         lines = _answer("pmset", "-g").splitlines()
         low = any(line.split()[:2] == ["lowpowermode", "1"] for line in lines)
         return "low-power" if low else ""
     return machine.text_of(Path("/sys/firmware/acpi/platform_profile"))
-
-
-def _clock() -> tuple[float | None, float | None]:
-    """MHz now and at most, straight after the bandwidth was measured."""
-    found = machine.told("cpu_freq")
-    return (found.current, found.max) if found and found.max else (None, None)

@@ -9,10 +9,9 @@ from typing import TypeAlias
 
 from localspec import formats
 from localspec.doctor.facts import MachineFacts, look
+from localspec.engine.llama.rpc import SLOW_ANSWER_S
 
-SWAP_WORTH_MENTIONING = 200_000_000
 BUSY_SHARE = 0.5
-SLOW_CLOCK = 0.6
 _GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
 
 
@@ -44,7 +43,7 @@ Remarks: TypeAlias = Iterator[tuple[str, str]]
 def findings(facts: MachineFacts) -> list[Finding]:
     """Everything worth saying, what matters most first."""
     slow = [*_translated(facts), *_graphics(facts), *_instructions(facts), *_busy(facts)]
-    slow += _power(facts)
+    slow += [*_power(facts), *_workers(facts)]
     return [
         *(Finding(Level.SLOW, *each) for each in slow),
         *(Finding(Level.NOTE, *each) for each in _notes(facts)),
@@ -119,12 +118,8 @@ def _instructions(facts: MachineFacts) -> Remarks:
 
 
 def _busy(facts: MachineFacts) -> Remarks:
-    if facts.swap_used > SWAP_WORTH_MENTIONING and facts.memory_free < facts.memory_total // 4:
-        yield (
-            f"{facts.swap_used / 1e9:.1f} GB are swapped out: what is swapped in again stops"
-            " everything",
-            "Close other programs, or choose a smaller pair (localspec list).",
-        )
+    for said in formats.swapped(facts.swap_used, facts.memory_free, facts.memory_total):
+        yield said, "Close other programs, or choose a smaller pair (localspec list)."
     if facts.load is not None and facts.load > BUSY_SHARE * facts.logical:
         yield (
             formats.busy(facts.load, facts.logical),
@@ -149,9 +144,21 @@ def _power(facts: MachineFacts) -> Remarks:
     elif facts.on_battery:
         windows = "powercfg /setactive SCHEME_MIN, or plug it in"
         yield (
-            "the machine runs on its battery, most are slower then",
+            formats.ON_BATTERY,
             windows if facts.system == "win32" else "Plug it in.",
         )
+
+
+def _workers(facts: MachineFacts) -> Remarks:
+    for worker in facts.workers:
+        if worker.problem:
+            yield worker.problem, "Start `localspec worker` there, of the same version as here."
+        elif worker.answer_s > SLOW_ANSWER_S:
+            yield (
+                f"the worker at {worker.endpoint} takes {worker.answer_s:.2f} s to answer, and"
+                " every pass of the target waits for it",
+                "Use a cable, or do without it.",
+            )
 
 
 def _of_makers(facts: MachineFacts) -> Remarks:
@@ -188,9 +195,5 @@ def _notes(facts: MachineFacts) -> Remarks:
             f"a container gives this process the time of {facts.share:.3g} processors",
             "Raise its limit (docker: --cpus).",
         )
-    if facts.clock and facts.clock_most and facts.clock < SLOW_CLOCK * facts.clock_most:
-        yield (
-            f"the processor works at {facts.clock:,.0f} of {facts.clock_most:,.0f} MHz: hot, or"
-            " saving power",
-            "Let it cool down, or choose another power profile.",
-        )
+    for said in formats.throttled(facts.clock, facts.clock_most):
+        yield said, "Let it cool down, or choose another power profile."

@@ -140,9 +140,15 @@ class Translation:
         np.logaddexp.at(row, self._again, self._padded[self._more])
         return row
 
-    def to_draft(self, token: int) -> int:
-        """The draft's token for one that `row` offers."""
-        return int(self._first[token])
+    def to_draft(self, token: int) -> list[int]:
+        """How the draft says a token of the target's: as one of its own if `row` offers it."""
+        same = int(self._first[token])
+        if same < len(self._padded) - 1:
+            return [same]
+        special = self.special(token)
+        if special is None:
+            return self.draft.cut(self.target.vocabulary.piece(token)) or []
+        return special
 
     def special(self, token: int) -> list[int] | None:
         """What stands for a control token of the target in the draft's text; None for text.

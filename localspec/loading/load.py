@@ -265,6 +265,7 @@ def _session(
         settings,
         auto=costs.auto if costs else None,
         closing=costs.keep if costs else None,
+        resting=costs.again if costs else None,
         renderer=renderer,
     )
 
@@ -458,7 +459,7 @@ def _record(
         draft_n_gpu_layers=drafting.gpu_layers,
         device=options.device,
         draft_device=devices_of_draft(options),
-        rpc=options.rpc,
+        rpc=plan.workers,
         flash_attn=loader.flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,

@@ -130,10 +130,10 @@ def tuned_text(found: TunedPair) -> str:
     spread = max(model.spread for model in models)
     if spread > _NOISY:
         lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
-    if any(model.kept for model in models):
-        lines += ["", "What was measured before varied less: that is kept."]
-    elif not target.stored:
-        lines += ["", "The cache folder cannot be written: nothing was stored."]
+    if kept := ", ".join(model.name for model in models if model.kept):
+        lines += ["", f"What was measured before varied less: that is kept. ({kept})"]
+    if lost := ", ".join(one.name for one in models if not (one.stored or one.kept)):
+        lines += ["", f"The cache folder cannot be written: nothing was stored. ({lost})"]
     return "\n".join(lines)
 
 

@@ -59,17 +59,17 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         )
 
 
-def wait_for_calm(progress: Progress, cancel: Cancel) -> None:
-    """Wait, for so long at most, until other programs leave the cores alone.
+def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> None:
+    """Wait until other programs leave the cores alone, `most` seconds at most.
 
     Raises:
         Cancelled: `cancel` was set.
     """
-    until = time.monotonic() + CALM_S
+    until = time.monotonic() + most
     while (others := busy_cores(_LOOK)) > _CALM and time.monotonic() < until:
         cancel.check()
         busy = f"Other programs keep {others:.1f} cores busy"
-        progress(f"{busy}: waiting {CALM_S:.0f} s at most", None)
+        progress(f"{busy}: waiting {most:.0f} s at most", None)
 
 
 def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft: bool) -> Tuned:

@@ -40,7 +40,9 @@ def lines(report: PairReport) -> list[str]:
 
 def draft_lines(report: PairReport, used: str | None) -> list[str]:
     """Say what drafts for a target now, `used`, and which others would fit it, or why not."""
-    found = [f"drafting now: {used or 'no model, lookup at most'} ({report.draft_reason})"]
+    found, own = [f"drafting now: {used or 'no model, lookup at most'}"], report.draft
+    if own is not None:
+        found.append(f"auto: {own.label}, {formats.size(own.n_bytes)}, {report.draft_reason}")
     if heads.has_usable_mtp(report.target.header):
         found.append("mtp: a head inside the target, which predicts more tokens")
     return found + candidate_lines(report.candidates)

@@ -99,15 +99,20 @@ class VocabularyReport:
         return self.compatible or self.alike is not None
 
 
-def check(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
+def check(target: GgufHeader, draft: GgufHeader, *, same: bool = False) -> VocabularyReport:
     """Compare both vocabularies and insist that the draft can serve the target.
+
+    Args:
+        target: the header of the model that decides.
+        draft: the header of the one that guesses.
+        same: only the same tokens will do, as for a head, which shares the target's.
 
     Raises:
         VocabularyMismatch: it cannot, not even through the text; the message names the rule and
             the first difference.
     """
     report = compare(target, draft)
-    if not report.usable:
+    if not (report.compatible if same else report.usable):
         raise VocabularyMismatch(
             f"this draft cannot serve this target: {report.reason}",
             "Choose a draft of the same model family, or go without one (`--draft none`).",

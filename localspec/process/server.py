@@ -34,6 +34,7 @@ Tell: TypeAlias = "Callable[[m.Event], None]"
 
 _FIGURES_S = 0.75
 _ANSWERS = 32  # that can be looked into: some hundred bytes a round
+_IDLE_S = 2.0  # without a request, after which the session rests
 _log = logging.getLogger(__name__)
 
 
@@ -82,6 +83,7 @@ class Server:
         self._answers: dict[int, Written] = {}  # of the session, by request, the latest last
         self._running = 0  # the request of the answer that is being written
         self._watched: set[int] = set()  # requests for a look that were answered meanwhile
+        self._resting = Cancel()  # of what is done while nobody asks for anything
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
         self._in_use = threading.Lock()  # of the session, by whoever looks at its figures
@@ -106,6 +108,7 @@ class Server:
                 self._letters.put(letter)
             case _:
                 self._letters.put(letter)
+                self._resting.set()
 
     def shut_down(self) -> None:
         """Stop whatever runs, close the session, end the thread; returns at once."""
@@ -113,6 +116,7 @@ class Server:
         for cancel in list(self._cancels.values()):
             cancel.set()
         self._letters.put(None)
+        self._resting.set()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread's end; whether it has ended."""
@@ -128,7 +132,7 @@ class Server:
 
     def _run(self) -> None:
         try:
-            while not self._closing.is_set() and (letter := self._letters.get()) is not None:
+            while not self._closing.is_set() and (letter := self._next()) is not None:
                 cancel = self._cancels[letter.request]
                 if not self._closing.is_set():
                     self._do(letter, cancel)
@@ -136,6 +140,21 @@ class Server:
                 self._cancels.pop(letter.request)
         finally:
             self._free()
+
+    def _next(self) -> m.Letter[m.Request] | None:
+        """The next request; while none comes the session rests, once."""
+        try:
+            return self._letters.get(timeout=_IDLE_S)
+        except queue.Empty:
+            self._resting = Cancel()
+        if self._session is not None and self._letters.empty():
+            try:
+                self._session.rest(self._resting)
+            except Cancelled:
+                pass  # a request has come
+            except Exception as error:
+                _log.info("while resting", exc_info=error)
+        return self._letters.get()
 
     def _do(self, letter: m.Letter[m.Request], cancel: Cancel) -> None:
         tell = self._teller(letter)

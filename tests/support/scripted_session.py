@@ -218,6 +218,9 @@ class ScriptedSession:
         yield
         self.messages[:], self.settings, self.speculation, self._stats = before
 
+    def rest(self, cancel: Cancel) -> None:
+        """There is nothing to measure."""
+
     def close(self) -> None:
         self.closed = True
 

@@ -399,12 +399,17 @@ class AutoGamma:
         return total
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
-        """This round's share of what reading `lag` tokens costs more than the usual."""
+        """This round's share of what reading `lag` tokens costs more than the usual.
+
+        It pays for all rounds to come, as far as can be seen, or until the next copy: behind that
+        the model lags again.
+        """
         if lag <= _USUAL_LAG:
             return 0.0
         extra = curve.seconds(lag) - curve.seconds(_USUAL_LAG)
         tokens = min(situation.remaining, max(_HORIZON, self._generated))
-        return extra / max(1.0, tokens / _TOKENS_A_ROUND)
+        copying = self._tracks[LOOKUP].lately
+        return extra * max(copying, 1 / max(1.0, tokens / _TOKENS_A_ROUND))
 
     def _probe(self, name: str, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
