@@ -56,7 +56,7 @@ async def main() -> None:
     await take("light-120x40", SIZES["120x40"], theme="textual-light")
     await take("welcome-80x24", SIZES["80x24"], asked=())
     await take("origin-80x24", SIZES["80x24"], keys=("f3",))
-    inside = ("ctrl+n", "space", "p", "p", "p", *["right"] * 8)
+    inside = ("ctrl+s", "space", "p", "p", "p", *["right"] * 8)
     drawn = {"temp": 0.8, "seed": 7, "accept": "token", "gamma": 4, "n_predict": 60}
     for label, size in ("80x24", (80, 24)), ("160x50", (160, 50)):
         await take(f"round-{label}", size, asked=(STORY,), keys=inside, **drawn)
