@@ -18,7 +18,7 @@ from tests.support.hub_server import HubServer, running, wait_for
 from tests.support.terminal import Terminal
 
 SIZES = [(80, 24), (120, 40)]
-GET = "\x13"  # Ctrl+S
+GET = "\x06"  # Ctrl+F
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def way(start: Callable[..., Terminal], size: tuple[int, int]) -> None:
     again = start(size)
     again.sees(f"localspec  {name}")
     again.sees("Enter  send")
-    assert "Ctrl+S" not in again.text()
+    assert "Ctrl+F" not in again.text()
     leave(again)
 
 

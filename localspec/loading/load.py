@@ -148,7 +148,6 @@ def load_session(
         target = loader.load(plan.path, plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
-        notices = (*notices, *plan.notices, *drafting.notices, *loader.notices)
         pair = _pair(loader, plan, target, drafting, notices)
         session = _session(replace(pair, devices_before=before), settings, progress, renderer)
         undo.pop_all()
@@ -172,7 +171,7 @@ def _pair(
         drafts=drafting.contexts,
         lookup=drafting.lookup,
         draft_note=drafting.note,
-        notices=notices,
+        notices=(*notices, *plan.notices, *drafting.notices, *loader.notices),
         loaded=_record(loader, plan, target, drafting),
     )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from localspec.pairs.pull import PullPlan, PullProgress
     from localspec.process.client import EngineClient
 
-GET = "Ctrl+S"
+GET = "Ctrl+F"
 _STOP_WITHIN_S = 2.0
 _NEWS_S = 0.5
 
