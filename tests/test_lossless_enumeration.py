@@ -686,6 +686,9 @@ class Stopping:
 
     def begin(self, *, follow_clock: bool) -> None: ...
 
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        return drafters
+
     def plan(self, situation: Situation) -> StoppingPlan:
         return StoppingPlan(
             Calibration(),

@@ -436,7 +436,7 @@ class Session:
         return Awaited(after.encode(), grammar, model) if after else grammar
 
     def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
-        with closing(self._engine.prefill(prompt, cancel)) as steps:
+        with closing(self._engine.prefill(prompt, cancel, self._drafting)) as steps:
             while True:
                 try:
                     done, total = next(steps)

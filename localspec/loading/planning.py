@@ -16,7 +16,7 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.free import Device, Free, read_speed
-from localspec.pairs.memory.need import ModelFacts, Setup, facts, head_facts, mtp_facts, need
+from localspec.pairs.memory.need import ModelFacts, Setup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.placement import (
     DEFAULT_CTX,
     PROGRAM,
@@ -245,10 +245,10 @@ def _draft(path: Path, target: ModelFiles) -> _Draft:
     files = gguf.read_model(path)
     if heads.is_head(files.header):
         heads.require_head(files, target.header)
-        return _Draft(EAGLE3, files, head_facts(files.header))
+        return _Draft(EAGLE3, files, draft_facts(files.header))
     draft = _read(path)
     vocabulary.check(target.header, draft.header)
-    return _Draft(DRAFT, draft, facts_of(draft))
+    return _Draft(DRAFT, draft, draft_facts(draft.header))
 
 
 def _read(path: Path) -> ModelFiles:

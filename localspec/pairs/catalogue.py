@@ -13,7 +13,7 @@ from localspec.pairs import demo, folders, installed
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import placement
-from localspec.pairs.memory.need import facts
+from localspec.pairs.memory.need import draft_facts, facts
 from localspec.pairs.memory.placement import Fit
 from localspec.pairs.references import Reference
 
@@ -162,8 +162,8 @@ def _demo() -> ListedPair:
 def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     n_bytes = sum(model.n_bytes for model in pair.models)
     try:
-        target, *drafts = (facts(gguf.read_model(model.path).header) for model in pair.models)
-        fit = placement.counted(target, drafts[0] if drafts else None)
+        target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
+        fit = placement.counted(facts(target), draft_facts(drafts[0]) if drafts else None)
     except LocalspecError:  # files are gone or damaged
         fit = placement.unread(n_bytes)
     return ListedPair(

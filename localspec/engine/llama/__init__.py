@@ -1,6 +1,6 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
-from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
+from localspec.engine.llama.context import Context, ContextOptions, Reader
 from localspec.engine.llama.crew import BUSY, LOOK_S, busy_cores
 from localspec.engine.llama.hardware import (
     RPC,
@@ -19,11 +19,11 @@ __all__ = [
     "BUSY",
     "LOOK_S",
     "RPC",
-    "AfterDecode",
     "Context",
     "ContextOptions",
     "Head",
     "Model",
+    "Reader",
     "add_servers",
     "backends",
     "build",
