@@ -13,6 +13,10 @@ import numpy as np
 import psutil
 import pytest
 
+from localspec.bench.benchmark import bench_pair
+from localspec.bench.request import DEMO as DEMO_PROMPTS
+from localspec.bench.request import BenchRequest, PromptSet, shipped
+from localspec.chat.pair import LoadRecord
 from localspec.chat.prefixes import Prefixes
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted
@@ -28,9 +32,14 @@ from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import MTP, FinishReason
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
+from localspec.loading.measuring import identity_of
+from localspec.loading.request import LoadRequest
+from localspec.pairs import catalogue, installed
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, padding
+from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.memory.need import Setup, draft_facts, facts, mtp_facts, need
+from localspec.pairs.memory.placement import counted
 
 from .conftest import DEMO
 from .support import wrong_heads
@@ -374,10 +383,54 @@ def test_what_a_head_costs_is_kept_apart_from_the_model_in_the_same_file(
         Context(models[0], OPTIONS) as whole,
         Head(models[1], target, OPTIONS) as made,
     ):
-        head, model = (
-            identity(context, threads=1, n_gpu_layers=0, draft=True) for context in (made, whole)
-        )
+        head, model = (identity(context, threads=1, draft=True) for context in (made, whole))
         assert head != model
+
+
+def test_costs_are_kept_under_each_model_s_own_layers_on_accelerators() -> None:
+    path, loaded = next(DEMO.glob("draft-*")), LoadRecord(ctx_size=256, threads=1)
+    for layers in (3, 0):
+        with Model.load(path, n_gpu_layers=layers) as model, Context(model, OPTIONS) as context:
+            assert identity_of(context, loaded, draft=True)["n_gpu_layers"] == layers
+
+
+def test_an_installed_head_counts_as_a_head_in_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    files = [next(DEMO.glob(f"{name}-*")) for name in ("target", "eagle3")]
+    target, head = (InstalledModel((str(path),), n_bytes=path.stat().st_size) for path in files)
+    installed.save(InstalledPair("mine", target, head))
+    listed = next(row.fit for row in catalogue.rows() if row.name == "mine")
+    whole, own = (gguf.read_header(path) for path in files)
+    assert listed.needed == counted(facts(whole), draft_facts(own)).needed
+    assert listed.needed != counted(facts(whole), facts(own)).needed
+
+
+def test_a_bench_takes_mtp_wherever_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    target = write_mtp(tmp_path / "mtp.gguf")
+    options = LoadRequest(pair=str(target), draft="lookup", threads=1, ctx_size=256, gamma=2)
+    one = PromptSet("one", tuple(shipped(DEMO_PROMPTS).prompts[:1]), ignore_end=True)
+    wanted = BenchRequest(
+        prompts=one,
+        repeats=1,
+        n_predict=8,
+        temperature=0.0,
+        seed=1,
+        gamma=2,
+        drafts=("lookup", "mtp"),
+    )
+
+    def ignore(*_: object) -> None: ...
+
+    report = bench_pair(options, wanted, Cancel(), progress=ignore, asking=ignore, warn=ignore)
+    drafted = {run.arm: sum(done.drafted for done in run.stats.rounds) for run in report.runs}
+    assert len(drafted) == 3
+    assert list(drafted.values())[-1] > 0
+    assert report.agreement.same == report.agreement.compared == 2
 
 
 def test_a_reduced_vocabulary_drafts_its_own_tokens_alone(

@@ -60,11 +60,11 @@ def bench_pair(
         Cancelled: it was stopped before there was anything to report.
     """
     with ExitStack() as stack:
-        first = load_session(options, progress=progress, cancel=cancel)
+        others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
+        first = load_session(options, progress=progress, cancel=cancel, beside=others)
         stack.enter_context(closing(first))
         sessions = [first]
-        for name in request.drafts[1:]:
-            another = replace(options, draft=drafters_of(name))
+        for another in others:
             beside = load_beside(first, another, progress=progress, cancel=cancel)
             stack.callback(beside.pair.close_drafts)  # the target belongs to the first session
             sessions.append(beside)

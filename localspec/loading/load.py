@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from localspec.loading.planning import (
     devices_of_draft,
     drafts_plan,
     load_plan,
+    uses_mtp,
 )
 from localspec.loading.request import LoadRequest
 from localspec.pairs import demo
@@ -109,6 +110,7 @@ def load_session(
     cancel: Cancel,
     notices: tuple[str, ...] = (),
     thorough: bool = False,
+    beside: Sequence[LoadRequest] = (),
 ) -> Session:
     """Find, check and load what `options` ask for.
 
@@ -118,6 +120,7 @@ def load_session(
         cancel: stops the loading.
         notices: what the user should know besides what is found out here.
         thorough: choose the attention anew, and take the time.
+        beside: what is loaded for the same target later (`load_beside`).
 
     Raises:
         LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
@@ -138,7 +141,7 @@ def load_session(
         loader = _Loader(
             options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
         )
-        mtp = any(each.kind == MTP for each in plan.drafts.models)
+        mtp = any(map(uses_mtp, (options, *beside)))
         target = loader.load(plan.path, plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
@@ -371,12 +374,11 @@ class _Loader:
         """The threads that were asked for."""
         return (self.options.draft_threads if draft else None) or self.options.threads
 
-    def threads(self, context: Context, setup: Setup, *, draft: bool) -> int:
+    def threads(self, context: Context, *, draft: bool) -> int:
         """Give `context` its CPU threads; return how many."""
         threads = chosen_threads(
             context,
             self._asked(draft=draft),
-            n_gpu_layers=setup.gpu_layers,
             draft=draft,
             store=profile_store(),
         )
@@ -412,7 +414,7 @@ def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Draftin
     more = (loader.unflashed or 0) if chosen_off else 0
     return LoadRecord(
         ctx_size=setup.n_ctx,
-        threads=loader.threads(target, setup, draft=False),
+        threads=loader.threads(target, draft=False),
         draft_threads=drafting.threads,
         threads_batch=options.threads_batch,
         n_gpu_layers=setup.gpu_layers,
@@ -434,9 +436,9 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Draftin
     if not target.can_truncate:
         return _Drafting(note=_cannot_go_back(target.model))
     found: dict[str, Context] = {}
-    refused, used, threads = [], [], []
+    refused, threads = [], []
     for planned in plan.models:
-        draft, setup = loader.load_draft(planned, target), planned.setup
+        draft = loader.load_draft(planned, target)
         if not draft.can_truncate:
             draft.close()
             if draft.model is not target.model:
@@ -445,8 +447,7 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Draftin
             continue
         alike = sum(name.split()[0] == planned.kind for name in found)
         found[f"{planned.kind} {alike + 1}" if alike else planned.kind] = draft
-        used.append(setup)
-        threads.append(loader.threads(draft, setup, draft=True))
+        threads.append(loader.threads(draft, draft=True))
     if not found and not plan.lookup:
         return _Drafting(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
     return _Drafting(
@@ -454,7 +455,7 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Draftin
         plan.lookup,
         notices=tuple(refused),
         threads=next(iter(threads), 0),
-        gpu_layers=next((setup.gpu_layers for setup in used), 0),
+        gpu_layers=next((each.model.gpu_layers for each in found.values()), 0),
     )
 
 

@@ -68,15 +68,11 @@ class Measured:
                 self.store.learn(now, taught or now.learned)
 
 
-def chosen_threads(
-    context: Context, asked: int | None, *, n_gpu_layers: int, draft: bool, store: ProfileStore
-) -> int:
+def chosen_threads(context: Context, asked: int | None, *, draft: bool, store: ProfileStore) -> int:
     """How many threads a model gets: as asked, else as `tune` found best, else one per core."""
     if asked:
         return asked
-    known = store.load(
-        identity(context, threads=ANY_THREADS, n_gpu_layers=n_gpu_layers, draft=draft)
-    )
+    known = store.load(identity(context, threads=ANY_THREADS, draft=draft))
     return (known and known.threads) or default_threads()
 
 
@@ -125,19 +121,16 @@ def measured(
     profiles = {context: its for context, its in found.items() if its is not None}
     if not all(each.measured and all(each.measured.values()) for each in profiles.values()):
         return None  # a context too small to measure in
-    target = _costs(pair.target, profiles[pair.target], pair.loaded.n_gpu_layers)
-    drafts = {
-        name: _costs(context, profiles[context], pair.loaded.draft_n_gpu_layers)
-        for name, context in pair.drafts.items()
-    }
+    target = _costs(pair.target, profiles[pair.target])
+    drafts = {name: _costs(context, profiles[context]) for name, context in pair.drafts.items()}
     auto = AutoGamma(Costs(target, drafts, pair.target.takes_back))
     of_drafts = {name: profiles[context] for name, context in pair.drafts.items()}
     return Measured(store, profiles[pair.target], of_drafts, auto)
 
 
-def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
+def _costs(context: Context, found: Profile) -> ModelCosts:
     """The costs of a model from its profile."""
-    on_device = bool(devices()) and n_gpu_layers != 0
+    on_device = bool(devices()) and context.model.gpu_layers != 0
     return ModelCosts(
         found.measured,
         found.learned,
@@ -148,8 +141,7 @@ def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
 
 def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     """What the costs of a model hold for that was loaded like this."""
-    layers = loaded.draft_n_gpu_layers if draft else loaded.n_gpu_layers
-    known = identity(context, threads=context.most_threads, n_gpu_layers=layers, draft=draft)
+    known = identity(context, threads=context.most_threads, draft=draft)
     return known | unusual(loaded, draft=draft)
 
 

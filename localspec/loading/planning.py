@@ -157,6 +157,15 @@ def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftsPlan:
     return _drafts_plan(options, found, [each.target for each in placed])
 
 
+def uses_mtp(options: LoadRequest) -> bool:
+    """Whether the head inside the target drafts, so that it has to be loaded with the target.
+
+    Raises:
+        LocalspecError: as `load_session`.
+    """
+    return any(each.kind == MTP for each in _find(options).drafts)
+
+
 def _drafts_plan(options: LoadRequest, found: _Found, setups: Sequence[Setup]) -> DraftsPlan:
     models = tuple(
         PlannedDraft(draft.kind, draft.files.paths[0], setup)
@@ -243,12 +252,13 @@ def _find(options: LoadRequest) -> _Found:
 def _draft(path: Path, target: ModelFiles) -> _Draft:
     """Read the header of a draft model or a head, and check that it can serve the target."""
     files = gguf.read_model(path)
-    if heads.is_head(files.header):
+    head = heads.is_head(files.header)
+    if head:
         heads.require_head(files, target.header)
-        return _Draft(EAGLE3, files, draft_facts(files.header))
-    draft = _read(path)
-    vocabulary.check(target.header, draft.header)
-    return _Draft(DRAFT, draft, draft_facts(draft.header))
+    else:
+        strict.require_usable(files.header, str(path))
+        vocabulary.check(target.header, files.header)
+    return _Draft(EAGLE3 if head else DRAFT, files, draft_facts(files.header))
 
 
 def _read(path: Path) -> ModelFiles:

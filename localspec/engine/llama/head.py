@@ -158,7 +158,7 @@ class Head(Context):
         if self.kind == MTP and not model.mtp:  # llama.cpp would end the process
             raise UnsupportedModel(
                 f"{model.name} was loaded without the head inside it",
-                "Name mtp among the first drafters, or load the pair anew.",
+                "Load the pair anew.",
             )
         self.target = target
         self.width = int(lib.llama_model_n_embd(model.handle))
