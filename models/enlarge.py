@@ -1,9 +1,10 @@
 """Write larger GGUF files that compute the same function as the demo pair.
 
-    python models/enlarge.py demo --target-size 1.5G --draft-size 150M --type f16 OUT_DIR
+    python models/enlarge.py demo --target-size 1.5G --draft-size 150M --heads --type q8_0 OUT_DIR
 
-So a benchmark has the real acceptance of a trained pair at the cost of a laptop-sized one. The work
-is done by `localspec.pairs.gguf.padding`, which adds nothing but zeros and keeps the type of the
+With `--heads` an EAGLE-3 head for the larger target, and that target once more with MTP in it. So a
+benchmark has the real acceptance of a trained pair at the cost of a laptop-sized one. The work is
+done by `localspec.pairs.gguf.padding`, which adds nothing but zeros and keeps the type of the
 weights; here the small model gets the type that is asked for first.
 """
 
@@ -22,7 +23,7 @@ from gguf import GGMLQuantizationType as Kind
 
 from localspec.errors import LocalspecError
 from localspec.pairs.gguf.header import read_header
-from localspec.pairs.gguf.padding import pad, read_shape, sized
+from localspec.pairs.gguf.padding import pad, pad_head, read_shape, sized
 
 if TYPE_CHECKING:
     from localspec.pairs.gguf.padding import Shape
@@ -108,6 +109,18 @@ def enlarge(source: Path, out: Path, size: int, kind: str) -> Shape:
         raise EnlargeError(error.message) from None
 
 
+def enlarge_head(source: Path, out: Path, target: Path, kind: str) -> None:
+    """Write an EAGLE-3 head for the enlarged `target` in the type `kind`."""
+    if kind not in PLAIN:
+        raise EnlargeError(f"heads can be had in {', '.join(PLAIN)}")
+    try:
+        with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+            retype(source, typed := Path(folder) / "typed.gguf", PLAIN[kind])
+            pad_head(typed, out, target)
+    except LocalspecError as error:
+        raise EnlargeError(error.message) from None
+
+
 def find(pair: str, role: str) -> Path:
     """Find the target or the draft of `demo`, or of a folder."""
     folder = DEMO if pair == "demo" else Path(pair)
@@ -126,20 +139,29 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="OUT_DIR")
     parser.add_argument("--target-size", type=parse_size, metavar="SIZE", help="such as 1.5G")
     parser.add_argument("--draft-size", type=parse_size, metavar="SIZE", help="such as 150M")
+    parser.add_argument("--heads", action="store_true", help="eagle3*.gguf and mtp*.gguf as well")
     parser.add_argument("--type", default="f16", help="f16, q8_0, q4_0, q4_k_m ... (default f16)")
     args = parser.parse_args()
     kind = args.type.lower()
+    if args.heads and args.target_size is None:
+        parser.error("--heads needs --target-size")
     args.out.mkdir(parents=True, exist_ok=True)
+    sizes = {"target": args.target_size, "draft": args.draft_size}
+    sizes |= {"mtp": args.target_size} if args.heads else {}
+    files = {role: args.out / f"{role}-{kind.upper()}.gguf" for role in (*sizes, "eagle3")}
     try:
-        for role, size in (("target", args.target_size), ("draft", args.draft_size)):
+        for role, size in sizes.items():
             if size is None:
                 continue
-            out = args.out / f"{role}-{kind.upper()}.gguf"
-            shape = enlarge(find(args.pair, role), out, size, kind)
+            shape = enlarge(find(args.pair, role), files[role], size, kind)
             print(
-                f"{out}: {out.stat().st_size / 1e6:.0f} MB, {shape.layers} layers, "
+                f"{files[role]}: {files[role].stat().st_size / 1e6:.0f} MB, {shape.layers} layers, "
                 f"{shape.width} wide, {shape.heads} heads, {shape.feed_forward} feed-forward"
             )
+        if args.heads:
+            head = files["eagle3"]
+            enlarge_head(find(args.pair, "eagle3"), head, files["target"], kind)
+            print(f"{head}: {head.stat().st_size / 1e6:.0f} MB")
     except EnlargeError as error:
         sys.exit(f"enlarge: {error}")
 
