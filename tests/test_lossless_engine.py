@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +15,16 @@ import pytest
 from localspec.engine import verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
+from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.heads import HeadDrafter
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.llama import Context, ContextOptions, Head, Model
 from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import DRAFT
+from localspec.engine.stats import DRAFT, EAGLE3, MTP
 
+from .conftest import DEMO
 from .support.gguf_models import write_random_llama
 
 PROMPT = "Once upon a time there was a"
@@ -214,10 +217,10 @@ class Comparison:
 
 
 def samples(
-    target: Context, draft: Context, prompt: list[int], accept: Accept, n: int
+    target: Context, drafter: Drafter, prompt: list[int], accept: Accept, n: int
 ) -> list[Tokens]:
     """The first tokens of `n` generations, one seed each, gamma 3."""
-    engine = Engine(target, ModelDrafter(draft, target.model.n_vocab))
+    engine = Engine(target, drafter)
     found = []
     for seed in range(n):
         cancel = Cancel()
@@ -249,7 +252,8 @@ def compare(
         Context(target_model, how) as reference,
     ):
         prompt = target_model.tokenize(text, add_special=True, parse_special=False)
-        drawn = samples(target, draft, prompt, accept, n)
+        drafter = ModelDrafter(draft, target_model.n_vocab)
+        drawn = samples(target, drafter, prompt, accept, n)
         comparison = Comparison(reference, prompt, SamplingParams(temperature=1.0))
         return comparison.excess(drawn)
 
@@ -261,6 +265,26 @@ def test_the_first_tokens_have_the_targets_distribution(
 ) -> None:
     """4,000 seeds, three positions: a false alarm has probability 1e-5 at each, for a new seed."""
     assert max(compare(target_model, draft_model, accept, 4000)) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "accept"), [(EAGLE3, Accept.TOKEN), (MTP, Accept.BLOCK)])
+def test_with_heads_the_first_tokens_have_the_targets_distribution(
+    kind: str, accept: Accept
+) -> None:
+    """900 seeds, where digits follow; a false alarm has the same probability as above."""
+    how = ContextOptions(n_ctx=64, threads=1)
+    target_file, head_file = (next(DEMO.glob(f"{name}-*")) for name in ("target", EAGLE3))
+    with ExitStack() as stack:
+        file = target_file if kind == EAGLE3 else next(DEMO.glob("mtp-*"))
+        model = stack.enter_context(Model.load(file, mtp=True))
+        own = stack.enter_context(Model.load(head_file, head=True)) if kind == EAGLE3 else model
+        target, reference = (stack.enter_context(Context(model, how)) for _ in range(2))
+        head = stack.enter_context(Head(own, target, how))
+        prompt = model.tokenize("Call 48151623", add_special=True, parse_special=False)
+        drawn = samples(target, HeadDrafter(head), prompt, accept, 900)
+        comparison = Comparison(reference, prompt, SamplingParams(temperature=1.0))
+        assert max(comparison.excess(drawn)) < 1
 
 
 @pytest.mark.slow
