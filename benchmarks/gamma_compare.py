@@ -39,7 +39,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.figures import gamma_words
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
+from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
@@ -49,6 +49,8 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.params import default_accept
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, GenerationStats
+from localspec.engine.translated import TranslatedDrafter
+from localspec.engine.translation import Translation
 
 _ASKED = {
     "story": (
@@ -129,6 +131,15 @@ def rate(speeds: Sequence[float]) -> float:
     return statistics.harmonic_mean(speeds) if speeds else 0.0
 
 
+def drafter(target: Model, draft: Context) -> Drafter:
+    """What drafts with a model, whether it has the target's tokens or others."""
+    model = draft.model
+    size = min(target.n_vocab, model.n_vocab)
+    if all(target.piece(token) == model.piece(token) for token in range(size)):
+        return ModelDrafter(draft, target.n_vocab)
+    return TranslatedDrafter(draft, Translation(target, model), DRAFT)
+
+
 class Lane:
     """One setting with contexts of its own: it goes a round at a time, on a clock of its own.
 
@@ -152,7 +163,7 @@ class Lane:
     ) -> None:
         self.name, self.policy, self.draft, self.same_text = name, policy, draft, same_text
         model = target.model
-        drafters = [ModelDrafter(draft, model.n_vocab)] if draft is not None else []
+        drafters = [] if draft is None else [drafter(model, draft)]
         copier = Lookup(target.n_ctx, model.is_end) if lookup else None
         self.engine = Engine(target, *drafters, lookup=copier)
 

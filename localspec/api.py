@@ -17,7 +17,7 @@ from localspec.chat.conversation import Message
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.figures import Figures
 from localspec.chat.pair import LoadRecord
-from localspec.chat.session import Session, Turn
+from localspec.chat.session import Session, TurnEvents
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.params import Accept
@@ -116,7 +116,7 @@ class Chat:
         self._cancel = Cancel()
         return self._cancel
 
-    def _answer(self, turn: Turn) -> Generator[RoundText, None, None]:
+    def _answer(self, turn: TurnEvents) -> Generator[RoundText, None, None]:
         with closing(turn):
             for event in turn:
                 if isinstance(event, RoundText):

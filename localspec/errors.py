@@ -8,8 +8,8 @@
      ├── VocabularyMismatch, OutOfMemory, PromptTooLong, SamplingError
      ├── EngineError: EngineDied
      ├── ConversationError
-     └── HubError: BadReference, NotOnHub, AccessDenied, HubOffline, HubUnavailable,
-         DownloadCorrupt, NotEnoughDisk
+     └── HubError: BadReference, NotOnHub (NotFetched), AccessDenied, HubOffline,
+         HubUnavailable, DownloadCorrupt, NotEnoughDisk
     Cancelled                                                     exit 130
     Ended                                                         exit 128 + the signal's number
 
@@ -105,6 +105,10 @@ class BadReference(HubError):
 
 class NotOnHub(HubError):
     """There is no such repository, file, quant or revision."""
+
+
+class NotFetched(NotOnHub):
+    """A model that the Hub may have is not on this disk yet."""
 
 
 class AccessDenied(HubError):

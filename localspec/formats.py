@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 UNKNOWN: Final = "–"
+_SWAP_WORTH_MENTIONING: Final = 200_000_000  # bytes
+_SLOW_CLOCK: Final = 0.6
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -54,6 +56,23 @@ def known(value: object) -> str:
 def busy(taken: float, threads: int) -> str:
     """That other programs take some of the machine's threads."""
     return f"other programs keep {taken:.1f} of {threads} threads busy"
+
+
+ON_BATTERY: Final = "the machine runs on its battery, most are slower then"
+
+
+def swapped(used: int, free: int, total: int) -> list[str]:
+    """That memory was swapped out and may be missed; nothing while there is room. Bytes."""
+    if used <= _SWAP_WORTH_MENTIONING or free >= total // 4:
+        return []
+    return [f"{used / 1e9:.1f} GB are swapped out: what is swapped in again stops everything"]
+
+
+def throttled(clock: float | None, most: float | None) -> list[str]:
+    """That a processor at work runs far below its most; MHz, None where it is not known."""
+    if not clock or not most or clock >= _SLOW_CLOCK * most:
+        return []
+    return [f"the processor works at {clock:,.0f} of {most:,.0f} MHz: hot, or saving power"]
 
 
 def number(value: float | None, digits: int = 1) -> str:

@@ -22,6 +22,7 @@ except ImportError:  # Windows has neither limits nor peaks by this name
 
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
+_STATUS = Path("/proc/self/status")
 _FILES = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -40,10 +41,15 @@ def text_of(path: Path) -> str:
         return ""
 
 
+def _field(path: Path, name: str) -> str:
+    """What one of Linux's files says of `name` first, empty where it does not."""
+    lines = text_of(path).splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
 def cpuinfo(field: str) -> str:
     """What Linux says of the first processor, empty where it does not."""
-    lines = text_of(Path("/proc/cpuinfo")).splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
+    return _field(Path("/proc/cpuinfo"), field)
 
 
 def processor_name() -> str:
@@ -86,9 +92,11 @@ def peak_resident() -> int:
     """Largest resident size of this process so far."""
     if resource is None:
         return int(getattr(_memory_of(), "peak_wset", resident()))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux's ``ru_maxrss`` begins with what the parent had when it started this process.
+    own = _field(_STATUS, "VmHWM").removesuffix("kB")
+    peak = int(own or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     # The kernel counts in batches: its peak may lag behind what is resident now.
-    return max(resident(), int(peak if sys.platform == "darwin" else peak * 1024))
+    return max(resident(), peak if sys.platform == "darwin" else peak * 1024)
 
 
 def total() -> int:
@@ -137,6 +145,18 @@ def swapped_out() -> int:
     """Bytes in swap, 0 where there is none or the system does not say."""
     found = told("swap_memory")
     return 0 if found is None else int(found.used)
+
+
+def on_battery() -> bool | None:
+    """Whether it runs on its battery, None where there is none."""
+    plugged = getattr(told("sensors_battery"), "power_plugged", None)
+    return None if plugged is None else not plugged
+
+
+def clock() -> tuple[float | None, float | None]:
+    """The processor's MHz now and at most, None where the system does not say."""
+    found = told("cpu_freq")
+    return (found.current, found.max) if found and found.max else (None, None)
 
 
 def _memory() -> tuple[int, int]:

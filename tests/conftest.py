@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import hypothesis
@@ -12,11 +15,24 @@ import pytest
 
 from localspec.engine.llama import Context, ContextOptions, Model
 
+if TYPE_CHECKING:
+    from tests.support.hub_world import World
+
 # A machine that does something else as well is slow, not wrong.
 hypothesis.settings.register_profile("localspec", deadline=None)
 hypothesis.settings.load_profile("localspec")
 
 DEMO = Path(__file__).parent.parent / "models" / "demo"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -31,6 +47,21 @@ def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         "SETUPTOOLS_USE_DISTUTILS": "stdlib",
     }
     with mock.patch.dict(os.environ, folders):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_naps() -> Iterator[None]:
+    """Have Textual's pilot go on once a key is sent: `Chat.press` waits until it is dealt with.
+
+    Else it sleeps until the process is idle: two times 20 ms for each key, and up to two seconds
+    where an engine works in a thread.
+    """
+
+    async def hop(_least: float) -> None:
+        await asyncio.sleep(0)
+
+    with mock.patch("textual.app.wait_for_idle", hop):
         yield
 
 
@@ -73,3 +104,12 @@ def draft_context(draft_model: Model) -> Iterator[Context]:
     """A fresh context of the demo draft."""
     with Context(draft_model, ContextOptions(n_ctx=1024, threads=1)) as context:
         yield context
+
+
+@pytest.fixture
+def hub_world(tmp_path: Path) -> Iterator[World]:
+    """A Hub on loopback, and a cache and records of the test's own."""
+    from tests.support.hub_world import world  # noqa: PLC0415 - it takes a second to import
+
+    with world(tmp_path) as found:
+        yield found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 import time
@@ -25,8 +26,8 @@ MAY_IMPORT = {
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "loading", "pairs"},
     "process": {"bench", "chat", "engine", "loading", "machine"},
-    "ui": {"chat", "engine", "pairs", "process"},
-    "loading": {"chat", "engine", "machine", "pairs"},
+    "ui": {"bench", "chat", "engine", "loading", "pairs", "process"},
+    "loading": {"chat", "doctor", "engine", "machine", "pairs"},
     "serve": {"chat", "engine", "process"},
     "cli": {
         "ui",
@@ -50,9 +51,10 @@ PURE = (
     *("engine/stats", "engine/cancel", "engine/grammar", "engine/params", "engine/sampling"),
     *("engine/noise", "engine/proposer", "engine/verify", "engine/acceptance", "engine/trace"),
     "engine/schema",
+    *("engine/explain", "engine/inside"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
-    "engine/lookup",
+    *("engine/lookup", "engine/translation"),
 )
 
 # Packages that only some rooms may import.
@@ -85,6 +87,12 @@ def is_module(name: str) -> bool:
     return where.with_suffix(".py").is_file() or where.is_dir()
 
 
+@functools.cache
+def parsed(path: Path, source: str | None = None) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8") if source is None else source)
+
+
+@functools.cache
 def imports(path: Path, source: str | None = None) -> set[str]:
     """The absolute names of all that the file imports, inside functions too.
 
@@ -92,8 +100,7 @@ def imports(path: Path, source: str | None = None) -> set[str]:
     module of localspec counts as a part of its module: ``localspec.machine:free``.
     """
     found: set[str] = set()
-    text = path.read_text(encoding="utf-8") if source is None else source
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(path, source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -176,16 +183,60 @@ def test_control_a_part_that_knows_the_app_is_seen(file: str, line: str) -> None
     assert not knows_the_app(PACKAGE / "ui/launch.py", line)
 
 
-def classes(path: Path, source: str | None = None) -> list[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8") if source is None else source)
-    return [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+def types(path: Path, source: str | None = None) -> list[str]:
+    """The names of a file's classes and of its aliases of types, without underscores in front."""
+    found = []
+    for node in ast.walk(parsed(path, source)):
+        match node:
+            case ast.ClassDef(name=name):
+                found.append(name)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if "TypeVar" not in (
+                ast.unparse(value)
+            ):
+                found.append(name)
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id="TypeAlias")):
+                found.append(name)
+    plain = (name.lstrip("_") for name in found)
+    return [name for name in plain if name[:1].isupper() and not name.isupper()]
 
 
-def test_no_two_classes_have_the_same_name() -> None:
-    found = Counter(name for path in files() for name in classes(path))
+def test_no_two_types_have_the_same_name() -> None:
+    found = Counter(name for path in files() for name in types(path))
     assert found
     assert [name for name, times in found.items() if times > 1] == []
-    assert classes(PACKAGE / "a.py", "class A:\n    class B: ...\nclass A: ...") == ["A", "A", "B"]
+    source = "class An:\n    class Of: ...\n_An = dict[str, int]\nOf: TypeAlias = int\n"
+    source += "LIMIT = 3\nTo = TypeVar('To')"
+    assert sorted(types(PACKAGE / "a.py", source)) == ["An", "An", "Of", "Of"]
+
+
+MOST_LINES = 45
+
+
+def long_functions(path: Path, source: str | None = None) -> list[str]:
+    """Functions that nobody sees whole: their lines from `def` to the last one, docstring aside."""
+    found = []
+    for node in ast.walk(parsed(path, source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            first = node.body[0]
+            if ast.get_docstring(node) is not None:
+                lines -= (first.end_lineno or 0) - first.lineno + 1
+            if lines > MOST_LINES:
+                found.append(f"{path.relative_to(PACKAGE)}: {node.name} has {lines} lines")
+    return found
+
+
+def test_every_function_can_be_seen_whole() -> None:
+    assert [line for path in files() for line in long_functions(path)] == []
+
+
+@pytest.mark.parametrize("said", ["", "    '''It\n    does.\n    '''\n"])
+def test_control_a_function_that_is_too_long_is_seen(said: str) -> None:
+    for kind in ("def", "async def"):
+        source = f"class A:\n {kind} f():\n{said}" + "    a = 1\n" * (MOST_LINES - 1)
+        assert long_functions(PACKAGE / "a.py", source) == []
+        (found,) = long_functions(PACKAGE / "a.py", f"{source}    a = 2\n")
+        assert found == f"a.py: f has {MOST_LINES + 1} lines"
 
 
 def uses_the_command_line(path: Path, source: str | None = None) -> bool:
@@ -209,7 +260,6 @@ def test_each_library_stays_in_its_room(package: str) -> None:
 
 def acts(path: Path, source: str | None = None) -> bool:
     """Whether a file has more than a docstring, imports and dunder names such as `__all__`."""
-    tree = ast.parse(path.read_text(encoding="utf-8") if source is None else source)
     return not all(
         isinstance(node, ast.ImportFrom | ast.Import)
         or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
@@ -219,7 +269,7 @@ def acts(path: Path, source: str | None = None) -> bool:
                 isinstance(name, ast.Name) and name.id.startswith("__") for name in node.targets
             )
         )
-        for node in tree.body
+        for node in parsed(path, source).body
     )
 
 

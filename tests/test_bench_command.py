@@ -13,6 +13,7 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
+from localspec.bench import benchmark
 from localspec.bench.result import Report
 from localspec.cli.app import cli
 from localspec.errors import LocalspecError, UsageError
@@ -128,6 +129,24 @@ def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
     assert f"cannot write {gone}" in done.exception.message
     assert "Verdict" in done.stdout
     assert "Plain decoding" in kept.read_text()
+
+
+@pytest.mark.usefixtures("scripted")
+def test_it_waits_for_a_calm_moment_but_not_for_most_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+
+    def wait(_progress: Any, _cancel: Any, most: float) -> None:
+        waited.append(most)
+        raise LocalspecError("enough")
+
+    monkeypatch.setattr(benchmark, "wait_for_calm", wait)
+    for how in ([], ["--quick"]):
+        with pytest.raises(LocalspecError, match="enough"):
+            bench("demo", *how)
+    assert waited[0] == 20.0
+    assert 5 < waited[1] <= 9.0
 
 
 @pytest.mark.parametrize("sweep", ["12..0", "a..b", "1,,2", "", "0..64", "-1"])

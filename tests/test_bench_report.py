@@ -21,7 +21,7 @@ from localspec.bench import files as output
 from localspec.bench.compare import compare, load
 from localspec.bench.files import document
 from localspec.bench.picture import Drawing
-from localspec.bench.result import Agreement, Interval, Parting, Report, Run, Shares
+from localspec.bench.result import AnswersAgree, Interval, Parting, Report, Run, Shares
 from localspec.bench.runner import in_turn
 from localspec.bench.summarise import rows, shares, speedups
 from localspec.bench.tables import csv as as_csv
@@ -197,14 +197,16 @@ def test_settings_take_turns() -> None:
         (
             report(
                 arm("on", GOOD),
-                agreement=Agreement(12, 11, greedy=True, partings=(Parting("a", "on", 9, 0.01),)),
+                agreement=AnswersAgree(
+                    12, 11, greedy=True, partings=(Parting("a", "on", 9, 0.01),)
+                ),
             ),
             "1 of 12 pairs of answers part somewhere, where the target's two best tokens were all",
         ),
         (
             report(
                 arm("on", GOOD),
-                agreement=Agreement(12, 11, greedy=True, partings=(Parting("a", "on", 9, 3.0),)),
+                agreement=AnswersAgree(12, 11, greedy=True, partings=(Parting("a", "on", 9, 3.0),)),
             ),
             "led by 3.00: that is more than rounding",
         ),
@@ -238,7 +240,7 @@ def full() -> Report:
     found = report(
         arm("on", GOOD, {"code": GOOD, "story": BAD}),
         sweep=sweep({0: 1, 1: 1.9, 2: 2.7}, {0: 1, 1: 1.4, 2: 1.2}),
-        agreement=Agreement(12, 11, greedy=True, partings=(Parting("code-1", "on", 9, 0.01),)),
+        agreement=AnswersAgree(12, 11, greedy=True, partings=(Parting("code-1", "on", 9, 0.01),)),
         runs=tuple(made),
     )
     return Report(**{n: getattr(found, n) for n in Report.__slots__} | {"verdict": verdict(found)})
@@ -334,7 +336,7 @@ def test_a_report_that_finds_no_room_leaves_the_earlier_one(tmp_path: Path) -> N
 def test_two_programs_write_one_report_whole(tmp_path: Path) -> None:
     program = (
         "import sys; from tests.test_bench_report import *\n"
-        "for _ in range(200): output.write(full(), Path(sys.argv[1]))\n"
+        "for _ in range(60): output.write(full(), Path(sys.argv[1]))\n"
     )
     path = tmp_path / "report.json"
     command = [sys.executable, "-c", program, str(path)]

@@ -17,7 +17,7 @@ from localspec.bench.files import document
 from localspec.bench.picture import draw
 from localspec.bench.request import DEMO, BenchPrompt, BenchRequest, PromptSet, shipped
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Report
-from localspec.bench.runner import Asking, Runner, part
+from localspec.bench.runner import BeforeAsking, Runner, part
 from localspec.bench.tables import text
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
@@ -59,7 +59,7 @@ def run(
     wanted: BenchRequest,
     *,
     cancel: Cancel | None = None,
-    asking: Asking = ignore,
+    asking: BeforeAsking = ignore,
 ) -> Report:
     return bench([session], wanted, cancel or Cancel(), asking=asking, progress=ignore)
 

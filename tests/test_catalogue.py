@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,15 +26,9 @@ from localspec.pairs import catalogue, folders, installed, pull, references, res
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
 from localspec.pairs.references import Reference
-from tests.support import ggufs
+from tests.support import gguf_models, ggufs
 from tests.support.hub_server import Repo
-from tests.support.hub_world import World, world
-
-
-@pytest.fixture
-def hub_world(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as found:
-        yield found
+from tests.support.hub_world import World
 
 
 @pytest.fixture
@@ -503,6 +496,24 @@ def test_show_of_the_demo(hub_world: World) -> None:
     assert data["vocabulary"]["compatible"] is True
     assert data["memory"]["n_ctx"] == 512
     assert data["memory"]["verdict"] == "fits"
+
+
+def test_show_of_lookup_alone(hub_world: World) -> None:
+    done = hub_world.run("show", "demo", "--draft", "lookup")
+    assert done.code == 0, done.err
+    assert "draft       none: what repeats is copied (lookup)" in done.out
+    assert hub_world.run("show", "demo", "--draft", "auto").out == hub_world.run("show").out
+
+
+def test_show_tells_how_much_of_a_text_is_spelled_alike(hub_world: World, tmp_path: Path) -> None:
+    other = gguf_models.write_renumbered(tmp_path / "other.gguf", fewer=1000)
+    done = hub_world.run("show", "demo", "--draft", str(other))
+    assert done.code == 0, done.err
+    assert "another one, translated: " in done.out
+    assert "of a text is spelled alike" in done.out
+    data = json.loads(hub_world.run("show", "demo", "--draft", str(other), "--json").out)
+    assert data["vocabulary"]["compatible"] is False
+    assert 0.5 < data["vocabulary"]["alike"] < 1
 
 
 def test_show_reports_an_unfit_draft_without_failing(hub_world: World, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,3 +128,11 @@ def test_without_limits_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "resource", None)
     assert machine.address_space_left() is None
     assert machine.peak_resident() > 0
+
+
+def test_the_peak_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
+    inner = "from localspec import machine; print(machine.peak_resident())"
+    outer = f"import subprocess, sys\nheld = b'x' * {200 << 20}\n"
+    outer += f"subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
+    done = subprocess.run([sys.executable, "-c", outer], capture_output=True, check=True)
+    assert 5_000_000 < int(done.stdout) < 100_000_000

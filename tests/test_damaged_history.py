@@ -217,7 +217,7 @@ def ask_the_rest(keeper: Keeper, told: list[LocalspecError]) -> None:
             told.append(error)
 
 
-@pytest.mark.parametrize("start", range(0, 150, 25))
+@pytest.mark.parametrize("start", [0, 25])
 def test_damaged_databases_show_what_is_undamaged(start: int, sound: Sound, tmp_path: Path) -> None:
     for number in range(start, start + 25):
         attack(number, sound, tmp_path)
@@ -225,7 +225,7 @@ def test_damaged_databases_show_what_is_undamaged(start: int, sound: Sound, tmp_
 
 @pytest.mark.slow
 def test_more_damaged_databases(sound: Sound, tmp_path: Path) -> None:
-    for number in range(1000, 1300):
+    for number in range(1000, 1400):
         attack(number, sound, tmp_path)
 
 
@@ -403,12 +403,12 @@ def test_an_import_of_nothing_but_brackets_is_refused_and_takes_little(tmp_path:
     path.write_text(text + "[]]}")
     program = (
         "import sys; from pathlib import Path\n"
-        "from tests.support.peak import peak_kib\n"
+        "from localspec import machine\n"
         "from localspec.chat.history import exchange\n"
         "from localspec.errors import ConversationError\n"
         "try:\n    exchange.read_file(Path(sys.argv[1]))\n"
         "except ConversationError as error:\n    print(error.message)\n"
-        "print(peak_kib() // 1024)\n"
+        "print(machine.peak_resident() >> 20)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True

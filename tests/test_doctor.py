@@ -219,7 +219,7 @@ def test_a_battery_that_does_not_say_is_not_in_use(
 ) -> None:
     battery = SimpleNamespace(power_plugged=plugged)
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
-    assert facts._on_battery() is on_battery
+    assert machine.on_battery() is on_battery
 
 
 def test_makers_are_known_by_their_drivers() -> None:

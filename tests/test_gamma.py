@@ -20,8 +20,8 @@ from localspec.engine.generate import GenerateSettings
 from localspec.engine.length import gamma
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
-from localspec.engine.length.gamma import AutoGamma, FixedGamma, gamma_for
-from localspec.engine.length.stopping import PLAIN, Situation, StoppingPlan
+from localspec.engine.length.gamma import AutoGamma, FixedGamma
+from localspec.engine.length.stopping import PLAIN, Situation, StoppingPlan, gamma_for
 from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.stats import DRAFT

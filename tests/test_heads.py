@@ -27,7 +27,7 @@ from localspec.engine.length.profile import identity
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head
 from localspec.engine.llama.crew import Crew
-from localspec.engine.llama.head import States
+from localspec.engine.llama.head import TargetStates
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import MTP, FinishReason
 from localspec.engine.verify import Draft
@@ -236,7 +236,7 @@ def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
     engine: Engine, passes: list[int]
 ) -> None:
     made = drafter(engine).head
-    made.states = States(12, made.states._rows.shape[1])
+    made.states = TargetStates(12, made.states._rows.shape[1])
     prompt = ids(engine, PROMPTS[2]) * 4
     tokens, drafted = run(engine, prompt, 0, policy=Seldom(20))
     assert tokens == plain(engine, prompt)

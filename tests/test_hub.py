@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,10 @@ from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
 from tests.support import ggufs
-from tests.support.hub_world import World, world
+from tests.support.hub_world import World
 
 QUICK = Patience(pauses=(0.0, 0.0))
 ONE = references.parse("ann/One-GGUF")
-
-
-@pytest.fixture
-def hub_world(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture

@@ -24,17 +24,11 @@ from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
 from tests.support import ggufs, hostile_hub
-from tests.support.hub_world import World, world
+from tests.support.hub_world import World
 
 ONE = references.parse("ann/One-GGUF")
 NAME = "one-Q8_0.gguf"
 QUICK = Patience(pauses=(0.0,))
-
-
-@pytest.fixture
-def hub_world(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture
@@ -255,8 +249,8 @@ def dripping(head: bytes) -> Iterator[str]:
 def test_an_answer_that_drips_has_an_end(
     hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
-    monkeypatch.setattr(hub_body, "HEAD_S", 0.6)
-    monkeypatch.setattr(hub_body, "SLOW_S", 0.6)
+    monkeypatch.setattr(hub_body, "HEAD_S", 0.3)
+    monkeypatch.setattr(hub_body, "SLOW_S", 0.3)
     with dripping(head) as url:
         monkeypatch.setattr(constants, "ENDPOINT", url)
         monkeypatch.setattr(

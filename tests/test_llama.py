@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -255,3 +257,30 @@ def test_common_prefix() -> None:
     assert common_prefix([], [1]) == 0
     assert common_prefix([1, 2], (1, 2)) == 2
     assert common_prefix([5], [1]) == 0
+
+
+def test_a_long_text_has_the_ids_that_it_has_as_a_whole(
+    target_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "Don't say  <|im_end|> \n\nto Lily's dog.\n It is a\tb, 12 x!\n  And 你好 again \r\n" * 9
+    whole = {
+        how: target_model.tokenize(text, add_special=how[0], parse_special=how[1])
+        for how in product((False, True), repeat=2)
+    }
+    for size in (1, 7, 40):
+        monkeypatch.setattr("localspec.engine.llama.model._PART", size)
+        assert len(list(target_model._parts(text))) > 9
+        for (special, parse), ids in whole.items():
+            assert target_model.tokenize(text, add_special=special, parse_special=parse) == ids
+    monkeypatch.setattr(
+        target_model,
+        "_joined",
+        frozenset(found.group() for found in re.finditer("[A-Za-z][ \\n]", text)),
+    )
+    assert list(target_model._parts(text)) == [text]
+    cancel = Cancel()
+    target_model.watch(cancel)
+    cancel.set()
+    with pytest.raises(Cancelled):
+        target_model.tokenize(text, add_special=False, parse_special=False)
+    target_model.watch(None)

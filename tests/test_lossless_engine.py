@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +16,23 @@ import pytest
 from localspec.engine import verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafter, ModelDrafter
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import HeadDrafter
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.length.stopping import FixedPlan, Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model
+from localspec.engine.lookup import Lookup
+from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import DRAFT, EAGLE3, MTP
+from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP, MTP, TRANSLATED
+from localspec.engine.translated import TranslatedDrafter
+from localspec.engine.translation import Translation
+from localspec.engine.verify import Draft
 
 from .conftest import DEMO
-from .support.gguf_models import write_random_llama
+from .support.gguf_models import write_random_llama, write_renumbered
 
 PROMPT = "Once upon a time there was a"
 PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -216,11 +223,18 @@ class Comparison:
         return float(((seen - expected) ** 2 / expected).sum()), max(1, len(expected))
 
 
+Make = Callable[[Context, Context], Engine]
+"""(contexts of the target and the draft) -> what generates."""
+
+
+def with_model(target: Context, draft: Context) -> Engine:
+    return Engine(target, ModelDrafter(draft, target.model.n_vocab))
+
+
 def samples(
-    target: Context, drafter: Drafter, prompt: list[int], accept: Accept, n: int
+    engine: Engine, prompt: list[int], accept: Accept, n: int, policy: GammaPolicy
 ) -> list[Tokens]:
-    """The first tokens of `n` generations, one seed each, gamma 3."""
-    engine = Engine(target, drafter)
+    """The first tokens of `n` generations, one seed each."""
     found = []
     for seed in range(n):
         cancel = Cancel()
@@ -231,19 +245,26 @@ def samples(
             n_predict=8,  # so that the draft has room
         )
         tokens: list[int] = []
-        rounds = engine.generate(prompt, settings, FixedGamma(3), cancel)
+        rounds = engine.generate(prompt, settings, policy, cancel)
         for done in rounds:
             tokens += done.tokens
             if len(tokens) >= FIRST or done.finish is not None:
                 break
         # An end of generation is a token like others here; what follows it is not compared.
-        ends = sorted(target.model.end_tokens)
+        ends = sorted(engine.target.model.end_tokens)
         found.append((*tokens, *ends[:1] * FIRST)[:FIRST])
     return found
 
 
 def compare(
-    target_model: Model, draft_model: Model, accept: Accept, n: int, text: str = PROMPT
+    target_model: Model,
+    draft_model: Model,
+    accept: Accept,
+    n: int,
+    *,
+    text: str = PROMPT,
+    make: Make = with_model,
+    policy: GammaPolicy | None = None,
 ) -> list[float]:
     how = ContextOptions(n_ctx=64, threads=1)
     with (
@@ -252,8 +273,7 @@ def compare(
         Context(target_model, how) as reference,
     ):
         prompt = target_model.tokenize(text, add_special=True, parse_special=False)
-        drafter = ModelDrafter(draft, target_model.n_vocab)
-        drawn = samples(target, drafter, prompt, accept, n)
+        drawn = samples(make(target, draft), prompt, accept, n, policy or FixedGamma(3))
         comparison = Comparison(reference, prompt, SamplingParams(temperature=1.0))
         return comparison.excess(drawn)
 
@@ -282,7 +302,7 @@ def test_with_heads_the_first_tokens_have_the_targets_distribution(
         target, reference = (stack.enter_context(Context(model, how)) for _ in range(2))
         head = stack.enter_context(Head(own, target, how))
         prompt = model.tokenize("Call 48151623", add_special=True, parse_special=False)
-        drawn = samples(target, HeadDrafter(head), prompt, accept, 900)
+        drawn = samples(Engine(target, HeadDrafter(head)), prompt, accept, 900, FixedGamma(3))
         comparison = Comparison(reference, prompt, SamplingParams(temperature=1.0))
         assert max(comparison.excess(drawn)) < 1
 
@@ -313,4 +333,114 @@ def test_a_biased_draw_is_rejected_under_the_coupled_rule(
 
     pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
     monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
-    assert max(compare(target_model, draft_model, Accept.COUPLED, 2000, "Call 48151623")) > 1
+    assert max(compare(target_model, draft_model, Accept.COUPLED, 2000, text="Call 48151623")) > 1
+
+
+# ---------------------------------------------------------------- other drafters, the same test
+
+REPEATS = "Call 123123 or 123123 or 12"
+
+
+class Adding(FixedPlan):
+    """A model's tokens, and two more if lookup has them."""
+
+    def copies(self, confidences: Sequence[float]) -> int:
+        return min(2, len(confidences))
+
+
+class Turns(FixedGamma):
+    """Two tokens of each drafter by turns, decided by how long the text is."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(2)
+        self._names = names
+
+    def plan(self, situation: Situation) -> Plan:
+        name = self._names[situation.context % len(self._names)]
+        if name == LOOKUP:
+            return FixedPlan(min(2, len(situation.copies)), LOOKUP)
+        return Adding(2, name)
+
+
+def with_lookup(target: Context, draft: Context) -> Engine:
+    lookup = Lookup(target.n_ctx, lambda _: False)
+    return Engine(target, ModelDrafter(draft, target.model.n_vocab), lookup=lookup)
+
+
+def translated(target: Context, draft: Context) -> Engine:
+    lookup = Lookup(target.n_ctx, lambda _: False)
+    drafter = TranslatedDrafter(draft, Translation(target.model, draft.model))
+    return Engine(target, drafter, lookup=lookup)
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """The demo draft with other ids, and a thousand tokens fewer."""
+    path = write_renumbered(tmp_path_factory.mktemp("other") / "draft.gguf", fewer=1000)
+    with Model.load(path) as model:
+        yield model
+
+
+COMBINED: dict[str, tuple[Make, Accept, Turns]] = {
+    "by turns, lookup goes on": (with_lookup, Accept.BLOCK, Turns(LOOKUP, DRAFT)),
+    "translated, lookup goes on": (translated, Accept.TOKEN, Turns(TRANSLATED)),
+}
+SEEDS = 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", COMBINED)
+def test_combined_drafters_have_the_targets_distribution(
+    target_model: Model, draft_model: Model, other_model: Model, how: str
+) -> None:
+    make, accept, policy = COMBINED[how]
+    draft = other_model if make is translated else draft_model
+    found = compare(target_model, draft, accept, SEEDS, text=REPEATS, make=make, policy=policy)
+    assert max(found) < 1
+
+
+@pytest.mark.slow
+def test_copied_tokens_that_count_as_drawn_are_rejected(
+    target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: what lookup adds claims to come from a coin of two tokens."""
+
+    def claimed(self: Draft, copied: Tokens) -> Draft:
+        rows = tuple(Dist(np.array([token, token + 1]), np.full(2, 0.5)) for token in copied)
+        return Draft((*self.tokens, *copied), self.q and (*self.q, *rows), self.firm)
+
+    monkeypatch.setattr(Draft, "followed_by", claimed)
+    found = compare(
+        target_model,
+        draft_model,
+        Accept.BLOCK,
+        SEEDS,
+        text=REPEATS,
+        make=with_lookup,
+        policy=Turns(DRAFT),
+    )
+    assert max(found) > 1
+
+
+@pytest.mark.slow
+def test_shared_tokens_that_are_not_renormalised_are_rejected(
+    target_model: Model, other_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: q counts as if others of the draft's tokens still had their part."""
+    sampled = SamplingProposer.__call__
+
+    def unnormalised(self: SamplingProposer, *asked: Any) -> Any:
+        view = sampled(self, *asked)
+        return replace(view, q=Dist(view.q.ids, 0.6 * view.q.probs))
+
+    monkeypatch.setattr(SamplingProposer, "__call__", unnormalised)
+    found = compare(
+        target_model,
+        other_model,
+        Accept.BLOCK,
+        SEEDS,
+        text=REPEATS,
+        make=translated,
+        policy=Turns(TRANSLATED),
+    )
+    assert max(found) > 1

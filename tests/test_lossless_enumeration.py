@@ -29,12 +29,14 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation, StoppingPlan
 from localspec.engine.llama import Head
-from localspec.engine.llama.head import Rows, States
+from localspec.engine.llama.head import Rows, TargetStates
 from localspec.engine.lookup import Lookup
 from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
-from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP, FinishReason, Round
+from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP, TRANSLATED, FinishReason, Round
+from localspec.engine.translated import TranslatedDrafter
+from localspec.engine.translation import Translation
 from localspec.engine.verify import (
     Draft,
     LossyRule,
@@ -139,6 +141,8 @@ class World:
 
 class Branching:
     """A noise that follows a script of choices, then takes the first; it knows its probability."""
+
+    seed = drawn = 0
 
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
@@ -713,7 +717,7 @@ class StubHead(Head):
         self.kind, self.first, self.tokens = EAGLE3, 0, []
         self.target, self.model = target, StubModel(n_vocab)  # type: ignore[assignment]
         self.n_ctx, self.n_batch = target.n_ctx, 2
-        self.states = States(4, 1)
+        self.states = TargetStates(4, 1)
         self.script = script
         self.texts: list[Tokens] = []
 
@@ -1078,6 +1082,133 @@ def test_cutting_what_was_sampled_is_caught_in_the_engine(
     off, _ = engine_distance(
         CHAINS["unsure"], accept, POLICIES["stopping and cutting"], monkeypatch
     )
+    assert off > CAUGHT
+
+
+# ---------------------------------------------------------------- another vocabulary
+
+
+class Letters(StubModel):
+    """A vocabulary of strings; the longest one that fits is cut off first."""
+
+    bos = None
+    add_bos = False
+    end = None
+
+    def __init__(self, *pieces: str) -> None:
+        super().__init__(len(pieces))
+        object.__setattr__(self, "pieces", [piece.encode() for piece in pieces])
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        found: bytes = self.pieces[token]  # type: ignore[attr-defined]
+        return found
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        ids: list[int] = []
+        known = {piece: i for i, piece in reversed([*enumerate(self.pieces)])}  # type: ignore[attr-defined]
+        at, raw = 0, text.encode()
+        while at < len(raw):
+            size = max((len(one) for one in known if raw.startswith(one, at)), default=0)
+            if not size:
+                return []
+            ids.append(known[raw[at : at + size]])
+            at += size
+        return ids
+
+
+OTHERS = {
+    "twice the same": ("b", "a", "a", "c", "b"),
+    "more besides": ("c", "a", "zz", "b", "y"),
+    "longer ones": ("c", "b", "a", "cb", "ac", "ba"),
+}
+"""Drafts' vocabularies for a world of a, b and c."""
+
+
+def translated_engine(world: World, pieces: Sequence[str]) -> Engine:
+    """The production engine over the world, its draft with other tokens."""
+    ours, theirs = Letters("a", "b", "c"), Letters(*pieces)
+    seeds = np.random.default_rng(world.seed)
+    likes = seeds.normal(scale=1.2, size=(7, 7, len(pieces))).astype(np.float32)
+    target = StubContext(lambda tokens: world.target[tokens[len(PROMPT) :]], ours)
+    draft = StubContext(lambda tokens: likes[len(tokens) % 7, tokens[-1] % 7], theirs)
+    for context in (target, draft):
+        context.cancel = None
+    drafter = TranslatedDrafter(draft, Translation(ours, theirs))  # type: ignore[arg-type]
+    return Engine(target, drafter)  # type: ignore[arg-type]
+
+
+def translated_distance(
+    world: World,
+    accept: Accept,
+    pieces: Sequence[str],
+    policy: GammaPolicy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[float, set[int]]:
+    monkeypatch.setitem(globals(), "PROMPT", LOOPING)
+    monkeypatch.setitem(globals(), "world_engine", lambda world: translated_engine(world, pieces))
+    return engine_distance(replace(world), accept, policy, monkeypatch)
+
+
+class Translating(Stopping):
+    """The stopping rule, or a fixed length, for the drafter with other tokens."""
+
+    def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
+        if not self._rate:
+            return FixedPlan(3, TRANSLATED)
+        return StoppingPlan(Calibration(), self._times, 0.05, self._rate, drafter=TRANSLATED)
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("pieces", OTHERS)
+def test_another_vocabulary_is_lossless(
+    pieces: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for chain in ("unsure", "penalties", "grammar, q masked", "greedy"):
+        for rate in (0, 1.05) if chain == "unsure" else (1.05,):
+            off, lengths = translated_distance(
+                CHAINS[chain], accept, OTHERS[pieces], Translating(rate), monkeypatch
+            )
+            assert off < EXACT, (chain, rate)
+            assert len(lengths) > 1 or chain != "unsure"
+
+
+class NotRenormalised(SamplingProposer):
+    """q over what both have, with the mass of the draft's whole vocabulary left in the sum."""
+
+    def __call__(self, logits: Any, tokens: Sequence[int], drafted: Sequence[int]) -> Any:
+        view = super().__call__(logits, tokens, drafted)
+        return replace(view, q=Dist(view.q.ids, view.q.probs * 0.7))
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize("pieces", OTHERS)
+def test_a_row_that_is_not_renormalised_is_caught(
+    pieces: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptance, "SamplingProposer", NotRenormalised)
+    world = CHAINS["unsure"]
+    off, _ = translated_distance(world, accept, OTHERS[pieces], Translating(0), monkeypatch)
+    assert off > CAUGHT
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_text_that_counts_as_drawn_is_caught(
+    accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guess, or what was cut from a guessed text, has no q."""
+    world, guessed = CHAINS["unsure"], TranslatedDrafter._text
+
+    def claimed(*asked: Any) -> Drafted:
+        found = guessed(*asked)
+        rows = tuple(Dist(np.arange(V), np.full(V, 1 / V)) for _ in found.draft.tokens)
+        return replace(found, draft=Draft(found.draft.tokens, rows))
+
+    pieces = OTHERS["longer ones"]
+    monkeypatch.setattr(TranslatedDrafter, "_shared", guessed)
+    off, _ = translated_distance(world, accept, pieces, Translating(0), monkeypatch)
+    assert off < EXACT
+    monkeypatch.setattr(TranslatedDrafter, "_shared", claimed)
+    off, _ = translated_distance(world, accept, pieces, Translating(0), monkeypatch)
     assert off > CAUGHT
 
 

@@ -23,9 +23,10 @@ import pytest
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
 from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import FinishReason, GenerationStats
-from localspec.errors import EngineDied, EngineError, OutOfMemory, UsageError
+from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
 from localspec.process.client import EngineClient
@@ -277,6 +278,34 @@ def test_figures_come_while_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -
     served.end()
 
 
+def test_a_session_rests_while_nobody_asks_and_a_request_ends_that_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("localspec.process.server._IDLE_S", 0.05)
+    rested: list[bool] = []
+    begun = threading.Event()
+
+    def rest(cancel: Cancel) -> None:
+        begun.set()
+        while not cancel.is_set():
+            time.sleep(0.001)
+        rested.append(True)
+        raise Cancelled
+
+    session = ScriptedSession(answers=["one two"] * 2)
+    monkeypatch.setattr(session, "rest", rest)
+    served = Served(lambda *_: session)
+    served.ask(1, m.Load(DEMO))
+    for number in (2, 3):
+        assert begun.wait(10)
+        begun.clear()
+        served.ask(number, m.Ask("hello"))
+        assert served.until(m.TurnOver, number).said[-1].content == "one two"
+    assert begun.wait(10)
+    served.end()
+    assert rested == [True] * 3
+
+
 # --- a real process -------------------------------------------------------------------------
 
 
@@ -435,106 +464,93 @@ def answers(chat: Chat) -> list[str]:
 
 @signals
 @pytest.mark.parametrize("key", ["enter", "f5"])
-def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
-    async def body() -> None:
-        # So long an answer that it goes on, however late the screen is with its first words.
-        async with chatting(ctx_size=2048, n_predict=60, grammar=ENDLESS) as (chat, kill):
-            await chat.send("/system Be brief.")
-            await chat.send("Hello!")
-            await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
-            await chat.send("/set n-predict 1800")
-            await chat.send(QUESTION)
-            await chat.until(lambda: chat.app.turns.stream.heard, "some text")
-            kill()
-            await chat.until(lambda: chat.app.turns.phase is Phase.DEAD, "the death")
-            assert "was killed, perhaps for want of memory" in " ".join(chat.transcript().split())
-            assert "Enter loads them again" in chat.status()
-            assert answers(chat)[1]
-            await chat.until(lambda: "broken off" in chat.transcript(), "the answer's end")
-            await chat.press("f2", "f8")
-            await chat.send("/temp 0.5")
-            assert "Enter loads them again" in chat.status()
-            chat.app.prompt.clear()
-            await chat.press(key)
-            await chat.until(chat.ready, "the models again")
-            await chat.send("/set n-predict 40")
-            assert f"▌ {QUESTION}" in chat.transcript()
-            assert chat.app.session is not None
-            assert chat.app.session.settings.system_prompt == "Be brief."
-            await chat.send("And then?")
-            await chat.until(lambda: len(answers(chat)) == 3 and answers(chat)[2] and chat.ready())
-            if key == "f5":
-                assert "‹ 2/2 ›" in chat.transcript()
-
-    asyncio.run(body())
+async def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
+    # So long an answer that it goes on, however late the screen is with its first words.
+    async with chatting(ctx_size=2048, n_predict=60, grammar=ENDLESS) as (chat, kill):
+        await chat.send("/system Be brief.")
+        await chat.send("Hello!")
+        await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
+        await chat.send("/set n-predict 600")
+        await chat.send(QUESTION)
+        await chat.until(lambda: chat.app.turns.stream.heard, "some text")
+        kill()
+        await chat.until(lambda: chat.app.turns.phase is Phase.DEAD, "the death")
+        assert "was killed, perhaps for want of memory" in " ".join(chat.transcript().split())
+        assert "Enter loads them again" in chat.status()
+        assert answers(chat)[1]
+        await chat.until(lambda: "broken off" in chat.transcript(), "the answer's end")
+        await chat.press("f2", "f8")
+        await chat.send("/temp 0.5")
+        assert "Enter loads them again" in chat.status()
+        chat.app.prompt.clear()
+        await chat.press(key)
+        await chat.until(chat.ready, "the models again")
+        await chat.send("/set n-predict 40")
+        assert f"▌ {QUESTION}" in chat.transcript()
+        assert chat.app.session is not None
+        assert chat.app.session.settings.system_prompt == "Be brief."
+        await chat.send("And then?")
+        await chat.until(lambda: len(answers(chat)) == 3 and answers(chat)[2] and chat.ready())
+        if key == "f5":
+            assert "‹ 2/2 ›" in chat.transcript()
 
 
 @signals
-def test_a_question_that_got_no_answer_is_asked_again() -> None:
-    async def body() -> None:
-        async with chatting() as (chat, kill):
-            kill()
-            await chat.until(lambda: chat.app.turns.phase is Phase.DEAD)
-            chat.app.prompt.insert(QUESTION)
-            await chat.press("enter")
-            await chat.until(lambda: answers(chat) and answers(chat)[0] and chat.ready())
-            assert chat.app.prompt.text == ""
-            assert f"▌ {QUESTION}" in chat.transcript()
-
-    asyncio.run(body())
+async def test_a_question_that_got_no_answer_is_asked_again() -> None:
+    async with chatting() as (chat, kill):
+        kill()
+        await chat.until(lambda: chat.app.turns.phase is Phase.DEAD)
+        chat.app.prompt.insert(QUESTION)
+        await chat.press("enter")
+        await chat.until(lambda: answers(chat) and answers(chat)[0] and chat.ready())
+        assert chat.app.prompt.text == ""
+        assert f"▌ {QUESTION}" in chat.transcript()
 
 
 @signals
-def test_a_death_while_two_answers_are_compared_closes_the_comparison() -> None:
-    async def body() -> None:
-        async with chatting(ctx_size=2048, n_predict=1800, grammar=ENDLESS) as (chat, kill):
-            chat.app.prompt.insert(QUESTION)
-            await chat.press("ctrl+b")
-            await chat.until(lambda: len(chat.app.screen_stack) == 2)
-            kill()
-            await chat.until(lambda: "was killed" in chat.transcript())
-            assert len(chat.app.screen_stack) == 1
-            await chat.press("enter")
-            await chat.until(lambda: answers(chat) and chat.ready())
-
-    asyncio.run(body())
+async def test_a_death_while_two_answers_are_compared_closes_the_comparison() -> None:
+    async with chatting(ctx_size=2048, n_predict=600, grammar=ENDLESS) as (chat, kill):
+        chat.app.prompt.insert(QUESTION)
+        await chat.press("ctrl+b")
+        await chat.until(lambda: len(chat.app.screen_stack) == 2)
+        kill()
+        await chat.until(lambda: "was killed" in chat.transcript())
+        assert len(chat.app.screen_stack) == 1
+        await chat.press("enter")
+        await chat.until(lambda: answers(chat) and chat.ready())
 
 
 @signals
-def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(tmp_path: Path) -> None:
-    async def body() -> None:
-        spoken = Spoken(DEMO)
-        app = ChatApp(spoken.engine)
-        async with app.run_test(size=(100, 40)) as pilot:
-            chat = Chat(app, pilot, ScriptedSession())
-            os.kill(spoken.children[0].pid, signal.SIGKILL)
-            await chat.until(lambda: app.turns.phase is Phase.DEAD)
-            await asyncio.sleep(0.1)
-            assert len(spoken.children) == 1  # nothing is tried again by itself
-            assert isinstance(app.in_use.load_error, EngineDied)
-            await chat.send("/pairs demo")
-            await chat.until(chat.ready)
-            assert app.in_use.load_error is None
-        spoken.engine.shut_down()
-        assert await asyncio.to_thread(spoken.engine.join, 20)
-
-    asyncio.run(body())
+async def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(
+    tmp_path: Path,
+) -> None:
+    spoken = Spoken(DEMO)
+    app = ChatApp(spoken.engine)
+    async with app.run_test(size=(100, 40)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        os.kill(spoken.children[0].pid, signal.SIGKILL)
+        await chat.until(lambda: app.turns.phase is Phase.DEAD)
+        await asyncio.sleep(0.1)
+        assert len(spoken.children) == 1  # nothing is tried again by itself
+        assert isinstance(app.in_use.load_error, EngineDied)
+        await chat.send("/pairs demo")
+        await chat.until(chat.ready)
+        assert app.in_use.load_error is None
+    spoken.engine.shut_down()
+    assert await asyncio.to_thread(spoken.engine.join, 20)
 
 
 @signals
-def test_a_stopped_engine_keeps_nobody_from_leaving() -> None:
-    async def body() -> None:
-        spoken = Spoken(DEMO)
-        app = ChatApp(spoken.engine)
-        async with app.run_test(size=(100, 40)) as pilot:
-            chat = Chat(app, pilot, ScriptedSession())
-            await chat.until(chat.ready, "loading")
-            os.kill(spoken.children[0].pid, signal.SIGSTOP)
-            chat.app.engine.change(m.Open((Message(Role.USER, "a" * 1_000_000),)))
-            await chat.press("ctrl+q")
-            await chat.until(lambda: not app.is_running, "the end")
-        spoken.engine.shut_down()
-        assert await asyncio.to_thread(spoken.engine.join, 0.2)
-        assert not psutil.pid_exists(spoken.children[0].pid)
-
-    asyncio.run(body())
+async def test_a_stopped_engine_keeps_nobody_from_leaving() -> None:
+    spoken = Spoken(DEMO)
+    app = ChatApp(spoken.engine)
+    async with app.run_test(size=(100, 40)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(chat.ready, "loading")
+        os.kill(spoken.children[0].pid, signal.SIGSTOP)
+        chat.app.engine.change(m.Open((Message(Role.USER, "a" * 1_000_000),)))
+        await chat.press("ctrl+q")
+        await chat.until(lambda: not app.is_running, "the end")
+    spoken.engine.shut_down()
+    assert await asyncio.to_thread(spoken.engine.join, 0.2)
+    assert not psutil.pid_exists(spoken.children[0].pid)

@@ -32,17 +32,11 @@ from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.patience import Patience
 from tests.support import ggufs
 from tests.support.hub_server import CERTIFICATE, Repo, wait_for
-from tests.support.hub_world import World, world
+from tests.support.hub_world import World
 from tests.support.proxy import proxy
 
 QUICK = Patience(pauses=(0.0, 0.0, 0.0))
 BIG = 2_000_000 // 32 * 32
-
-
-@pytest.fixture
-def hub_world(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from localspec.engine.length.profile import (
     measure_by_context,
 )
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import Context, ContextOptions, Model, Reader
+from localspec.engine.llama import Context, ContextOptions, Listener, Model
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, Round
@@ -63,7 +63,7 @@ class Scripted:
     """Knows what comes: right for `k` tokens, then wrong; `k` runs over every position."""
 
     name = "scripted"
-    reader: Reader | None = None
+    reader: Listener | None = None
 
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         self.text = list(text)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +112,15 @@ def fails(done: Done, *words: str, code: int = 1) -> None:
 # What must hold.
 
 
+@pytest.mark.parametrize("gammas", [(1, 4), pytest.param((2, 3, 6, 8), marks=pytest.mark.slow)])
 def test_greedy_tokens_are_those_of_plain_decoding_for_every_gamma(
-    story: Callable[..., dict[str, Any]],
+    story: Callable[..., dict[str, Any]], gammas: tuple[int, ...]
 ) -> None:
     greedy = ("--temp", "0", "--n-predict", "100")
     plain = story(*greedy, "--gamma", "0")
     assert plain["drafted_tokens"] == 0
     assert plain["acceptance_rate"] is None
-    for gamma in (1, 2, 3, 4, 6, 8):
+    for gamma in gammas:
         document = story(*greedy, "--gamma", str(gamma))
         assert document["tokens"] == plain["tokens"]
         assert document["text"] == plain["text"]
@@ -384,8 +385,23 @@ def test_a_truncated_gguf(run: Run, tmp_path: Path, demo_target: Path, kept: int
     fails(run(str(path), "-p", "hi"), "cut.gguf")
 
 
-def test_another_vocabulary_says_which_rule_failed(run: Run, tmp_path: Path) -> None:
-    other = gguf_models.write_other_vocabulary(tmp_path / "other.gguf")
+def test_a_draft_of_another_vocabulary_drafts_through_the_text(run: Run, tmp_path: Path) -> None:
+    other = gguf_models.write_renumbered(tmp_path / "other.gguf", fewer=1000)
+    asked = ("-n", "24", "--temp", "0", "--json", "--gamma", "3", "-p", "Tell me a story.")
+    alone, done = run("--draft", "none", *asked), run("--draft", str(other), *asked)
+    assert done.code == alone.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["text"] == json.loads(alone.out)["text"]
+    assert told["drafters"]["translated"]["accepted"] > 3
+    assert {each["drafter"] for each in told["rounds"]} <= {"", None, "translated"}
+
+
+def test_a_draft_that_cannot_write_text_says_which_rule_failed(run: Run, tmp_path: Path) -> None:
+    words = gguf_models.other_vocabulary()
+    words = replace(words, tokens=tuple(f"{token}." for token in words.tokens))
+    other = gguf_models.write_llama(
+        tmp_path / "words.gguf", words, gguf_models.Sizes(), seed=0, type="q8_0"
+    )
     fails(run("--draft", str(other), "-p", "hi"), "cannot serve this target", "--draft none")
 
 
@@ -472,6 +488,7 @@ def test_standard_input_is_the_prompt_without_p_and_with_a_dash() -> None:
         assert document["text"].startswith("Once")
 
 
+@pytest.mark.slow  # it is waited for
 def test_standard_input_is_left_alone_with_p() -> None:
     reader, writer = os.pipe()  # never closed before the end: reading would wait for ever
     try:

@@ -6,36 +6,22 @@ import json
 import math
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from localspec.chat.figures import gamma_words, lossy_words
 from localspec.chat.settings import ChatSettings
-from localspec.cli.options import shared_options
 from localspec.cli.run import command as run_command
 from localspec.engine.acceptance import Accept
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import GammaNote, GammaReason
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
-from localspec.loading.request import LoadRequest
 
 from .support.replay import read_trace, rederive
+from .test_options import parse
 
 DEMO = Path(__file__).parents[1] / "models" / "demo"
-
-
-def parse(*arguments: str) -> LoadRequest:
-    seen: list[LoadRequest] = []
-
-    @click.command()
-    @shared_options
-    def probe(options: LoadRequest) -> None:
-        seen.append(options)
-
-    probe.main(list(arguments), standalone_mode=False)
-    return seen[0]
 
 
 def test_every_option_reaches_the_chain() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +17,11 @@ from typing import Any
 import openai
 import pytest
 from openai.types import Completion, Model
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionMessageFunctionToolCall,
+)
 
 from tests.support.endpoint import Serving, chunks, in_parallel, malformed, streaming
 from tests.support.json_validity import valid
@@ -144,6 +149,12 @@ def test_options_of_a_request_take_effect(served: Serving) -> None:
     assert told == stopped["usage"]["completion_tokens"]
     assert stopped["choices"][0]["finish_reason"] == "stop"
     assert served.chat(gamma=0)["timings"]["draft_n"] == 0
+    assert served.chat(gamma=3, draft="none")["timings"]["draft_n"] == 0
+    repeats = {"text": "Say: " + "one two three four five six, " * 8, "gamma": 3, "max_tokens": 40}
+    for names in ("draft", "lookup", "draft, lookup"):
+        drafters = served.chat(**repeats, draft=names)["timings"]["drafters"]
+        assert set(drafters) <= set(names.split(", "))
+    assert "draft" in drafters
     scored = served.chat(logprobs=True, top_logprobs=3, max_tokens=6)["choices"][0]
     content = scored["logprobs"]["content"]
     assert len(content) == 6
@@ -175,6 +186,7 @@ def test_answers_conform_to_their_schema(served: Serving) -> None:
     assert found["message"]["content"].startswith("{")
 
 
+NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TOOLS: Any = [
     {"type": "function", "function": {"name": "clock"}},
     {"type": "function", "function": {"name": "person", "description": "x", "parameters": SCHEMA}},
@@ -191,8 +203,19 @@ def test_a_required_tool_is_called_as_its_schema_says(
     data = served.ask("/v1/chat/completions", body)[2]
     if stream:
         found = [ChatCompletionChunk.model_validate(one) for one in chunks(data)]
-        calls: Any = [call for one in found for call in one.choices[0].delta.tool_calls or ()]
+        pieces = [call for one in found for call in one.choices[0].delta.tool_calls or ()]
+        assert [bool(one.id) for one in pieces] == [True] + [False] * (len(pieces) - 1)
+        assert len(pieces) > 3
         assert found[-1].choices[0].finish_reason == "tool_calls"
+        (first, *rest) = [one.function for one in pieces if one.function]
+        arguments = "".join(one.arguments or "" for one in (first, *rest))
+        assert {one.name for one in rest} == {None}
+        calls: Any = [
+            ChatCompletionMessageFunctionToolCall.model_validate(
+                {"id": pieces[0].id, "type": pieces[0].type,
+                 "function": {"name": first.name, "arguments": arguments}}
+            )
+        ]  # fmt: skip
     else:
         whole = ChatCompletion.model_validate_json(data).choices[0]
         assert whole.finish_reason == "tool_calls"
@@ -253,6 +276,33 @@ def test_llm_talks_to_it(served: Serving, tmp_path: Path) -> None:
         assert done.stdout.startswith("Once upon a time")
 
 
+PACKAGES = ("openai@6", "@ai-sdk/openai-compatible@2", "ai@6")
+MANIFEST = '{"private": true, "type": "module"}'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("npm") and shutil.which("node")), reason="needs node and npm")
+def test_javascript_clients_talk_to_it(served: Serving, tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text(MANIFEST)
+    shutil.copy(Path(__file__).parent / "support" / "clients.mjs", tmp_path)
+    npm = [shutil.which("npm") or "", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+    subprocess.run([*npm, *PACKAGES], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    node = [shutil.which("node") or "", "clients.mjs", f"{served.url}/v1"]
+    done = subprocess.run(
+        node, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert served.until_free(5) < 0.5  # what both gave up has ended
+    expected = served.chat(max_tokens=24)["choices"][0]["message"]["content"]
+    found = json.loads(done.stdout)
+    assert found["openai"].pop("usage")["completion_tokens"] == 24
+    for client in found.values():
+        assert (client["whole"], client["streamed"]) == (expected, expected)
+        assert client["called"]["name"] == "person"
+        assert valid(client["called"]["arguments"], NAMED)
+        assert client["chunks"] < 24
+
+
 # --- what there is, and errors ----------------------------------------------------------------
 
 
@@ -289,6 +339,7 @@ def with_schema(schema: Any) -> dict[str, Any]:
         ({"messages": MESSAGES, "grammar": "root ::= ("}, 400, "grammar"),
         ({"messages": MESSAGES, "logit_bias": {"99999999": 1}}, 400, "logit-bias"),
         ({"messages": MESSAGES, "tool_choice": "required"}, 400, "no tools"),
+        ({"messages": MESSAGES, "draft": "lookup,abc"}, 400, "auto, none, draft, lookup"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "reads text"),
         (b"{", 400, "no JSON"),
         (b'{"messages": [{"role": "user", "content": "\xff"}]}', 400, ""),
@@ -416,7 +467,8 @@ def test_who_goes_away_ends_the_work(served: Serving) -> None:
     slow = {**LONG, "gamma": 0}
     begun(served, slow).close()
     assert served.until_free(5) < 0.5
-    for body in (slow, {**slow, "messages": [{"role": "user", "content": "long " * 700}]}):
+    long, huge = ({"role": "user", "content": "long " * n} for n in (700, 1_500_000))
+    for body in (slow, {**slow, "messages": [long]}, {**slow, "messages": [huge]}):
         sock = socket.create_connection(("127.0.0.1", served.port), timeout=30)
         sock.sendall(streaming({**body, "stream": body is not slow}))
         while not served.metric("requests_processing"):

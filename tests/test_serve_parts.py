@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +44,7 @@ from localspec.serve.replies import Reply
 from localspec.serve.requests import ChatRequest, parsed
 from localspec.serve.schemas import response_grammar
 from localspec.serve.tally import Tally
-from localspec.serve.tools import BEGIN, END, CallSplitter, Toolbox
+from localspec.serve.tools import BEGIN, END, CallPiece, CallSplitter, Toolbox
 from tests.fakes import rounds_of
 from tests.support.endpoint import Serving, streaming
 
@@ -93,44 +94,38 @@ def job(asker: str, text: str) -> Job:
     return Job(asker, Asked(ChatSettings(), prompt=text))
 
 
-def test_askers_take_turns_and_the_queue_has_an_end() -> None:
-    async def go() -> None:
-        engine: Any = ScriptedEngine()
-        desk = Desk(engine, Tally(), most=4, limit_s=60)
-        jobs = [job("a", f"a{i}") for i in range(4)] + [job("b", "b0")]
-        for one in jobs:
-            desk.submit(one)
-        with pytest.raises(Refusal) as caught:
-            desk.submit(job("a", "a4"))
-        assert caught.value.status == 503
-        assert caught.value.retry_after
-        newcomer = job("c", "c0")
-        desk.submit(newcomer)
-        refused = jobs[3].said.get_nowait()  # the latest of the longest line
-        assert isinstance(refused, Refusal)
-        assert refused.retry_after
-        desk.withdraw(jobs[2])
-        desk.withdraw(jobs[2])  # a second time changes nothing
-        for _ in range(3):
-            await engine.says(OVER)
-        assert engine.asked == ["a0", "a1", "b0", "c0"]
-        desk.withdraw(newcomer)
-        assert engine.stopped == 1
-
-    asyncio.run(go())
-
-
-def test_what_takes_too_long_is_stopped_and_told() -> None:
-    async def go() -> None:
-        engine: Any = ScriptedEngine()
-        desk = Desk(engine, Tally(), most=4, limit_s=0.01)
-        one = job("a", "x")
+async def test_askers_take_turns_and_the_queue_has_an_end() -> None:
+    engine: Any = ScriptedEngine()
+    desk = Desk(engine, Tally(), most=4, limit_s=60)
+    jobs = [job("a", f"a{i}") for i in range(4)] + [job("b", "b0")]
+    for one in jobs:
         desk.submit(one)
-        found = await asyncio.wait_for(one.said.get(), 5)
-        assert isinstance(found, Refusal)
-        assert (found.status, engine.stopped) == (504, 1)
+    with pytest.raises(Refusal) as caught:
+        desk.submit(job("a", "a4"))
+    assert caught.value.status == 503
+    assert caught.value.retry_after
+    newcomer = job("c", "c0")
+    desk.submit(newcomer)
+    refused = jobs[3].said.get_nowait()  # the latest of the longest line
+    assert isinstance(refused, Refusal)
+    assert refused.retry_after
+    desk.withdraw(jobs[2])
+    desk.withdraw(jobs[2])  # a second time changes nothing
+    for _ in range(3):
+        await engine.says(OVER)
+    assert engine.asked == ["a0", "a1", "b0", "c0"]
+    desk.withdraw(newcomer)
+    assert engine.stopped == 1
 
-    asyncio.run(go())
+
+async def test_what_takes_too_long_is_stopped_and_told() -> None:
+    engine: Any = ScriptedEngine()
+    desk = Desk(engine, Tally(), most=4, limit_s=0.01)
+    one = job("a", "x")
+    desk.submit(one)
+    found = await asyncio.wait_for(one.said.get(), 5)
+    assert isinstance(found, Refusal)
+    assert (found.status, engine.stopped) == (504, 1)
 
 
 def test_an_engine_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +175,7 @@ def test_an_answer_that_is_complete_stays_so_and_one_that_was_ended_is_none() ->
 def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
     template = SimpleNamespace(tokenize=lambda text, continues: list(text.encode()))
     pair = SimpleNamespace(target=SimpleNamespace(n_ctx=10), drafts={})
-    completions = Completions(SimpleNamespace(template=template, pair=pair))  # type: ignore[arg-type]
+    completions = Completions(SimpleNamespace(template=template, pair=pair, folder=None))  # type: ignore[arg-type]
     assert completions._recalled("short")[1] == list(b"short")
     for i in range(50):
         assert len(completions._recalled(f"{i} is much longer")[1]) > 10
@@ -189,27 +184,24 @@ def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
     assert not completions._known  # what it went on from had become the long one
 
 
-def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
-    async def go() -> None:
-        engine: Any = ScriptedEngine()
-        desk = Desk(engine, Tally(), most=4, limit_s=60)
-        await engine.says(m.Loaded(None))  # type: ignore[arg-type]
-        running, waiting = job("a", "x"), job("b", "y")
-        desk.submit(running)
-        desk.submit(waiting)
-        await engine.says(DEAD)
-        assert isinstance(running.said.get_nowait(), Refusal)
-        assert engine.reloaded == 1
-        await engine.says(DEAD)
-        await engine.says(DEAD)
-        assert engine.reloaded == 2
-        found = waiting.said.get_nowait()
-        assert isinstance(found, Refusal)
-        assert found.status == 503
-        with pytest.raises(Refusal):
-            desk.submit(job("a", "z"))
-
-    asyncio.run(go())
+async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
+    engine: Any = ScriptedEngine()
+    desk = Desk(engine, Tally(), most=4, limit_s=60)
+    await engine.says(m.Loaded(None))  # type: ignore[arg-type]
+    running, waiting = job("a", "x"), job("b", "y")
+    desk.submit(running)
+    desk.submit(waiting)
+    await engine.says(DEAD)
+    assert isinstance(running.said.get_nowait(), Refusal)
+    assert engine.reloaded == 1
+    await engine.says(DEAD)
+    await engine.says(DEAD)
+    assert engine.reloaded == 2
+    found = waiting.said.get_nowait()
+    assert isinstance(found, Refusal)
+    assert found.status == 503
+    with pytest.raises(Refusal):
+        desk.submit(job("a", "z"))
 
 
 # --- what the caches held ---------------------------------------------------------------------
@@ -380,6 +372,17 @@ def test_templates_see_calls_and_results_or_read_them_as_text() -> None:
     )
 
 
+def called(found: Iterable[str | CallPiece]) -> list[tuple[str, str]]:
+    """The calls among what a splitter has found."""
+    calls: list[tuple[str, str]] = []
+    for one in found:
+        if isinstance(one, CallPiece) and one.name:
+            calls.append((one.name, ""))
+        elif isinstance(one, CallPiece):
+            calls[-1] = calls[-1][0], calls[-1][1] + one.arguments
+    return calls
+
+
 @given(st.data())
 def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None:
     call = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": "<"}}}}\n{END}'
@@ -392,14 +395,17 @@ def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None
         rest = rest[n:]
     assert splitter.flush() == ""
     assert "".join(one for one in found if isinstance(one, str)) == "I look < it up."
-    assert [one for one in found if not isinstance(one, str)] == [("f", '{"a": "<"}')] * 2
+    assert called(found) == [("f", '{"a": "<"}')] * 2
 
 
 def test_a_mark_within_an_argument_ends_no_call() -> None:
-    arguments = json.dumps({"code": f"say {END} and {END}"})
+    arguments = json.dumps({"code": f'say {END} and }}]"\\{END}', "b": [[], {}]})
     call = f'{BEGIN}{{"name": "f", "arguments": {arguments}}}{END}'
     splitter = CallSplitter()
-    assert [one for char in call + call for one in splitter.feed(char)] == [("f", arguments)] * 2
+    found = [one for char in call + call for one in splitter.feed(char)]
+    assert called(found) == [("f", arguments)] * 2
+    assert len(found) > len(arguments)  # each piece at once
+    assert called(CallSplitter().feed(call + call)) == [("f", arguments)] * 2
     assert list(CallSplitter().feed(f"{BEGIN}no{END}")) == [f"{BEGIN}no{END}"]
 
 
@@ -407,6 +413,16 @@ def test_a_call_that_does_not_end_is_text() -> None:
     splitter = CallSplitter()
     assert list(splitter.feed(f"{BEGIN}{{")) == []
     assert splitter.flush() == f"{BEGIN}{{"
+
+
+def test_a_call_that_is_cut_off_is_one_as_far_as_it_goes() -> None:
+    reply = Reply("x", Thinking(), tools=True)
+    end = TurnEnd("", FinishReason.LENGTH, GenerationStats())
+    text = f'{BEGIN}{{"name": "f", "arguments": {{"a": "b'
+    choice = reply.document(list(reply.take([Begun(3, 10, False), said(text), end])))["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": "b'}
+    assert choice["message"]["content"] is None
 
 
 def said(text: str) -> RoundText:

@@ -209,36 +209,31 @@ def test_keys_and_looks_are_checked(tmp_path: Path) -> None:
     assert "nord" in text
 
 
-def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
-    async def body() -> None:
-        session = ScriptedSession()
-        looks = Looks(
-            {"origin": "ctrl+y", "thoughts": "f3", "title": "ctrl+n"},
-            "nord",
-            "off",
-            ("line 3: wrong",),
-        )
-        app = ChatApp(inline(lambda progress, cancel: session), looks=looks)
-        async with app.run_test(size=(120, 40)) as pilot:
-            chat = Chat(app, pilot, session)
-            await chat.until(lambda: "line 3: wrong" in chat.transcript())
-            assert app.theme == "nord"
-            assert not app.query_one("#full").display
-            await chat.press("f3")
-            assert not app.transcript.by_origin
-            await chat.press("ctrl+y")
-            assert app.transcript.by_origin
-            assert "Ctrl+Y Origin" in chat.screen()
-            await chat.press("ctrl+n")  # a command that has no key by itself
-            await chat.until(lambda: "there is no conversation yet" in chat.transcript())
-            await chat.press("f1")
-            await chat.until(
-                lambda: "Ctrl+Y" in chat.screen() and "F3, Ctrl+O" not in chat.screen()
-            )
-        app.engine.shut_down()
-        assert app.engine.join(10)
-
-    asyncio.run(body())
+async def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
+    session = ScriptedSession()
+    looks = Looks(
+        {"origin": "ctrl+y", "thoughts": "f3", "title": "ctrl+n"},
+        "nord",
+        "off",
+        ("line 3: wrong",),
+    )
+    app = ChatApp(inline(lambda progress, cancel: session), looks=looks)
+    async with app.run_test(size=(120, 40)) as pilot:
+        chat = Chat(app, pilot, session)
+        await chat.until(lambda: "line 3: wrong" in chat.transcript())
+        assert app.theme == "nord"
+        assert not app.query_one("#full").display
+        await chat.press("f3")
+        assert not app.transcript.by_origin
+        await chat.press("ctrl+y")
+        assert app.transcript.by_origin
+        assert "Ctrl+Y Origin" in chat.screen()
+        await chat.press("ctrl+n")  # a command that has no key by itself
+        await chat.until(lambda: "there is no conversation yet" in chat.transcript())
+        await chat.press("f1")
+        await chat.until(lambda: "Ctrl+Y" in chat.screen() and "F3, Ctrl+O" not in chat.screen())
+    app.engine.shut_down()
+    assert app.engine.join(10)
 
 
 def test_what_is_chosen_in_the_app_stays_until_the_settings_are_changed(

@@ -22,6 +22,7 @@ from tests.support.hub_world import world
 from tests.support.terminal import ROOT
 
 
+@pytest.mark.slow
 def test_an_answer_goes_on_where_the_machine_slept(
     demo_target: Path, demo_draft: Path, tmp_path: Path
 ) -> None:
@@ -40,7 +41,7 @@ def test_a_download_goes_on_where_the_machine_slept(tmp_path: Path) -> None:
         with subprocess.Popen(command, env={**os.environ, **short}, stdout=subprocess.PIPE) as pull:
             wait_for(fault.reached.is_set)
             pull.send_signal(signal.SIGSTOP)
-            time.sleep(2.5)
+            time.sleep(1.5)
             fault.release.set()
             pull.send_signal(signal.SIGCONT)
             assert pull.wait(30) == 0

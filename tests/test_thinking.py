@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,10 +11,6 @@ from hypothesis import strategies as st
 from localspec.chat.thinking import Thinking, ThoughtSplitter, thinking_of
 from tests.support.chat_pilot import chatting
 from tests.support.scripted_session import Gate
-
-
-def run(body: Callable[[], Any]) -> None:
-    asyncio.run(body())
 
 
 def split(text: str, cuts: list[int], thinking: Thinking) -> tuple[str, str]:
@@ -60,52 +53,46 @@ def test_the_marks_are_those_of_the_template() -> None:
 ANSWER = "<think>First I wonder, then I know.</think>\n\nIt is **blue**."
 
 
-def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path: Path) -> None:
+async def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path: Path) -> None:
     archive = tmp_path / "c.db"
 
-    async def body() -> None:
-        async with chatting(answers=[ANSWER], gate=Gate(is_open=False), archive=archive) as chat:
-            await chat.send("why?")
-            chat.session.gate.allow(2)
-            await chat.until(lambda: "▸ thinking …" in chat.transcript())
-            assert "tokens" in chat.transcript()
-            assert "wonder" not in chat.transcript()
-            await chat.press("f11")
-            await chat.until(lambda: "▾ thinking …" in chat.transcript())
-            assert "┊ First" in chat.transcript()
-            chat.session.gate.open()
-            await chat.until(chat.ready)
-            assert "It is blue." in chat.transcript()
-            assert "think>" not in chat.transcript()
-            rows = chat.screen().split("\n")
-            row = next(y for y, line in enumerate(rows) if "▾ thought" in line)
-            await chat.pilot.click(offset=(rows[row].index("▾"), row))
-            await chat.until(lambda: "▸ thought" in chat.transcript())
-            assert "wonder" not in chat.transcript()
-            await chat.press("f6")
-            assert chat.app.clipboard == "It is **blue**."
-            await chat.press("f3")
-            assert "<think>First I wonder" in chat.transcript()
-            await chat.press("f3")
-            head = next(line for line in chat.transcript().split("\n") if "▸ thought" in line)
-            conversation = chat.app.shelf.record.header.id
-        async with chatting(archive=archive, resume=conversation) as chat:
-            await chat.until(lambda: "▌ why?" in chat.transcript())
-            assert head in chat.transcript()
-            assert "wonder" not in chat.transcript()
-            # The session knows the whole text: what of it the model sees again is the template's.
-            assert chat.session.messages[-1].content == ANSWER
-
-    run(body)
+    async with chatting(answers=[ANSWER], gate=Gate(is_open=False), archive=archive) as chat:
+        await chat.send("why?")
+        chat.session.gate.allow(2)
+        await chat.until(lambda: "▸ thinking …" in chat.transcript())
+        assert "tokens" in chat.transcript()
+        assert "wonder" not in chat.transcript()
+        await chat.press("f11")
+        await chat.until(lambda: "▾ thinking …" in chat.transcript())
+        assert "┊ First" in chat.transcript()
+        chat.session.gate.open()
+        await chat.until(chat.ready)
+        assert "It is blue." in chat.transcript()
+        assert "think>" not in chat.transcript()
+        rows = chat.screen().split("\n")
+        row = next(y for y, line in enumerate(rows) if "▾ thought" in line)
+        await chat.pilot.click(offset=(rows[row].index("▾"), row))
+        await chat.until(lambda: "▸ thought" in chat.transcript())
+        assert "wonder" not in chat.transcript()
+        await chat.press("f6")
+        assert chat.app.clipboard == "It is **blue**."
+        await chat.press("f3")
+        assert "<think>First I wonder" in chat.transcript()
+        await chat.press("f3")
+        head = next(line for line in chat.transcript().split("\n") if "▸ thought" in line)
+        conversation = chat.app.shelf.record.header.id
+    async with chatting(archive=archive, resume=conversation) as chat:
+        await chat.until(lambda: "▌ why?" in chat.transcript())
+        assert head in chat.transcript()
+        assert "wonder" not in chat.transcript()
+        # The session knows the whole text: what of it the model sees again is the template's.
+        assert chat.session.messages[-1].content == ANSWER
 
 
-def test_an_answer_that_begins_inside_a_thought(tmp_path: Path) -> None:
-    async def body() -> None:
-        answer = ANSWER.removeprefix("<think>")
-        async with chatting(answers=[answer], thinking=Thinking(at_once=True)) as chat:
-            await chat.ask("why?")
-            assert "▸ thought" in chat.transcript()
-            assert "wonder" not in chat.transcript()
-            assert "It is blue." in chat.transcript()
-
-    run(body)
+async def test_an_answer_that_begins_inside_a_thought(tmp_path: Path) -> None:
+    answer = ANSWER.removeprefix("<think>")
+    async with chatting(answers=[answer], thinking=Thinking(at_once=True)) as chat:
+        await chat.ask("why?")
+        assert "▸ thought" in chat.transcript()
+        assert "wonder" not in chat.transcript()
+        assert "It is blue." in chat.transcript()

@@ -18,7 +18,7 @@ from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.stats import DRAFT, Round
-from localspec.errors import Cancelled, UsageError
+from localspec.errors import Cancelled, ModelFileError, UsageError
 from localspec.loading import measuring, tuning
 from localspec.loading.measuring import Measured, chosen_threads, measured, profile_store
 
@@ -377,6 +377,14 @@ def test_tuning_waits_for_a_calm_moment_up_to_a_stated_time(
         tuning.wait_for_calm(lambda *_: None, cancel)
 
 
+def test_what_cannot_be_loaded_is_said_before_anybody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 2.0)
+    with pytest.raises(ModelFileError, match=r"none\.gguf"):
+        tune("none.gguf")
+
+
 def test_a_worse_measurement_does_not_replace_a_better_one(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,3 +424,36 @@ def test_what_is_measured_beside_other_programs_is_not_kept(
     assert measured(pair, repeatable=False, measure=True, announce=str) is not None
     assert held[2:] == [True, True]
     assert len(list(cache.glob("*"))) == 2
+
+
+def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
+    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 1.2)
+    found = measured(
+        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
+    )
+    assert found is not None
+    target_context.clear()
+    before = target_context.decode([1, 2, 3], 1).copy()
+    found.again(Cancel())
+    assert not list(cache.glob("*"))  # it is as busy as before
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.0)
+    cancel = Cancel()
+
+    def interrupted(context: Context, _known: Any) -> Any:
+        cancel.set()
+        context.decode([5] * 200, 0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(measuring, "profile", interrupted)
+        with pytest.raises(Cancelled):
+            found.again(cancel)
+    assert target_context.tokens == [1, 2, 3]
+    found.again(Cancel())
+    assert len(list(cache.glob("*"))) == 2
+    assert target_context.tokens == [1, 2, 3]
+    target_context.truncate(2)
+    assert (target_context.decode([3], 1) == before).all()  # its cache is there again
+    monkeypatch.setattr(measuring, "profile", pytest.fail)
+    found.again(Cancel())  # once

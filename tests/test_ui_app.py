@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,46 +29,36 @@ from tests.support.scripted_session import Gate, ScriptedSession
 LONG = "\n\n".join(f"Paragraph {n} with **some** words in it." for n in range(60))
 
 
-def run(body: Callable[[], Any]) -> None:
-    asyncio.run(body())
+async def test_a_conversation_of_three_turns() -> None:
+    async with chatting(answers=["First **answer**.", "Second.", "Third."]) as chat:
+        assert "scripted" in chat.screen()
+        assert "target-27M-Q8_0" in chat.transcript()
+        for text in ("One?", "Two?", "Three?"):
+            await chat.ask(text)
+        shown = chat.transcript()
+        for text in ("▌ One?", "First answer.", "▌ Two?", "Second.", "▌ Three?", "Third."):
+            assert text in shown
+        assert "% accepted" in shown
+        assert "ready" in chat.status()
+        assert "target-27M" not in shown
 
 
-def test_a_conversation_of_three_turns() -> None:
-    async def body() -> None:
-        async with chatting(answers=["First **answer**.", "Second.", "Third."]) as chat:
-            assert "scripted" in chat.screen()
-            assert "target-27M-Q8_0" in chat.transcript()
-            for text in ("One?", "Two?", "Three?"):
-                await chat.ask(text)
-            shown = chat.transcript()
-            for text in ("▌ One?", "First answer.", "▌ Two?", "Second.", "▌ Three?", "Third."):
-                assert text in shown
-            assert "% accepted" in shown
-            assert "ready" in chat.status()
-            assert "target-27M" not in shown
-
-    run(body)
+async def test_text_appears_while_it_is_written_and_escape_stops_within_one_round() -> None:
+    async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
+        await chat.send("Go on.")
+        chat.session.gate.allow(8)
+        await chat.until(lambda: "Paragraph 0" in chat.transcript(), "the first words")
+        await chat.until(lambda: chat.session.rounds_made == 8, "eight rounds")
+        assert chat.app.turns.phase is Phase.ANSWERING
+        chat.app.action_stop()
+        assert "stopping" in chat.status()  # at once, before the engine has noticed
+        await chat.until(chat.ready, "the end")
+        assert chat.session.rounds_made == 8
+        assert "stopped" in chat.transcript()
+        assert chat.session.messages[-1].finish is FinishReason.CANCELLED
 
 
-def test_text_appears_while_it_is_written_and_escape_stops_within_one_round() -> None:
-    async def body() -> None:
-        async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
-            await chat.send("Go on.")
-            chat.session.gate.allow(8)
-            await chat.until(lambda: "Paragraph 0" in chat.transcript(), "the first words")
-            await chat.until(lambda: chat.session.rounds_made == 8, "eight rounds")
-            assert chat.app.turns.phase is Phase.ANSWERING
-            chat.app.action_stop()
-            assert "stopping" in chat.status()  # at once, before the engine has noticed
-            await chat.until(chat.ready, "the end")
-            assert chat.session.rounds_made == 8
-            assert "stopped" in chat.transcript()
-            assert chat.session.messages[-1].finish is FinishReason.CANCELLED
-
-    run(body)
-
-
-def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
+async def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     within, taken = [False], [0, 0]
@@ -87,28 +76,25 @@ def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
     monkeypatch.setattr(Dashboard, "go_along", watched)
     monkeypatch.setattr(Dashboard, "refresh", counted)
 
-    async def body() -> None:
-        async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
-            await chat.send("Go on.")
-            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING, "the answer")
-            taken[:] = [0, 0]
-            for _ in range(100):
-                chat.session.gate.allow(1)
-                await chat.pilot.pause(0.05)
-                if taken[True] == 3:
-                    break
-            assert taken[True] == 3
-            assert taken[False] <= 1  # before the first word, if the machine was slow
-            taken[:] = [0, 0]
-            await chat.until(lambda: taken[False] >= 2, "figures while no text comes")
-            assert taken[True] <= 1  # what was still on its way
-            chat.session.gate.open()
-            await chat.until(chat.ready, "the end")
-
-    run(body)
+    async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
+        await chat.send("Go on.")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING, "the answer")
+        taken[:] = [0, 0]
+        for _ in range(100):
+            chat.session.gate.allow(1)
+            await chat.pilot.pause(0.05)
+            if taken[True] == 3:
+                break
+        assert taken[True] == 3
+        assert taken[False] <= 1  # before the first word, if the machine was slow
+        taken[:] = [0, 0]
+        await chat.until(lambda: taken[False] >= 2, "figures while no text comes")
+        assert taken[True] <= 1  # what was still on its way
+        chat.session.gate.open()
+        await chat.until(chat.ready, "the end")
 
 
-def test_a_growing_answer_scrolls_by_several_lines_and_draws_what_changed(
+async def test_a_growing_answer_scrolls_by_several_lines_and_draws_what_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn: list[int] = []
@@ -120,513 +106,423 @@ def test_a_growing_answer_scrolls_by_several_lines_and_draws_what_changed(
 
     monkeypatch.setattr(Transcript, "_draw_from", watched)
 
-    async def body() -> None:
-        async with chatting(size=(100, 40)) as chat:
-            transcript = chat.app.transcript
-            answer = transcript.ask("Go on.")
-            tops, ends, firsts = [], [], []
-            for number in range(60):
-                before = len(drawn)
-                transcript.write(answer, [Span(f"Line {number}.\n\n", Origin.TARGET)])
-                firsts.append(drawn[before])
-                await chat.pilot.pause()
-                assert f"Line {number}." in chat.screen()
-                tops.append(transcript.scroll_offset.y)
-                ends.append(transcript._starts[-1] + len(answer._lines))
-            step = transcript.size.height // 8
-            assert {b - a for a, b in pairwise(tops)} == {0, step}
-            assert all(end - line <= 5 for end, line in zip(ends, firsts, strict=True))
-            transcript.ask("And now?")
-            assert transcript.virtual_size.height == transcript._starts[-1] + 1
-
-    run(body)
+    async with chatting(size=(100, 40)) as chat:
+        transcript = chat.app.transcript
+        answer = transcript.ask("Go on.")
+        tops, ends, firsts = [], [], []
+        for number in range(60):
+            before = len(drawn)
+            transcript.write(answer, [Span(f"Line {number}.\n\n", Origin.TARGET)])
+            firsts.append(drawn[before])
+            await chat.pilot.pause()
+            assert f"Line {number}." in chat.screen()
+            tops.append(transcript.scroll_offset.y)
+            ends.append(transcript._starts[-1] + len(answer._lines))
+        step = transcript.size.height // 8
+        assert {b - a for a, b in pairwise(tops)} == {0, step}
+        assert all(end - line <= 5 for end, line in zip(ends, firsts, strict=True))
+        transcript.ask("And now?")
+        assert transcript.virtual_size.height == transcript._starts[-1] + 1
 
 
-def test_what_was_sent_before_the_app_heard_of_it_waits_for_its_turn() -> None:
-    async def body() -> None:
-        async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
-            prompt = chat.app.prompt
-            for text in ("first", "second"):  # both before the app hears of either
-                prompt.insert(text)
-                prompt.submit()
-            prompt.insert("third")
-            await chat.until(lambda: chat.app.turns.busy)
-            await chat.until(lambda: "1 message waiting" in chat.status())
-            assert prompt.text == "third"
-            assert chat.transcript().count("▌") == 1
-
-    run(body)
+async def test_what_was_sent_before_the_app_heard_of_it_waits_for_its_turn() -> None:
+    async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
+        prompt = chat.app.prompt
+        for text in ("first", "second"):  # both before the app hears of either
+            prompt.insert(text)
+            prompt.submit()
+        prompt.insert("third")
+        await chat.until(lambda: chat.app.turns.busy)
+        await chat.until(lambda: "1 message waiting" in chat.status())
+        assert prompt.text == "third"
+        assert chat.transcript().count("▌") == 1
 
 
-def test_a_frame_between_a_new_size_and_its_news_shows_what_was_there(
+async def test_a_frame_between_a_new_size_and_its_news_shows_what_was_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def body() -> None:
-        async with chatting(size=(100, 40)) as chat:
-            answer = chat.app.transcript.ask("Go on.")
-            chat.app.transcript.write(answer, [Span("Some words.", Origin.TARGET)])
-            await chat.press("f4")
-            assert "Some words." in chat.screen()
-            monkeypatch.setattr(Transcript, "on_resize", lambda _self, _event: None)
-            await chat.pilot.resize_terminal(60, 24)
-            assert chat.app.transcript.size.width == 60
-            assert "Some words." in chat.screen()
-
-    run(body)
+    async with chatting(size=(100, 40)) as chat:
+        answer = chat.app.transcript.ask("Go on.")
+        chat.app.transcript.write(answer, [Span("Some words.", Origin.TARGET)])
+        await chat.press("f4")
+        assert "Some words." in chat.screen()
+        monkeypatch.setattr(Transcript, "on_resize", lambda _self, _event: None)
+        await chat.pilot.resize_terminal(60, 24)
+        assert chat.app.transcript.size.width == 60
+        assert "Some words." in chat.screen()
 
 
-def test_speculation_is_switched_in_the_middle_of_an_answer() -> None:
-    async def body() -> None:
-        async with chatting(size=(140, 45), answers=[LONG], gate=Gate(is_open=False)) as chat:
-            await chat.send("Go on.")
-            chat.session.gate.allow(5)
-            await chat.until(lambda: chat.session.rounds_made == 5, "five rounds")
-            await chat.press("f2")
-            assert chat.session.speculation is False
-            assert "speculation off" in chat.status()
-            drafted = chat.session.figures().drafted
-            chat.session.gate.allow(5)
-            await chat.until(lambda: chat.session.rounds_made == 10, "ten rounds")
-            # The round that was waiting at the gate had been drafted before the switch.
-            assert chat.session.figures().drafted <= drafted + 3
-            await chat.until(lambda: "○ off" in chat.screen(), "the panel to say so")
-            await chat.press("ctrl+t")
-            assert chat.session.speculation is True
-            chat.session.gate.open()
-            await chat.until(chat.ready)
-
-    run(body)
+async def test_speculation_is_switched_in_the_middle_of_an_answer() -> None:
+    async with chatting(size=(140, 45), answers=[LONG], gate=Gate(is_open=False)) as chat:
+        await chat.send("Go on.")
+        chat.session.gate.allow(5)
+        await chat.until(lambda: chat.session.rounds_made == 5, "five rounds")
+        await chat.press("f2")
+        assert chat.session.speculation is False
+        assert "speculation off" in chat.status()
+        drafted = chat.session.figures().drafted
+        chat.session.gate.allow(5)
+        await chat.until(lambda: chat.session.rounds_made == 10, "ten rounds")
+        # The round that was waiting at the gate had been drafted before the switch.
+        assert chat.session.figures().drafted <= drafted + 3
+        await chat.until(lambda: "○ off" in chat.screen(), "the panel to say so")
+        await chat.press("ctrl+t")
+        assert chat.session.speculation is True
+        chat.session.gate.open()
+        await chat.until(chat.ready)
 
 
-def test_speculation_that_is_not_available_says_why() -> None:
-    async def body() -> None:
-        note = "the pair has no draft"
-        async with chatting(speculation=False, draft_name=None, speculation_note=note) as chat:
-            await chat.press("f2")
-            await chat.until(lambda: note in chat.transcript())
-            assert not chat.session.speculation
-            assert "No draft is loaded" in chat.transcript()
-
-    run(body)
+async def test_speculation_that_is_not_available_says_why() -> None:
+    note = "the pair has no draft"
+    async with chatting(speculation=False, draft_name=None, speculation_note=note) as chat:
+        await chat.press("f2")
+        await chat.until(lambda: note in chat.transcript())
+        assert not chat.session.speculation
+        assert "No draft is loaded" in chat.transcript()
 
 
-def test_what_is_sent_waits_while_an_answer_runs_and_the_answer_is_not_begun_again() -> None:
-    async def body() -> None:
-        async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
-            await chat.send("first")
-            await chat.send("second")
-            assert chat.app.prompt.text == ""
-            assert "1 message waiting" in chat.status()
-            await chat.send("")
-            await chat.press("f5", "f5")
-            assert "Esc stops it" in chat.status()
-            assert len(chat.session.messages) == 1
-            chat.session.gate.open()
-            await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready())
-            assert chat.app.prompt.text == ""
-
-    run(body)
+async def test_what_is_sent_waits_while_an_answer_runs_and_the_answer_is_not_begun_again() -> None:
+    async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
+        await chat.send("first")
+        await chat.send("second")
+        assert chat.app.prompt.text == ""
+        assert "1 message waiting" in chat.status()
+        await chat.send("")
+        await chat.press("f5", "f5")
+        assert "Esc stops it" in chat.status()
+        assert len(chat.session.messages) == 1
+        chat.session.gate.open()
+        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready())
+        assert chat.app.prompt.text == ""
 
 
-def test_keys_typed_right_after_enter_survive() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.press("h", "i", "enter", "m", "o", "r", "e")
-            await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
-            assert chat.app.prompt.text == "more"
-
-    run(body)
+async def test_keys_typed_right_after_enter_survive() -> None:
+    async with chatting() as chat:
+        await chat.press("h", "i", "enter", "m", "o", "r", "e")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+        assert chat.app.prompt.text == "more"
 
 
-def test_keys_that_arrive_together_keep_their_order() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            chat.app.prompt.insert("-")
-            for key in ("a", "ctrl+j", "b", "x", "backspace", "c", "left", "d", "end", "e"):
-                chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
-            await chat.until(lambda: len(chat.app.prompt.text) >= 7)
-            assert chat.app.prompt.text == "-a\nbdce"
-
-    run(body)
+async def test_keys_that_arrive_together_keep_their_order() -> None:
+    async with chatting() as chat:
+        chat.app.prompt.insert("-")
+        for key in ("a", "ctrl+j", "b", "x", "backspace", "c", "left", "d", "end", "e"):
+            chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await chat.until(lambda: len(chat.app.prompt.text) >= 7)
+        assert chat.app.prompt.text == "-a\nbdce"
 
 
-def test_lines_break_without_sending_and_the_input_grows() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            height = chat.app.prompt.size.height
-            for key in ("a", "ctrl+j", "b", "shift+enter", "c", "alt+enter", "d"):
-                await chat.press(key)
-            assert chat.app.prompt.text == "a\nb\nc\nd"
-            await chat.until(lambda: chat.app.prompt.size.height == height + 3)
-            await chat.press("enter")
-            await chat.until(lambda: len(chat.session.messages) == 2)
-            assert chat.session.messages[0].content == "a\nb\nc\nd"
-            await chat.until(lambda: chat.app.prompt.size.height == height)
-
-    run(body)
+async def test_lines_break_without_sending_and_the_input_grows() -> None:
+    async with chatting() as chat:
+        height = chat.app.prompt.size.height
+        for key in ("a", "ctrl+j", "b", "shift+enter", "c", "alt+enter", "d"):
+            await chat.press(key)
+        assert chat.app.prompt.text == "a\nb\nc\nd"
+        await chat.until(lambda: chat.app.prompt.size.height == height + 3)
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 2)
+        assert chat.session.messages[0].content == "a\nb\nc\nd"
+        await chat.until(lambda: chat.app.prompt.size.height == height)
 
 
-def test_a_paste_of_many_lines_stays_whole_and_a_huge_one_is_refused() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            text = "\r\n".join(f"line {n}" for n in range(200)) + "\x1b[2J"
-            chat.app.prompt.post_message(events.Paste(text))
-            await chat.until(lambda: "line 199" in chat.app.prompt.text)
-            assert chat.app.prompt.text.count("\n") == 199
-            assert "\x1b" not in chat.app.prompt.text
-            assert not chat.session.messages
-            before = chat.app.prompt.text
-            chat.app.prompt.post_message(events.Paste("x" * (LONGEST_PASTE + 1)))
-            await chat.until(lambda: "too long" in chat.transcript())
-            assert chat.app.prompt.text == before
-
-    run(body)
+async def test_a_paste_of_many_lines_stays_whole_and_a_huge_one_is_refused() -> None:
+    async with chatting() as chat:
+        text = "\r\n".join(f"line {n}" for n in range(200)) + "\x1b[2J"
+        chat.app.prompt.post_message(events.Paste(text))
+        await chat.until(lambda: "line 199" in chat.app.prompt.text)
+        assert chat.app.prompt.text.count("\n") == 199
+        assert "\x1b" not in chat.app.prompt.text
+        assert not chat.session.messages
+        before = chat.app.prompt.text
+        chat.app.prompt.post_message(events.Paste("x" * (LONGEST_PASTE + 1)))
+        await chat.until(lambda: "too long" in chat.transcript())
+        assert chat.app.prompt.text == before
 
 
-def test_what_was_sent_comes_back_with_up_and_down() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.ask("one")
-            await chat.ask("two\nlines")
-            chat.app.prompt.insert("unsent")
-            await chat.press("up")
-            assert chat.app.prompt.text == "two\nlines"
-            await chat.press("up")  # to its first line
-            await chat.press("up")
-            assert chat.app.prompt.text == "one"
-            await chat.press("down", "down", "down", "down")
-            assert chat.app.prompt.text == "unsent"
-
-    run(body)
+async def test_what_was_sent_comes_back_with_up_and_down() -> None:
+    async with chatting() as chat:
+        await chat.ask("one")
+        await chat.ask("two\nlines")
+        chat.app.prompt.insert("unsent")
+        await chat.press("up")
+        assert chat.app.prompt.text == "two\nlines"
+        await chat.press("up")  # to its first line
+        await chat.press("up")
+        assert chat.app.prompt.text == "one"
+        await chat.press("down", "down", "down", "down")
+        assert chat.app.prompt.text == "unsent"
 
 
-def test_a_failed_prompt_is_explained_and_goes_back_into_the_input() -> None:
-    async def body() -> None:
-        error = PromptTooLong("the prompt has 9,000 tokens", "Shorten it.")
-        async with chatting(answers=["Fine.", error, "Fine again."]) as chat:
-            await chat.ask("good")
-            await chat.send("bad")
-            await chat.until(lambda: "✗ the prompt has 9,000 tokens" in chat.transcript())
-            assert "Shorten it." in chat.transcript()
-            assert chat.app.prompt.text == "bad"
-            assert "▌ bad" not in chat.transcript()
-            assert "▌ good" in chat.transcript()
-            await chat.press("enter")
-            await chat.until(lambda: "Fine again." in chat.transcript())
-
-    run(body)
+async def test_a_failed_prompt_is_explained_and_goes_back_into_the_input() -> None:
+    error = PromptTooLong("the prompt has 9,000 tokens", "Shorten it.")
+    async with chatting(answers=["Fine.", error, "Fine again."]) as chat:
+        await chat.ask("good")
+        await chat.send("bad")
+        await chat.until(lambda: "✗ the prompt has 9,000 tokens" in chat.transcript())
+        assert "Shorten it." in chat.transcript()
+        assert chat.app.prompt.text == "bad"
+        assert "▌ bad" not in chat.transcript()
+        assert "▌ good" in chat.transcript()
+        await chat.press("enter")
+        await chat.until(lambda: "Fine again." in chat.transcript())
 
 
-def test_an_answer_that_breaks_off_keeps_its_text() -> None:
-    async def body() -> None:
-        async with chatting(answers=["word " * 50], fail_after_rounds=3) as chat:
-            await chat.send("go")
-            await chat.until(lambda: "the engine broke" in chat.transcript())
-            assert "broken off" in chat.transcript()
-            assert "▌ go" in chat.transcript()
-            assert chat.app.prompt.text == ""
-            assert chat.ready()
-
-    run(body)
+async def test_an_answer_that_breaks_off_keeps_its_text() -> None:
+    async with chatting(answers=["word " * 50], fail_after_rounds=3) as chat:
+        await chat.send("go")
+        await chat.until(lambda: "the engine broke" in chat.transcript())
+        assert "broken off" in chat.transcript()
+        assert "▌ go" in chat.transcript()
+        assert chat.app.prompt.text == ""
+        assert chat.ready()
 
 
-def test_an_error_that_nobody_foresaw_is_shown_too() -> None:
-    async def body() -> None:
-        async with chatting(answers=[ValueError("oops [bold]\x1b"), "Fine."]) as chat:
-            await chat.send("go")
-            await chat.until(lambda: "ValueError: oops" in chat.transcript())
-            assert "[bold]␛" in chat.transcript()
-            chat.app.prompt.clear()
-            await chat.ask("again")
-
-    run(body)
+async def test_an_error_that_nobody_foresaw_is_shown_too() -> None:
+    async with chatting(answers=[ValueError("oops [bold]\x1b"), "Fine."]) as chat:
+        await chat.send("go")
+        await chat.until(lambda: "ValueError: oops" in chat.transcript())
+        assert "[bold]␛" in chat.transcript()
+        chat.app.prompt.clear()
+        await chat.ask("again")
 
 
-def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
-    async def body() -> None:
-        def load(progress: Any, cancel: Any) -> Any:
-            progress("reading", 0.5)
-            raise ModelFileError("no file called x.gguf", "Check the path.")
+async def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
+    def load(progress: Any, cancel: Any) -> Any:
+        progress("reading", 0.5)
+        raise ModelFileError("no file called x.gguf", "Check the path.")
 
-        app = ChatApp(inline(load))
-        async with app.run_test(size=(80, 24)) as pilot:
-            chat = Chat(app, pilot, ScriptedSession())
-            await chat.until(lambda: "no file called x.gguf" in chat.transcript())
-            await chat.send("hello?")
-            assert "no model is loaded" in chat.status()
-            assert app.prompt.text == "hello?"
-            await chat.press("f2", "f5", "f6", "f3")
-        assert isinstance(app.in_use.load_error, ModelFileError)
-
-    run(body)
+    app = ChatApp(inline(load))
+    async with app.run_test(size=(80, 24)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: "no file called x.gguf" in chat.transcript())
+        await chat.send("hello?")
+        assert "no model is loaded" in chat.status()
+        assert app.prompt.text == "hello?"
+        await chat.press("f2", "f5", "f6", "f3")
+    assert isinstance(app.in_use.load_error, ModelFileError)
 
 
-def test_what_is_said_before_the_first_frame_is_seen() -> None:
-    async def body() -> None:
-        def load(progress: Any, cancel: Any) -> Any:
-            raise ModelFileError("no file called x.gguf", "Check the path.")
+async def test_what_is_said_before_the_first_frame_is_seen() -> None:
+    def load(progress: Any, cancel: Any) -> Any:
+        raise ModelFileError("no file called x.gguf", "Check the path.")
 
-        app = ChatApp(inline(load))
-        async with app.run_test(size=(100, 30)) as pilot:
-            chat = Chat(app, pilot, ScriptedSession())
-            await chat.until(lambda: "✗ no file called x.gguf" in chat.screen())
-        assert app.engine.join(10)
-
-    asyncio.run(body())
+    app = ChatApp(inline(load))
+    async with app.run_test(size=(100, 30)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: "✗ no file called x.gguf" in chat.screen())
+    assert app.engine.join(10)
 
 
-def test_too_little_memory_is_no_fault_of_ours() -> None:
-    async def body() -> None:
-        def load(progress: Any, cancel: Any) -> Any:
-            raise MemoryError
+async def test_too_little_memory_is_no_fault_of_ours() -> None:
+    def load(progress: Any, cancel: Any) -> Any:
+        raise MemoryError
 
-        app = ChatApp(inline(load))
-        async with app.run_test(size=(80, 24)) as pilot:
-            chat = Chat(app, pilot, ScriptedSession())
-            await chat.until(lambda: "✗ there is not enough memory" in chat.transcript())
-            assert "fault" not in chat.transcript()
-        assert app.engine.join(10)
-
-    run(body)
+    app = ChatApp(inline(load))
+    async with app.run_test(size=(80, 24)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: "✗ there is not enough memory" in chat.transcript())
+        assert "fault" not in chat.transcript()
+    assert app.engine.join(10)
 
 
-def test_quitting_while_loading_cancels_the_load() -> None:
-    async def body() -> None:
-        seen = []
+async def test_quitting_while_loading_cancels_the_load() -> None:
+    seen = []
 
-        def load(progress: Any, cancel: Any) -> Any:
-            progress("loading", None)
-            while not cancel.is_set():
-                time.sleep(0.005)
-            seen.append(True)
-            raise Cancelled
+    def load(progress: Any, cancel: Any) -> Any:
+        progress("loading", None)
+        while not cancel.is_set():
+            time.sleep(0.005)
+        seen.append(True)
+        raise Cancelled
 
-        app = ChatApp(inline(load))
-        async with app.run_test() as pilot:
-            await pilot.press("ctrl+q")
-        assert app.engine.join(10)
-        assert seen
-
-    run(body)
+    app = ChatApp(inline(load))
+    async with app.run_test() as pilot:
+        await pilot.press("ctrl+q")
+    assert app.engine.join(10)
+    assert seen
 
 
 @pytest.mark.parametrize("keys", [("ctrl+q",), ("ctrl+c", "ctrl+c")])
-def test_quitting_while_generating_ends_the_thread(keys: tuple[str, ...]) -> None:
-    async def body() -> None:
-        async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
-            await chat.send("go")
-            chat.session.gate.allow(3)
-            await chat.until(lambda: chat.session.rounds_made == 3)
-            await chat.press(*keys)
-            assert await asyncio.to_thread(chat.app.engine.join, 10)
-            assert chat.session.closed
-            assert chat.app.return_code == 0
-
-    run(body)
+async def test_quitting_while_generating_ends_the_thread(keys: tuple[str, ...]) -> None:
+    async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
+        await chat.send("go")
+        chat.session.gate.allow(3)
+        await chat.until(lambda: chat.session.rounds_made == 3)
+        await chat.press(*keys)
+        assert await asyncio.to_thread(chat.app.engine.join, 10)
+        assert chat.session.closed
+        assert chat.app.return_code == 0
 
 
-def test_one_ctrl_c_stops_and_says_how_to_quit() -> None:
-    async def body() -> None:
-        async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
-            await chat.send("go")
-            await chat.until(lambda: chat.app.turns.busy)
-            await chat.press("ctrl+c")
-            await chat.until(chat.ready)
-            assert chat.app.is_running
-
-    run(body)
+async def test_one_ctrl_c_stops_and_says_how_to_quit() -> None:
+    async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
+        await chat.send("go")
+        await chat.until(lambda: chat.app.turns.busy)
+        await chat.press("ctrl+c")
+        await chat.until(chat.ready)
+        assert chat.app.is_running
 
 
-def test_regenerate_replaces_the_last_answer() -> None:
-    async def body() -> None:
-        async with chatting(answers=["Old answer.", "New answer."]) as chat:
-            await chat.press("f5")
-            assert "no answer yet" in chat.status()
-            await chat.ask("q")
-            await chat.press("f5")
-            await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
-            assert "Old answer." not in chat.transcript()
-            assert len(chat.session.messages) == 2
-
-    run(body)
+async def test_regenerate_replaces_the_last_answer() -> None:
+    async with chatting(answers=["Old answer.", "New answer."]) as chat:
+        await chat.press("f5")
+        assert "no answer yet" in chat.status()
+        await chat.ask("q")
+        await chat.press("f5")
+        await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
+        assert "Old answer." not in chat.transcript()
+        assert len(chat.session.messages) == 2
 
 
-def test_an_answer_that_never_began_replaces_nothing() -> None:
-    async def body() -> None:
-        async with chatting(answers=["Old answer.", EngineError("it broke")]) as chat:
-            await chat.ask("q")
-            await chat.press("f5")
-            await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
-            assert "Old answer." in chat.transcript()
-            assert "q" in chat.transcript()
-
-    run(body)
+async def test_an_answer_that_never_began_replaces_nothing() -> None:
+    async with chatting(answers=["Old answer.", EngineError("it broke")]) as chat:
+        await chat.ask("q")
+        await chat.press("f5")
+        await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
+        assert "Old answer." in chat.transcript()
+        assert "q" in chat.transcript()
 
 
-def test_origins_are_shown_on_demand_also_in_the_middle() -> None:
-    async def body() -> None:
-        async with chatting(answers=["A **bold** " * 30], gate=Gate(is_open=False)) as chat:
-            await chat.send("go")
-            chat.session.gate.allow(3)
-            await chat.until(lambda: "A bold" in chat.transcript())
-            await chat.press("f3")
-            await chat.until(lambda: "A **bold**" in chat.transcript())
-            assert "from the draft" in chat.status()
-            chat.session.gate.allow(3)
-            await chat.until(lambda: chat.transcript().count("**bold**") > 4)
-            await chat.press("f3")
-            assert "**" not in chat.transcript()
-            chat.session.gate.open()
-            await chat.until(chat.ready)
-            assert chat.transcript().count("bold") == 30
-
-    run(body)
+async def test_origins_are_shown_on_demand_also_in_the_middle() -> None:
+    async with chatting(answers=["A **bold** " * 30], gate=Gate(is_open=False)) as chat:
+        await chat.send("go")
+        chat.session.gate.allow(3)
+        await chat.until(lambda: "A bold" in chat.transcript())
+        await chat.press("f3")
+        await chat.until(lambda: "A **bold**" in chat.transcript())
+        assert "from the draft" in chat.status()
+        chat.session.gate.allow(3)
+        await chat.until(lambda: chat.transcript().count("**bold**") > 4)
+        await chat.press("f3")
+        assert "**" not in chat.transcript()
+        chat.session.gate.open()
+        await chat.until(chat.ready)
+        assert chat.transcript().count("bold") == 30
 
 
-def test_copy_reaches_the_clipboard() -> None:
-    async def body() -> None:
-        async with chatting(answers=["Copy *me*."]) as chat:
-            await chat.press("f6")
-            assert "no answer yet" in chat.status()
-            await chat.ask("q")
-            await chat.press("f6")
-            assert chat.app.clipboard == "Copy *me*."
-            assert "copied the last answer" in chat.status()
-
-    run(body)
+async def test_copy_reaches_the_clipboard() -> None:
+    async with chatting(answers=["Copy *me*."]) as chat:
+        await chat.press("f6")
+        assert "no answer yet" in chat.status()
+        await chat.ask("q")
+        await chat.press("f6")
+        assert chat.app.clipboard == "Copy *me*."
+        assert "copied the last answer" in chat.status()
 
 
-def test_slash_commands() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            for text, shown in [
-                ("/temp 0.25", "temperature 0.25"),
-                ("/temp", "temperature: 0.25"),
-                ("/temp hot", "cannot be “hot”"),
-                ("/temp -1", "✗"),
-                ("/gamma 5", "gamma 5"),
-                ("/gamma auto", "gamma auto"),
-                ("/gamma 99", "At most 63"),
-                ("/gamma " + "9" * 5000, "0 to 63"),
-                ("/system Be brief.", "system prompt set"),
-                ("/system", "Be brief."),
-                ("/speculation maybe", "cannot be “maybe”"),
-                ("/nonsense", "no command /nonsense"),
-            ]:
-                await chat.send(text)
-                await chat.until(lambda shown=shown: shown in chat.transcript(), shown)
-            assert chat.session.settings.sampling.temperature == 0.25
-            assert chat.session.settings.gamma == "auto"
-            assert chat.session.settings.system_prompt == "Be brief."
-            await chat.send("/speculation off")
-            await chat.until(lambda: not chat.session.speculation)
-            assert not chat.session.messages
-            await chat.ask("//literally")
-            assert chat.session.messages[0].content == "/literally"
-            await chat.send("/clear")
-            await chat.until(lambda: chat.session.resets == 1 and chat.ready())
-            assert "literally" not in chat.transcript()
-            await chat.send("/help")
-            await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
-            await chat.press("escape")
-            await chat.send("/quit")
-            await chat.until(lambda: not chat.app.is_running)
-
-    run(body)
+async def test_slash_commands() -> None:
+    async with chatting() as chat:
+        for text, shown in [
+            ("/temp 0.25", "temperature 0.25"),
+            ("/temp", "temperature: 0.25"),
+            ("/temp hot", "cannot be “hot”"),
+            ("/temp -1", "✗"),
+            ("/gamma 5", "gamma 5"),
+            ("/gamma auto", "gamma auto"),
+            ("/gamma 99", "At most 63"),
+            ("/gamma " + "9" * 5000, "0 to 63"),
+            ("/system Be brief.", "system prompt set"),
+            ("/system", "Be brief."),
+            ("/speculation maybe", "cannot be “maybe”"),
+            ("/nonsense", "no command /nonsense"),
+        ]:
+            await chat.send(text)
+            await chat.until(lambda shown=shown: shown in chat.transcript(), shown)
+        assert chat.session.settings.sampling.temperature == 0.25
+        assert chat.session.settings.gamma == "auto"
+        assert chat.session.settings.system_prompt == "Be brief."
+        await chat.send("/speculation off")
+        await chat.until(lambda: not chat.session.speculation)
+        assert not chat.session.messages
+        await chat.ask("//literally")
+        assert chat.session.messages[0].content == "/literally"
+        await chat.send("/clear")
+        await chat.until(lambda: chat.session.resets == 1 and chat.ready())
+        assert "literally" not in chat.transcript()
+        await chat.send("/help")
+        await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
+        await chat.press("escape")
+        await chat.send("/quit")
+        await chat.until(lambda: not chat.app.is_running)
 
 
-def test_help_lists_every_key_and_command_and_the_palette_offers_them() -> None:
-    async def body() -> None:
-        text = "\n".join(line.plain for line in help_lines(70))
-        for command in COMMANDS:
-            assert f"/{command.name}" in text
-            assert not command.shown or command.shown in text
-        async with chatting() as chat:
-            offered = {entry.title for entry in chat.app.get_system_commands(chat.app.screen)}
-            assert {command.name.capitalize() for command in COMMANDS} <= offered
-            told = {entry.help for entry in chat.app.get_system_commands(chat.app.screen)}
-            assert "size of the figures panel (F4, Ctrl+G)" in told
-            assert "Theme" in offered
-            await chat.press("f1")
-            assert isinstance(chat.app.screen, HelpScreen)
-            await chat.press("f1")
-            assert not isinstance(chat.app.screen, HelpScreen)
-            await chat.press("ctrl+p")
-            await chat.press(*"panel")
-            await chat.until(lambda: "size of the figures panel" in chat.screen())
-            await chat.press("escape", "escape")
-
-    run(body)
+async def test_help_lists_every_key_and_command_and_the_palette_offers_them() -> None:
+    text = "\n".join(line.plain for line in help_lines(70))
+    for command in COMMANDS:
+        assert f"/{command.name}" in text
+        assert not command.shown or command.shown in text
+    async with chatting() as chat:
+        offered = {entry.title for entry in chat.app.get_system_commands(chat.app.screen)}
+        assert {command.name.capitalize() for command in COMMANDS} <= offered
+        told = {entry.help for entry in chat.app.get_system_commands(chat.app.screen)}
+        assert "size of the figures panel (F4, Ctrl+G)" in told
+        assert "Theme" in offered
+        await chat.press("f1")
+        assert isinstance(chat.app.screen, HelpScreen)
+        await chat.press("f1")
+        assert not isinstance(chat.app.screen, HelpScreen)
+        await chat.press("ctrl+p")
+        await chat.press(*"panel")
+        await chat.until(lambda: "size of the figures panel" in chat.screen())
+        await chat.press("escape", "escape")
 
 
 @pytest.mark.parametrize("size", [(20, 5), (40, 10), (80, 24), (120, 40), (200, 50)])
-def test_every_size_is_usable(size: tuple[int, int]) -> None:
-    async def body() -> None:
-        async with chatting(size=size, answers=["Short answer."]) as chat:
-            await chat.ask("Hi?")
-            if size[1] < 8:
-                await chat.press("pageup")  # the figures below the answer fill the screen
-            await chat.until(lambda: "answer." in chat.screen())
-            chat.app.prompt.insert("typed")
-            await chat.until(lambda: "typed" in chat.screen())
-            form = natural_form(*size)
-            assert chat.app.query_one("#full").display == (form is PanelForm.FULL)
-            if form is not PanelForm.OFF:
-                await chat.until(lambda: "accepted" in chat.screen())
-            assert ("F1 Help" in chat.screen()) == (size[1] >= 8)
-
-    run(body)
+async def test_every_size_is_usable(size: tuple[int, int]) -> None:
+    async with chatting(size=size, answers=["Short answer."]) as chat:
+        await chat.ask("Hi?")
+        if size[1] < 8:
+            await chat.press("pageup")  # the figures below the answer fill the screen
+        await chat.until(lambda: "answer." in chat.screen())
+        chat.app.prompt.insert("typed")
+        await chat.until(lambda: "typed" in chat.screen())
+        form = natural_form(*size)
+        assert chat.app.query_one("#full").display == (form is PanelForm.FULL)
+        if form is not PanelForm.OFF:
+            await chat.until(lambda: "accepted" in chat.screen())
+        assert ("F1 Help" in chat.screen()) == (size[1] >= 8)
 
 
-def test_the_panel_shows_the_figures_with_their_units() -> None:
-    async def body() -> None:
-        gpu = DeviceMemory("NVIDIA H200", free=100 << 30, total=140 << 30)
-        async with chatting(size=(140, 50), answers=[LONG], devices=(gpu,)) as chat:
-            await chat.ask("go")
-            screen = chat.screen()
-            for text in ("tokens/s", "average", "first", "Speculation", "gamma", "per round",
-                         "drafted", "accepted", "recovered", "bonus", "Last rounds", "Context",
-                         "of 4,096", "Time", "Memory", "target weights", "28.3 MB", "caches",
-                         "buffers", "machine", "7.52 GB of 17.2 GB", "NVIDIA H200",
-                         "42.9 GB of 150 GB", "drafting 3: scripted, 75 %"):  # fmt: skip
-                assert text in screen, text
-
-    run(body)
+async def test_the_panel_shows_the_figures_with_their_units() -> None:
+    gpu = DeviceMemory("NVIDIA H200", free=100 << 30, total=140 << 30)
+    async with chatting(size=(140, 50), answers=[LONG], devices=(gpu,)) as chat:
+        await chat.ask("go")
+        screen = chat.screen()
+        for text in ("tokens/s", "average", "first", "Speculation", "gamma", "per round",
+                     "drafted", "accepted", "recovered", "bonus", "Last rounds", "Context",
+                     "of 4,096", "Time", "Memory", "target weights", "28.3 MB", "caches",
+                     "buffers", "machine", "7.52 GB of 17.2 GB", "NVIDIA H200",
+                     "42.9 GB of 150 GB", "drafting 3: scripted, 75 %"):  # fmt: skip
+            assert text in screen, text
 
 
-def test_the_panel_takes_more_of_a_wide_screen() -> None:
-    async def body() -> None:
-        async with chatting(size=(120, 40)) as chat:
-            full = chat.app.query_one("#full")
-            await chat.until(lambda: full.size.width)
-            usual = full.size.width
-            await chat.pilot.resize_terminal(200, 60)
-            await chat.until(lambda: full.size.width == usual + 20)
-            await chat.pilot.resize_terminal(120, 40)
-            await chat.until(lambda: full.size.width == usual)
-
-    run(body)
+async def test_the_panel_takes_more_of_a_wide_screen() -> None:
+    async with chatting(size=(120, 40)) as chat:
+        full = chat.app.query_one("#full")
+        await chat.until(lambda: full.size.width)
+        usual = full.size.width
+        await chat.pilot.resize_terminal(200, 60)
+        await chat.until(lambda: full.size.width == usual + 20)
+        await chat.pilot.resize_terminal(120, 40)
+        await chat.until(lambda: full.size.width == usual)
 
 
-def test_the_panel_cycles_and_follows_resizes() -> None:
-    async def body() -> None:
-        async with chatting(size=(120, 40)) as chat:
-            full, compact = chat.app.query_one("#full"), chat.app.query_one("#compact")
-            await chat.until(lambda: full.display)
-            await chat.pilot.resize_terminal(80, 24)
-            await chat.until(lambda: compact.display and not full.display)
-            await chat.pilot.resize_terminal(40, 10)
-            await chat.until(lambda: not compact.display and not full.display)
-            await chat.pilot.resize_terminal(120, 40)
-            await chat.until(lambda: full.display)
-            await chat.press("f4")
-            await chat.until(lambda: compact.display and not full.display)
-            await chat.press("f4")
-            await chat.until(lambda: not compact.display and not full.display)
-            await chat.press("f4")
-            await chat.until(lambda: full.display)
-
-    run(body)
+async def test_the_panel_cycles_and_follows_resizes() -> None:
+    async with chatting(size=(120, 40)) as chat:
+        full, compact = chat.app.query_one("#full"), chat.app.query_one("#compact")
+        await chat.until(lambda: full.display)
+        await chat.pilot.resize_terminal(80, 24)
+        await chat.until(lambda: compact.display and not full.display)
+        await chat.pilot.resize_terminal(40, 10)
+        await chat.until(lambda: not compact.display and not full.display)
+        await chat.pilot.resize_terminal(120, 40)
+        await chat.until(lambda: full.display)
+        await chat.press("f4")
+        await chat.until(lambda: compact.display and not full.display)
+        await chat.press("f4")
+        await chat.until(lambda: not compact.display and not full.display)
+        await chat.press("f4")
+        await chat.until(lambda: full.display)
 
 
 def test_panel_layout_fits_any_size() -> None:
@@ -639,80 +535,68 @@ def test_panel_layout_fits_any_size() -> None:
     assert next_form(PanelForm.OFF, 60) is PanelForm.COMPACT
 
 
-def test_no_timer_runs_while_nothing_happens(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with chatting(size=(120, 30), archive=tmp_path / "c.db") as chat:
-            assert chat.app.prompt.has_focus
-            await chat.until(lambda: not chat.timers(), "rest at the beginning")
-            chat.session.gate.close()
-            await chat.send("q")
-            await chat.until(chat.timers, "figures that move")
-            chat.session.gate.open()
-            await chat.until(lambda: chat.ready() and not chat.timers(), "rest after an answer")
-            for key in ("f7", "f1"):
-                await chat.press(key)
-                await chat.until(lambda: len(chat.app.screen_stack) == 2)
-                await chat.until(lambda: not chat.timers(), f"rest after {key}")
-                await chat.press("escape")
-                await chat.until(lambda: len(chat.app.screen_stack) == 1)
-
-    run(body)
-
-
-def test_hostile_output_is_shown_harmlessly() -> None:
-    async def body() -> None:
-        hostile = (
-            "\x1b]0;title\x07 \x1b[2J [bold red]markup[/] [@click=app.quit]x[/] <script>\n\n"
-            "```\x1b[31m\n\x1b[H\n```\n\n" + "\u202eevil " + "x" * 5000
-        )
-        async with chatting(answers=[hostile]) as chat:
-            await chat.ask("\x1b[2J[bold]me[/]")
-            screen = chat.screen()
-            assert "\x1b" not in screen
-            shown = chat.transcript()
-            for text in ("␛]0;title␇", "[bold red]markup[/]", "[@click=app.quit]x[/]", "<script>"):
-                assert text in shown, text
-            await chat.press("f3")
-            assert "\x1b" not in chat.screen()
-
-    run(body)
-
-
-def test_keys_mashed_and_sizes_changed_while_generating() -> None:
-    async def body() -> None:
-        async with chatting(answers=[LONG * 3], round_s=0.001) as chat:
-            await chat.send("go")
-            for n in range(6):
-                await chat.press("f3", "f4", "f2", "a", "ctrl+j", "up", "down", "pageup")
-                await chat.pilot.resize_terminal(30 + 17 * (n % 7), 8 + 6 * (n % 6))
+async def test_no_timer_runs_while_nothing_happens(tmp_path: Path) -> None:
+    async with chatting(size=(120, 30), archive=tmp_path / "c.db") as chat:
+        assert chat.app.prompt.has_focus
+        await chat.until(lambda: not chat.timers(), "rest at the beginning")
+        chat.session.gate.close()
+        await chat.send("q")
+        await chat.until(chat.timers, "figures that move")
+        chat.session.gate.open()
+        await chat.until(lambda: chat.ready() and not chat.timers(), "rest after an answer")
+        for key in ("f7", "f1"):
+            await chat.press(key)
+            await chat.until(lambda: len(chat.app.screen_stack) == 2)
+            await chat.until(lambda: not chat.timers(), f"rest after {key}")
             await chat.press("escape")
-            await chat.until(chat.ready)
-            chat.app.prompt.clear()
-            await chat.ask("still there?")
-
-    run(body)
+            await chat.until(lambda: len(chat.app.screen_stack) == 1)
 
 
-def test_a_user_who_scrolled_up_is_left_there() -> None:
-    async def body() -> None:
-        async with chatting(answers=[LONG, LONG], gate=Gate(is_open=True)) as chat:
-            await chat.ask("one")
-            transcript = chat.app.transcript
-            await chat.until(lambda: transcript.scroll_offset.y == transcript.max_scroll_y > 0)
-            chat.session.gate.close()
-            await chat.send("two")
-            chat.session.gate.allow(4)
-            await chat.until(lambda: chat.session.rounds_made > 0)
-            await chat.press("pageup")
-            await chat.until(lambda: transcript.scroll_offset.y < transcript.max_scroll_y)
-            at = transcript.scroll_offset.y
-            chat.session.gate.open()
-            await chat.until(chat.ready)
-            assert transcript.scroll_offset.y == at
-            await chat.ask("three")
-            await chat.until(lambda: transcript.scroll_offset.y == transcript.max_scroll_y)
+async def test_hostile_output_is_shown_harmlessly() -> None:
+    hostile = (
+        "\x1b]0;title\x07 \x1b[2J [bold red]markup[/] [@click=app.quit]x[/] <script>\n\n"
+        "```\x1b[31m\n\x1b[H\n```\n\n" + "\u202eevil " + "x" * 5000
+    )
+    async with chatting(answers=[hostile]) as chat:
+        await chat.ask("\x1b[2J[bold]me[/]")
+        screen = chat.screen()
+        assert "\x1b" not in screen
+        shown = chat.transcript()
+        for text in ("␛]0;title␇", "[bold red]markup[/]", "[@click=app.quit]x[/]", "<script>"):
+            assert text in shown, text
+        await chat.press("f3")
+        assert "\x1b" not in chat.screen()
 
-    run(body)
+
+async def test_keys_mashed_and_sizes_changed_while_generating() -> None:
+    async with chatting(answers=[LONG * 3], round_s=0.001) as chat:
+        await chat.send("go")
+        for n in range(6):
+            await chat.press("f3", "f4", "f2", "a", "ctrl+j", "up", "down", "pageup")
+            await chat.pilot.resize_terminal(30 + 17 * (n % 7), 8 + 6 * (n % 6))
+        await chat.press("escape")
+        await chat.until(chat.ready)
+        chat.app.prompt.clear()
+        await chat.ask("still there?")
+
+
+async def test_a_user_who_scrolled_up_is_left_there() -> None:
+    async with chatting(answers=[LONG, LONG], gate=Gate(is_open=True)) as chat:
+        await chat.ask("one")
+        transcript = chat.app.transcript
+        await chat.until(lambda: transcript.scroll_offset.y == transcript.max_scroll_y > 0)
+        chat.session.gate.close()
+        await chat.send("two")
+        chat.session.gate.allow(4)
+        await chat.until(lambda: chat.session.rounds_made > 0)
+        await chat.press("pageup")
+        await chat.until(lambda: transcript.scroll_offset.y < transcript.max_scroll_y)
+        at = transcript.scroll_offset.y
+        chat.session.gate.open()
+        await chat.until(chat.ready)
+        assert transcript.scroll_offset.y == at
+        await chat.ask("three")
+        await chat.until(lambda: transcript.scroll_offset.y == transcript.max_scroll_y)
 
 
 def percentile_99(values: list[float]) -> float:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,10 +21,6 @@ from localspec.ui.screens.pairs import PairsScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
-
-
-def run(body: Callable[[], Any]) -> None:
-    asyncio.run(body())
 
 
 def shown(text: str) -> list[str]:
@@ -55,51 +48,45 @@ def test_commands_their_words_and_files_are_completed(
     assert [one.text for one in candidates("a @no", COMMANDS)] == ["a @notes.txt"]
 
 
-def test_tab_goes_through_what_may_follow() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.press(*"/e")
-            await chat.until(lambda: "▸" not in chat.screen() and "/export" in chat.screen())
-            await chat.press("tab")
-            assert chat.app.prompt.text == "/edit"
-            await chat.press("tab")
-            assert chat.app.prompt.text == "/earlier"
-            await chat.until(lambda: "▸ /earlier" in chat.screen())
-            await chat.press("tab", "tab")
-            assert chat.app.prompt.text == "/edit"
-            chat.app.prompt.clear()
-            await chat.until(lambda: "/export" not in chat.screen())
-            await chat.press("tab", "h", "i")
-            assert chat.app.prompt.text == "hi"
-            assert chat.app.focused is chat.app.prompt
-
-    run(body)
+async def test_tab_goes_through_what_may_follow() -> None:
+    async with chatting() as chat:
+        await chat.press(*"/e")
+        await chat.until(lambda: "▸" not in chat.screen() and "/export" in chat.screen())
+        await chat.press("tab")
+        assert chat.app.prompt.text == "/edit"
+        await chat.press("tab")
+        assert chat.app.prompt.text == "/earlier"
+        await chat.until(lambda: "▸ /earlier" in chat.screen())
+        await chat.press("tab", "tab")
+        assert chat.app.prompt.text == "/edit"
+        chat.app.prompt.clear()
+        await chat.until(lambda: "/export" not in chat.screen())
+        await chat.press("tab", "h", "i")
+        assert chat.app.prompt.text == "hi"
+        assert chat.app.focused is chat.app.prompt
 
 
-def test_files_join_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_join_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code.py").write_text('print("```")\n')
     (tmp_path / "two words.txt").write_text("second")
     (tmp_path / "image.png").write_bytes(b"\x89PNG\0\xff")
 
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.ask('Explain @code.py and @"two words.txt" to me@home, @nobody')
-            said = chat.session.messages[0].content
-            assert said.startswith('Explain @code.py and @"two words.txt" to me@home, @nobody\n\n')
-            assert 'code.py:\n````py\nprint("```")\n````' in said
-            assert "two words.txt:\n```txt\nsecond\n```" in said
-            await chat.send("What is @image.png?")
-            await chat.until(lambda: "image.png is no UTF-8 text" in chat.transcript())
-            assert chat.app.prompt.text == "What is @image.png?"
-            chat.app.prompt.clear()
-            await chat.send("/read nothing.txt")
-            await chat.until(lambda: "cannot read nothing.txt" in chat.transcript())
-            await chat.send("/read code.py")
-            await chat.until(lambda: "````py" in chat.app.prompt.text)
-            assert len(chat.session.messages) == 2
-
-    run(body)
+    async with chatting() as chat:
+        await chat.ask('Explain @code.py and @"two words.txt" to me@home, @nobody')
+        said = chat.session.messages[0].content
+        assert said.startswith('Explain @code.py and @"two words.txt" to me@home, @nobody\n\n')
+        assert 'code.py:\n````py\nprint("```")\n````' in said
+        assert "two words.txt:\n```txt\nsecond\n```" in said
+        await chat.send("What is @image.png?")
+        await chat.until(lambda: "image.png is no UTF-8 text" in chat.transcript())
+        assert chat.app.prompt.text == "What is @image.png?"
+        chat.app.prompt.clear()
+        await chat.send("/read nothing.txt")
+        await chat.until(lambda: "cannot read nothing.txt" in chat.transcript())
+        await chat.send("/read code.py")
+        await chat.until(lambda: "````py" in chat.app.prompt.text)
+        assert len(chat.session.messages) == 2
 
 
 def test_files_that_no_prompt_can_hold_are_refused(tmp_path: Path) -> None:
@@ -134,45 +121,39 @@ def test_a_file_that_is_in_a_message_is_not_put_in_twice(
     assert extracts.expand(f"@b.txt {once}") == f"@b.txt {once}\n\nb.txt:\n```txt\nsecond\n```"
 
 
-def test_nothing_that_a_file_holds_reaches_the_terminal(
+async def test_nothing_that_a_file_holds_reaches_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.txt").write_text("\x1b[31mred\x1b]0;title\x07\n")
 
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.send("/read log.txt")
-            await chat.until(lambda: "␛[31mred␛]0;title␇" in chat.screen())
-            chat.app.prompt.clear()
-            await chat.ask("Look at @log.txt")
-            await chat.press("f8")
-            await chat.until(lambda: "␛[31mred␛]0;title␇" in chat.app.prompt.text)
-            assert "\x1b" not in chat.screen()
-
-    run(body)
+    async with chatting() as chat:
+        await chat.send("/read log.txt")
+        await chat.until(lambda: "␛[31mred␛]0;title␇" in chat.screen())
+        chat.app.prompt.clear()
+        await chat.ask("Look at @log.txt")
+        await chat.press("f8")
+        await chat.until(lambda: "␛[31mred␛]0;title␇" in chat.app.prompt.text)
+        assert "\x1b" not in chat.screen()
 
 
-def test_answers_and_blocks_of_code_are_copied() -> None:
-    async def body() -> None:
-        code = "Look:\n\n```python\nx = 1\n\ny = 2\n```\n\nor\n\n~~~\nz\n~~~\n"
-        async with chatting(answers=["First.", code]) as chat:
-            await chat.ask("a")
-            await chat.ask("b")
-            for command, text in [
-                ("/copy code", "z"), ("/copy code 1", "x = 1\n\ny = 2"), ("/copy 2", "First."),
-                ("/copy", code),
-            ]:  # fmt: skip
-                await chat.send(command)
-                await chat.until(lambda text=text: chat.app.clipboard == text, command)
-            for command, told in [
-                ("/copy 3", "there are fewer"), ("/copy code 3", "has 2 blocks"),
-                ("/copy all", "is no number"), ("/copy " + "9" * 5000, "“999"),
-            ]:  # fmt: skip
-                await chat.send(command)
-                await chat.until(lambda told=told: told in chat.status(), command)
-
-    run(body)
+async def test_answers_and_blocks_of_code_are_copied() -> None:
+    code = "Look:\n\n```python\nx = 1\n\ny = 2\n```\n\nor\n\n~~~\nz\n~~~\n"
+    async with chatting(answers=["First.", code]) as chat:
+        await chat.ask("a")
+        await chat.ask("b")
+        for command, text in [
+            ("/copy code", "z"), ("/copy code 1", "x = 1\n\ny = 2"), ("/copy 2", "First."),
+            ("/copy", code),
+        ]:  # fmt: skip
+            await chat.send(command)
+            await chat.until(lambda text=text: chat.app.clipboard == text, command)
+        for command, told in [
+            ("/copy 3", "there are fewer"), ("/copy code 3", "has 2 blocks"),
+            ("/copy all", "is no number"), ("/copy " + "9" * 5000, "“999"),
+        ]:  # fmt: skip
+            await chat.send(command)
+            await chat.until(lambda told=told: told in chat.status(), command)
 
 
 def test_code_blocks_of_all_kinds() -> None:
@@ -204,135 +185,114 @@ def test_parameters_are_shown_changed_and_checked() -> None:
     ["/regen", "/compact", "/clear", "/edit", "/earlier", "/twice", "/import x.md", "/pairs other",
      "/imp x.md", "/export md"],
 )  # fmt: skip
-def test_a_command_that_has_to_wait_stays_in_the_input(
+async def test_a_command_that_has_to_wait_stays_in_the_input(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where /export writes
 
-    async def body() -> None:
-        gate = Gate(is_open=False)
-        async with chatting(gate=gate) as chat:
-            await chat.send("q")
-            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+    gate = Gate(is_open=False)
+    async with chatting(gate=gate) as chat:
+        await chat.send("q")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.send(text)
+        assert chat.app.prompt.text == text
+        assert "Esc stops it" in chat.status()
+        gate.open()
+        await chat.until(chat.ready)
+        await chat.press("enter")
+        assert chat.app.prompt.text != text
+
+
+async def test_commands_that_need_no_free_engine_run_in_the_middle_of_an_answer() -> None:
+    gate = Gate(is_open=False)
+    async with chatting(gate=gate) as chat:
+        await chat.send("q")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.send("/temp 0.5")
+        await chat.until(lambda: chat.session.settings.sampling.temperature == 0.5)
+        await chat.send("/pairs")
+        await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
+        assert chat.app.prompt.text == ""
+
+
+async def test_keys_and_the_palette_wait_as_commands_do() -> None:
+    async with chatting(gate=Gate(is_open=False)) as chat:
+        await chat.send("q")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        chat.app.action_command("export")  # as the palette does
+        await chat.until(lambda: "Esc stops it" in chat.status())
+        assert "nothing to export" not in chat.transcript()
+
+
+async def test_a_word_that_a_command_does_not_know_changes_nothing() -> None:
+    async with chatting(size=(80, 24)) as chat:
+        await chat.until(lambda: chat.app.query_one("#compact").display)
+        await chat.send("/panel small")
+        await chat.until(lambda: "Say /panel full, compact or off." in chat.transcript())
+        assert chat.app.query_one("#compact").display
+        await chat.send("/panle")
+        await chat.until(lambda: "did you mean /panel?" in chat.transcript())
+
+
+async def test_meanings_stand_below_each_other() -> None:
+    async with chatting(size=(120, 30)) as chat:
+        await chat.press("/")
+        await chat.until(lambda: "/panel [full" in chat.screen())
+        lines = [line for line in chat.screen().splitlines() if line.startswith("    /")]
+        columns = {
+            line.index(one.meaning)
+            for line in lines for one in COMMANDS if one.meaning in line
+        }  # fmt: skip
+        assert len(lines) == 6
+        assert len(columns) == 1
+
+
+async def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:
+    session, loaded = ScriptedSession(), threading.Event()
+
+    def load(progress: object, cancel: object) -> ScriptedSession:
+        assert loaded.wait(30)
+        return session
+
+    app = ChatApp(inline(load))
+    async with app.run_test() as pilot:
+        chat = Chat(app, pilot, session)
+        for text in ("/temp 0.5", "/clear"):
+            app.prompt.clear()
             await chat.send(text)
-            assert chat.app.prompt.text == text
-            assert "Esc stops it" in chat.status()
-            gate.open()
-            await chat.until(chat.ready)
-            await chat.press("enter")
-            assert chat.app.prompt.text != text
-
-    run(body)
-
-
-def test_commands_that_need_no_free_engine_run_in_the_middle_of_an_answer() -> None:
-    async def body() -> None:
-        gate = Gate(is_open=False)
-        async with chatting(gate=gate) as chat:
-            await chat.send("q")
-            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
-            await chat.send("/temp 0.5")
-            await chat.until(lambda: chat.session.settings.sampling.temperature == 0.5)
-            await chat.send("/pairs")
-            await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
-            assert chat.app.prompt.text == ""
-
-    run(body)
+            assert app.prompt.text == text
+            assert "still being loaded" in chat.status()
+        loaded.set()
+        await chat.until(chat.ready)
+        await chat.press("enter")
+        await chat.until(lambda: session.resets == 1)
+    assert app.engine.join(10)
 
 
-def test_keys_and_the_palette_wait_as_commands_do() -> None:
-    async def body() -> None:
-        async with chatting(gate=Gate(is_open=False)) as chat:
-            await chat.send("q")
-            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
-            chat.app.action_command("export")  # as the palette does
-            await chat.until(lambda: "Esc stops it" in chat.status())
-            assert "nothing to export" not in chat.transcript()
-
-    run(body)
-
-
-def test_a_word_that_a_command_does_not_know_changes_nothing() -> None:
-    async def body() -> None:
-        async with chatting(size=(80, 24)) as chat:
-            await chat.until(lambda: chat.app.query_one("#compact").display)
-            await chat.send("/panel small")
-            await chat.until(lambda: "Say /panel full, compact or off." in chat.transcript())
-            assert chat.app.query_one("#compact").display
-            await chat.send("/panle")
-            await chat.until(lambda: "did you mean /panel?" in chat.transcript())
-
-    run(body)
-
-
-def test_meanings_stand_below_each_other() -> None:
-    async def body() -> None:
-        async with chatting(size=(120, 30)) as chat:
-            await chat.press("/")
-            await chat.until(lambda: "/panel [full" in chat.screen())
-            lines = [line for line in chat.screen().splitlines() if line.startswith("    /")]
-            columns = {
-                line.index(one.meaning)
-                for line in lines for one in COMMANDS if one.meaning in line
-            }  # fmt: skip
-            assert len(lines) == 6
-            assert len(columns) == 1
-
-    run(body)
-
-
-def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:
-    async def body() -> None:
-        session, loaded = ScriptedSession(), threading.Event()
-
-        def load(progress: object, cancel: object) -> ScriptedSession:
-            assert loaded.wait(30)
-            return session
-
-        app = ChatApp(inline(load))
-        async with app.run_test() as pilot:
-            chat = Chat(app, pilot, session)
-            for text in ("/temp 0.5", "/clear"):
-                app.prompt.clear()
-                await chat.send(text)
-                assert app.prompt.text == text
-                assert "still being loaded" in chat.status()
-            loaded.set()
-            await chat.until(chat.ready)
-            await chat.press("enter")
-            await chat.until(lambda: session.resets == 1)
-        assert app.engine.join(10)
-
-    run(body)
-
-
-def test_a_draft_and_what_was_sent_outlive_the_program(tmp_path: Path) -> None:
+async def test_a_draft_and_what_was_sent_outlive_the_program(tmp_path: Path) -> None:
     archive = tmp_path / "c.db"
 
     async def typed(chat: Chat, text: str) -> None:
         chat.app.prompt.insert(text)
         await chat.until(lambda: (chat.app.shelf._draft or ("", ""))[1] == text)
 
-    async def body() -> None:
-        async with chatting(archive=archive) as chat:
-            await chat.ask("first")
-            await chat.send("/set top-k 5")
-            await chat.until(lambda: "top-k 5" in chat.transcript())
-            await chat.ask("second")
-            conversation = chat.app.shelf.record.header.id
-            await typed(chat, "half a th")
-        async with chatting(archive=archive) as chat:
-            await chat.until(lambda: chat.app.prompt.sent.older("") is not None, "what was sent")
-            await chat.press("up")
-            assert chat.app.prompt.text == "first"
-            chat.app.prompt.clear()
-            await typed(chat, "for a new one")
-        async with chatting(archive=archive, resume=conversation) as chat:
-            await chat.until(lambda: chat.app.prompt.text == "half a th", "the draft")
-            assert chat.session.settings.sampling.top_k == 5
-            await chat.press("enter")
-            await chat.until(lambda: len(chat.session.messages) == 6 and chat.ready())
-        async with chatting(archive=archive) as chat:
-            await chat.until(lambda: chat.app.prompt.text == "for a new one", "the other draft")
-
-    run(body)
+    async with chatting(archive=archive) as chat:
+        await chat.ask("first")
+        await chat.send("/set top-k 5")
+        await chat.until(lambda: "top-k 5" in chat.transcript())
+        await chat.ask("second")
+        conversation = chat.app.shelf.record.header.id
+        await typed(chat, "half a th")
+    async with chatting(archive=archive) as chat:
+        await chat.until(lambda: chat.app.prompt.sent.older("") is not None, "what was sent")
+        await chat.press("up")
+        assert chat.app.prompt.text == "first"
+        chat.app.prompt.clear()
+        await typed(chat, "for a new one")
+    async with chatting(archive=archive, resume=conversation) as chat:
+        await chat.until(lambda: chat.app.prompt.text == "half a th", "the draft")
+        assert chat.session.settings.sampling.top_k == 5
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 6 and chat.ready())
+    async with chatting(archive=archive) as chat:
+        await chat.until(lambda: chat.app.prompt.text == "for a new one", "the other draft")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,101 +30,82 @@ from tests.support.scripted_session import Gate
 ASKED = "Tell me a story about a dog."
 
 
-def run(body: Callable[[], Any]) -> None:
-    asyncio.run(body())
+async def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> None:
+    answers = ["First.", "The sky is blue.", "The sky is grey."]
+    async with chatting(size=(120, 30), answers=answers) as chat:
+        await chat.ask("Hello?")
+        before, rounds = list(chat.session.messages), chat.app.dashboard.state.rounds.copy()
+        assert rounds
+        chat.app.prompt.insert("What is the sky?")
+        await chat.press("ctrl+b")
+        await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
+        await chat.until(lambda: not chat.timers(), "rest")
+        shown = chat.screen()
+        for text in ("What is the sky?", "is blue.", "is grey.", "without speculation"):
+            assert text in shown
+        await chat.press("escape")
+        await chat.until(chat.ready)
+        assert chat.session.messages == before
+        assert chat.session.speculation
+        assert "is blue" not in chat.transcript()
+        assert chat.app.dashboard.state.rounds == rounds
+        assert chat.app.dashboard.state.figures.generated == 1
+        assert chat.app.prompt.text == "What is the sky?"
 
 
-def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> None:
-    async def body() -> None:
-        answers = ["First.", "The sky is blue.", "The sky is grey."]
-        async with chatting(size=(120, 30), answers=answers) as chat:
-            await chat.ask("Hello?")
-            before, rounds = list(chat.session.messages), chat.app.dashboard.state.rounds.copy()
-            assert rounds
-            chat.app.prompt.insert("What is the sky?")
-            await chat.press("ctrl+b")
-            await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
-            await chat.until(lambda: not chat.timers(), "rest")
-            shown = chat.screen()
-            for text in ("What is the sky?", "is blue.", "is grey.", "without speculation"):
-                assert text in shown
-            await chat.press("escape")
-            await chat.until(chat.ready)
-            assert chat.session.messages == before
-            assert chat.session.speculation
-            assert "is blue" not in chat.transcript()
-            assert chat.app.dashboard.state.rounds == rounds
-            assert chat.app.dashboard.state.figures.generated == 1
-            assert chat.app.prompt.text == "What is the sky?"
-
-    run(body)
+async def test_what_cannot_be_answered_is_said_where_it_is_seen() -> None:
+    error = PromptTooLong("the prompt has 9,000 tokens", "Shorten it.")
+    async with chatting(answers=[error, "Fine."]) as chat:
+        chat.app.prompt.insert("Too long.")
+        await chat.press("ctrl+b")
+        await chat.until(lambda: "✗ the prompt has 9,000 tokens" in chat.screen())
+        await chat.until(chat.ready)
+        assert not isinstance(chat.app.screen, CompareScreen)
+        assert chat.app.prompt.text == "Too long."
 
 
-def test_what_cannot_be_answered_is_said_where_it_is_seen() -> None:
-    async def body() -> None:
-        error = PromptTooLong("the prompt has 9,000 tokens", "Shorten it.")
-        async with chatting(answers=[error, "Fine."]) as chat:
-            chat.app.prompt.insert("Too long.")
-            await chat.press("ctrl+b")
-            await chat.until(lambda: "✗ the prompt has 9,000 tokens" in chat.screen())
-            await chat.until(chat.ready)
-            assert not isinstance(chat.app.screen, CompareScreen)
-            assert chat.app.prompt.text == "Too long."
-
-    run(body)
-
-
-def test_files_that_are_mentioned_are_answered_too(tmp_path: Path) -> None:
+async def test_files_that_are_mentioned_are_answered_too(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("inside")
 
-    async def body() -> None:
-        async with chatting() as chat:
-            asked: list[str] = []
-            turn = chat.session.turn
+    async with chatting() as chat:
+        asked: list[str] = []
+        turn = chat.session.turn
 
-            def heard(text: str, cancel: Cancel) -> Any:
-                asked.append(text)
-                return turn(text, cancel)
+        def heard(text: str, cancel: Cancel) -> Any:
+            asked.append(text)
+            return turn(text, cancel)
 
-            chat.session.turn = heard  # type: ignore[method-assign]
-            chat.app.prompt.insert(f"What is @{tmp_path / 'a.txt'}?")
-            await chat.press("ctrl+b")
-            await chat.until(lambda: "the texts are the same" in chat.screen())
-            assert len(asked) == 2
-            assert all("inside" in text for text in asked)
-
-    run(body)
+        chat.session.turn = heard  # type: ignore[method-assign]
+        chat.app.prompt.insert(f"What is @{tmp_path / 'a.txt'}?")
+        await chat.press("ctrl+b")
+        await chat.until(lambda: "the texts are the same" in chat.screen())
+        assert len(asked) == 2
+        assert all("inside" in text for text in asked)
 
 
-def test_escape_stops_it_and_the_input_works_again() -> None:
-    async def body() -> None:
-        async with chatting(answers=["word " * 400], gate=Gate(is_open=False)) as chat:
-            chat.app.prompt.insert("Go on.")
-            await chat.press("ctrl+b")
-            chat.session.gate.allow(4)
-            await chat.until(lambda: chat.session.rounds_made == 4, "four rounds")
-            assert chat.app.turns.phase is Phase.CHANGING
-            await chat.press("escape")
-            await chat.until(chat.ready, "the end")
-            assert not isinstance(chat.app.screen, CompareScreen)
-            assert chat.session.messages == []
-
-    run(body)
+async def test_escape_stops_it_and_the_input_works_again() -> None:
+    async with chatting(answers=["word " * 400], gate=Gate(is_open=False)) as chat:
+        chat.app.prompt.insert("Go on.")
+        await chat.press("ctrl+b")
+        chat.session.gate.allow(4)
+        await chat.until(lambda: chat.session.rounds_made == 4, "four rounds")
+        assert chat.app.turns.phase is Phase.CHANGING
+        await chat.press("escape")
+        await chat.until(chat.ready, "the end")
+        assert not isinstance(chat.app.screen, CompareScreen)
+        assert chat.session.messages == []
 
 
-def test_without_a_prompt_or_a_draft_it_is_said() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.press("ctrl+b")
-            await chat.until(lambda: "no prompt to answer twice" in chat.transcript())
-            assert not isinstance(chat.app.screen, CompareScreen)
+async def test_without_a_prompt_or_a_draft_it_is_said() -> None:
+    async with chatting() as chat:
+        await chat.press("ctrl+b")
+        await chat.until(lambda: "no prompt to answer twice" in chat.transcript())
+        assert not isinstance(chat.app.screen, CompareScreen)
 
-        async with chatting(speculation_note="there is no draft") as chat:
-            chat.app.prompt.insert("Hello")
-            await chat.press("ctrl+b")
-            await chat.until(lambda: "nothing to compare: there is no draft" in chat.transcript())
-
-    run(body)
+    async with chatting(speculation_note="there is no draft") as chat:
+        chat.app.prompt.insert("Hello")
+        await chat.press("ctrl+b")
+        await chat.until(lambda: "nothing to compare: there is no draft" in chat.transcript())
 
 
 def test_the_last_question_is_asked_again_where_nothing_is_typed() -> None:
@@ -198,16 +177,13 @@ def test_a_real_answer_that_is_stopped_leaves_the_session_usable() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_both_headings_are_of_one_height_and_esc_is_named(width: int) -> None:
-    async def body() -> None:
-        async with chatting(size=(width, 24), answers=["One.", "The sky is blue."]) as chat:
-            chat.app.prompt.insert("What is the sky?")
-            await chat.press("ctrl+b")
-            await chat.until(lambda: "the texts part" in chat.screen(), "both answers")
-            await chat.until(lambda: not chat.timers(), "rest")
-            assert "Esc closes" in chat.screen()
-            assert "% accepted" in " ".join(chat.screen().split())
-            heads = list(chat.app.screen.query(".side-head"))
-            assert len({head.size.height for head in heads}) == 1
-
-    run(body)
+async def test_both_headings_are_of_one_height_and_esc_is_named(width: int) -> None:
+    async with chatting(size=(width, 24), answers=["One.", "The sky is blue."]) as chat:
+        chat.app.prompt.insert("What is the sky?")
+        await chat.press("ctrl+b")
+        await chat.until(lambda: "the texts part" in chat.screen(), "both answers")
+        await chat.until(lambda: not chat.timers(), "rest")
+        assert "Esc closes" in chat.screen()
+        assert "% accepted" in " ".join(chat.screen().split())
+        heads = list(chat.app.screen.query(".side-head"))
+        assert len({head.size.height for head in heads}) == 1

@@ -7,11 +7,10 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -31,10 +30,6 @@ from localspec.ui.screens.history import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
-
-
-def run(body: Callable[[], Any]) -> None:
-    asyncio.run(body())
 
 
 @pytest.fixture
@@ -62,182 +57,181 @@ async def history(chat: Chat) -> HistoryScreen:
     return screen
 
 
-def test_what_was_said_is_there_the_next_time(archive: Path) -> None:
-    async def body() -> None:
-        async with chatting(archive=archive, answers=["Blue, mostly."]) as chat:
-            await chat.ask("Colour of the sky?")
-            await chat.send("/temp 0.25")
-            await chat.send("/system Be brief.")
-            await chat.ask("And at night?")
-            await chat.send("/clear")
-            await chat.until(lambda: "Blue" not in chat.transcript() and chat.ready())
-            await chat.ask("Something else")
-        assert titles(archive) == ["Something else", "Colour of the sky?"]
-        async with chatting(archive=archive, pair_name="another") as chat:
-            screen = await history(chat)
-            await chat.until(lambda: "Colour of the sky?" in chat.screen())
-            await chat.press(*"mostly", "space", *"bl")
-            await chat.until(lambda: "Blue, mostly." in chat.screen(), "where it was found")
-            await chat.press(*"zz")
-            await chat.until(lambda: "nothing found" in chat.screen())
-            screen._search.value = "night"
-            await chat.until(lambda: "Colour of the sky?" in chat.screen())
-            assert "Something else" not in chat.screen()
-            assert "nothing found" not in chat.screen()
-            await chat.press("enter")
-            await chat.until(lambda: "And at night?" in chat.transcript(), "the conversation")
-            await chat.until(chat.ready)
-            assert "Colour of the sky?" in chat.transcript()
-            assert "% accepted" in chat.transcript()  # how the old answers were made
-            assert "so far scripted answered here, now another does" in chat.transcript()
-            assert chat.session.settings.sampling.temperature == 0.25
-            assert chat.session.settings.system_prompt == "Be brief."
-            assert len(chat.session.messages) == 4
-            await chat.ask("And now?")
-        assert titles(archive) == ["Colour of the sky?", "Something else"]
-
-    run(body)
+async def test_what_was_said_is_there_the_next_time(archive: Path) -> None:
+    async with chatting(archive=archive, answers=["Blue, mostly."]) as chat:
+        await chat.ask("Colour of the sky?")
+        await chat.send("/temp 0.25")
+        await chat.send("/system Be brief.")
+        await chat.ask("And at night?")
+        await chat.send("/clear")
+        await chat.until(lambda: "Blue" not in chat.transcript() and chat.ready())
+        await chat.ask("Something else")
+    assert titles(archive) == ["Something else", "Colour of the sky?"]
+    async with chatting(archive=archive, pair_name="another") as chat:
+        screen = await history(chat)
+        await chat.until(lambda: "Colour of the sky?" in chat.screen())
+        await chat.press(*"mostly", "space", *"bl")
+        await chat.until(lambda: "Blue, mostly." in chat.screen(), "where it was found")
+        await chat.press(*"zz")
+        await chat.until(lambda: "nothing found" in chat.screen())
+        screen._search.value = "night"
+        await chat.until(lambda: "Colour of the sky?" in chat.screen())
+        assert "Something else" not in chat.screen()
+        assert "nothing found" not in chat.screen()
+        await chat.press("enter")
+        await chat.until(lambda: "And at night?" in chat.transcript(), "the conversation")
+        await chat.until(chat.ready)
+        assert "Colour of the sky?" in chat.transcript()
+        assert "% accepted" in chat.transcript()  # how the old answers were made
+        assert "so far scripted answered here, now another does" in chat.transcript()
+        assert chat.session.settings.sampling.temperature == 0.25
+        assert chat.session.settings.system_prompt == "Be brief."
+        assert len(chat.session.messages) == 4
+        await chat.ask("And now?")
+    assert titles(archive) == ["Colour of the sky?", "Something else"]
 
 
-def test_it_begins_with_the_conversation_that_is_to_be_resumed(archive: Path) -> None:
-    async def body() -> None:
-        async with chatting(archive=archive) as chat:
-            await chat.ask("one")
-            conversation = chat.app.shelf.record.header.id
-        async with chatting(archive=archive, resume=conversation) as chat:
-            await chat.until(lambda: "▌ one" in chat.transcript())
-            assert len(chat.session.messages) == 2
+async def test_the_engine_knows_which_conversation_is_open(archive: Path) -> None:
+    async with chatting(archive=archive) as chat:
+        await chat.ask("one")
+        conversation = chat.app.shelf.record.header.id
+        assert chat.session.entered[-1] == conversation
+        await chat.send("/clear")
+        await chat.until(lambda: "▌ one" not in chat.transcript() and chat.ready())
+        await chat.ask("two")
+        assert chat.session.entered[-1] == chat.app.shelf.record.header.id != conversation
+    async with chatting(archive=archive, resume=conversation) as chat:
+        await chat.until(lambda: "▌ one" in chat.transcript())
+        assert chat.session.entered == [conversation]
+    async with chatting() as chat:
+        await chat.ask("three")
+        assert set(chat.session.entered) == {""}
 
-    run(body)
+
+async def test_it_begins_with_the_conversation_that_is_to_be_resumed(archive: Path) -> None:
+    async with chatting(archive=archive) as chat:
+        await chat.ask("one")
+        conversation = chat.app.shelf.record.header.id
+    async with chatting(archive=archive, resume=conversation) as chat:
+        await chat.until(lambda: "▌ one" in chat.transcript())
+        assert len(chat.session.messages) == 2
 
 
-def test_rename_delete_undo_and_export_in_the_list(
+async def test_rename_delete_undo_and_export_in_the_list(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async def body() -> None:
-        async with chatting(archive=archive) as chat:
-            await chat.ask("first question")
-            await chat.send("/clear")
-            await chat.until(lambda: chat.session.resets == 1 and chat.ready())
-            await chat.ask("second question")
-            await history(chat)
-            await chat.until(lambda: "first question" in chat.screen())
-            await chat.press("ctrl+d")
-            await chat.until(lambda: "this conversation is open" in chat.screen())
-            await chat.press("down", "ctrl+n")
-            await chat.press("home", *"My", "space", "enter")
-            await chat.until(lambda: "My first question" in chat.screen())
-            await chat.press("ctrl+d")
-            await chat.until(lambda: "deleted “My first question”" in chat.screen())
-            await chat.until(lambda: chat.screen().count("My first question") == 1)
-            await chat.press("escape")
-        async with chatting(archive=archive) as chat:  # another run
-            await history(chat)
-            await chat.until(lambda: "second question" in chat.screen())
-            await chat.press("ctrl+z")
-            await chat.until(lambda: "“My first question” is back" in chat.screen())
-            await chat.until(lambda: "  My first question" in chat.screen())
-            await chat.press("ctrl+z")
-            await chat.until(lambda: "nothing was deleted" in chat.screen())
-            assert "▸ second question" in chat.screen()
-            await chat.press("down")
-            await chat.until(lambda: "▸ My first question" in chat.screen())
-            assert chat.screen().count("▸") == 1
-            await chat.press("ctrl+s")
-            await chat.until(lambda: "written to My-first-question.md and" in chat.screen())
-            monkeypatch.setattr(exchange, "write_file", full)
-            await chat.press("ctrl+s")
-            await chat.until(lambda: "cannot write" in chat.screen())
-            await chat.press("escape")
-        document = json.loads((tmp_path / "My-first-question.json").read_text())
-        assert [one["content"] for one in document["messages"]] == [
-            "first question", "The sky is blue.",
-        ]  # fmt: skip
-
-    run(body)
+    async with chatting(archive=archive) as chat:
+        await chat.ask("first question")
+        await chat.send("/clear")
+        await chat.until(lambda: chat.session.resets == 1 and chat.ready())
+        await chat.ask("second question")
+        await history(chat)
+        await chat.until(lambda: "first question" in chat.screen())
+        await chat.press("ctrl+d")
+        await chat.until(lambda: "this conversation is open" in chat.screen())
+        await chat.press("down", "ctrl+n")
+        await chat.press("home", *"My", "space", "enter")
+        await chat.until(lambda: "My first question" in chat.screen())
+        await chat.press("ctrl+d")
+        await chat.until(lambda: "deleted “My first question”" in chat.screen())
+        await chat.until(lambda: chat.screen().count("My first question") == 1)
+        await chat.press("escape")
+    async with chatting(archive=archive) as chat:  # another run
+        await history(chat)
+        await chat.until(lambda: "second question" in chat.screen())
+        await chat.press("ctrl+z")
+        await chat.until(lambda: "“My first question” is back" in chat.screen())
+        await chat.until(lambda: "  My first question" in chat.screen())
+        await chat.press("ctrl+z")
+        await chat.until(lambda: "nothing was deleted" in chat.screen())
+        assert "▸ second question" in chat.screen()
+        await chat.press("down")
+        await chat.until(lambda: "▸ My first question" in chat.screen())
+        assert chat.screen().count("▸") == 1
+        await chat.press("ctrl+s")
+        await chat.until(lambda: "written to My-first-question.md and" in chat.screen())
+        monkeypatch.setattr(exchange, "write_file", full)
+        await chat.press("ctrl+s")
+        await chat.until(lambda: "cannot write" in chat.screen())
+        await chat.press("escape")
+    document = json.loads((tmp_path / "My-first-question.json").read_text())
+    assert [one["content"] for one in document["messages"]] == [
+        "first question", "The sky is blue.",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", ["json", "md"])
-def test_an_exported_conversation_comes_back_with_import(
+async def test_an_exported_conversation_comes_back_with_import(
     form: str, archive: Path, tmp_path: Path
 ) -> None:
-    async def body() -> None:
-        file = tmp_path / f"out.{form}"
-        async with chatting(archive=archive) as chat:
-            await chat.send(f"/export {form}")
-            await chat.until(lambda: "nothing to export" in chat.transcript())
-            await chat.ask("to be exported")
-            await chat.send(f"/export {form} {file}")
-            await chat.until(lambda: "written to" in chat.transcript())
-            await chat.send(f"/export {form} {file}")
-            await chat.until(lambda: "exists already" in chat.transcript())
-            await chat.send(f"/import {tmp_path / 'none.json'}")
-            await chat.until(lambda: "cannot read" in chat.transcript())
-        async with chatting() as chat:  # also without a store
-            await chat.send(f"/import {file}")
-            await chat.until(lambda: "▌ to be exported" in chat.transcript())
-            assert [m.content for m in chat.session.messages] == [
-                "to be exported", "The sky is blue.",
-            ]  # fmt: skip
-
-    run(body)
+    file = tmp_path / f"out.{form}"
+    async with chatting(archive=archive) as chat:
+        await chat.send(f"/export {form}")
+        await chat.until(lambda: "nothing to export" in chat.transcript())
+        await chat.ask("to be exported")
+        await chat.send(f"/export {form} {file}")
+        await chat.until(lambda: "written to" in chat.transcript())
+        await chat.send(f"/export {form} {file}")
+        await chat.until(lambda: "exists already" in chat.transcript())
+        await chat.send(f"/import {tmp_path / 'none.json'}")
+        await chat.until(lambda: "cannot read" in chat.transcript())
+    async with chatting() as chat:  # also without a store
+        await chat.send(f"/import {file}")
+        await chat.until(lambda: "▌ to be exported" in chat.transcript())
+        assert [m.content for m in chat.session.messages] == [
+            "to be exported", "The sky is blue.",
+        ]  # fmt: skip
 
 
-def test_regenerating_keeps_the_older_answer_with_keys_and_with_clicks() -> None:
-    async def body() -> None:
-        async with chatting(answers=["Old answer.", "New answer.", "Third."]) as chat:
-            await chat.ask("q")
-            await chat.press("f9")
-            assert "only one version" in chat.status()
-            await chat.press("f5")
-            await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready())
-            await chat.press("f9")
-            await chat.until(lambda: "Old answer." in chat.transcript() and chat.ready())
-            assert "‹ 1/2 ›" in chat.transcript()
-            assert chat.session.messages[-1].content == "Old answer."
-            await chat.press("alt+right")
-            await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
-            rows = chat.screen().split("\n")
-            row = next(y for y, line in enumerate(rows) if "‹ 2/2 ›" in line)
-            assert await chat.pilot.click(offset=(rows[row].index("‹"), row))
-            await chat.until(lambda: "Old answer." in chat.transcript() and chat.ready())
-            # The next question goes on from the version that is shown.
-            await chat.ask("go on")
-            assert [m.content for m in chat.session.messages] == [
-                "q", "Old answer.", "go on", "Third.",
-            ]  # fmt: skip
-
-    run(body)
+async def test_regenerating_keeps_the_older_answer_with_keys_and_with_clicks() -> None:
+    async with chatting(answers=["Old answer.", "New answer.", "Third."]) as chat:
+        await chat.ask("q")
+        await chat.press("f9")
+        assert "only one version" in chat.status()
+        await chat.press("f5")
+        await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready())
+        await chat.press("f9")
+        await chat.until(lambda: "Old answer." in chat.transcript() and chat.ready())
+        assert "‹ 1/2 ›" in chat.transcript()
+        assert chat.session.messages[-1].content == "Old answer."
+        await chat.press("alt+right")
+        await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
+        rows = chat.screen().split("\n")
+        row = next(y for y, line in enumerate(rows) if "‹ 2/2 ›" in line)
+        assert await chat.pilot.click(offset=(rows[row].index("‹"), row))
+        await chat.until(lambda: "Old answer." in chat.transcript() and chat.ready())
+        # The next question goes on from the version that is shown.
+        await chat.ask("go on")
+        assert [m.content for m in chat.session.messages] == [
+            "q", "Old answer.", "go on", "Third.",
+        ]  # fmt: skip
 
 
-def test_an_edited_message_is_another_version_of_it() -> None:
-    async def body() -> None:
-        answers = ["A1.", "A2.", "B2."]
-        async with chatting(answers=answers) as chat:
-            await chat.press("f8")
-            assert "no earlier message" in chat.status()
-            await chat.ask("first")
-            await chat.ask("second")
-            await chat.press("f8")
-            assert chat.app.prompt.text == "second"
-            await chat.press("f8")
-            assert chat.app.prompt.text == "first"
-            await chat.until(lambda: "editing" in chat.status())
-            await chat.press("escape")
-            assert chat.app.prompt.text == ""
-            assert "editing" not in chat.status()
-            await chat.press("f8", *"!", "enter")
-            await chat.until(lambda: "B2." in chat.transcript() and chat.ready())
-            said = [m.content for m in chat.session.messages]
-            assert said == ["first", "A1.", "second!", "B2."]
-            assert "‹ 2/2 ›" in chat.transcript()
-            await chat.press("f9")
-            await chat.until(lambda: "A2." in chat.transcript() and chat.ready())
-            assert [m.content for m in chat.session.messages][2:] == ["second", "A2."]
-
-    run(body)
+async def test_an_edited_message_is_another_version_of_it() -> None:
+    answers = ["A1.", "A2.", "B2."]
+    async with chatting(answers=answers) as chat:
+        await chat.press("f8")
+        assert "no earlier message" in chat.status()
+        await chat.ask("first")
+        await chat.ask("second")
+        await chat.press("f8")
+        assert chat.app.prompt.text == "second"
+        await chat.press("f8")
+        assert chat.app.prompt.text == "first"
+        await chat.until(lambda: "editing" in chat.status())
+        await chat.press("escape")
+        assert chat.app.prompt.text == ""
+        assert "editing" not in chat.status()
+        await chat.press("f8", *"!", "enter")
+        await chat.until(lambda: "B2." in chat.transcript() and chat.ready())
+        said = [m.content for m in chat.session.messages]
+        assert said == ["first", "A1.", "second!", "B2."]
+        assert "‹ 2/2 ›" in chat.transcript()
+        await chat.press("f9")
+        await chat.until(lambda: "A2." in chat.transcript() and chat.ready())
+        assert [m.content for m in chat.session.messages][2:] == ["second", "A2."]
 
 
 class Reusing(ScriptedSession):
@@ -258,150 +252,126 @@ class Reusing(ScriptedSession):
             yield event
 
 
-def test_an_answer_is_new_wherever_python_puts_it(archive: Path) -> None:
-    async def body() -> None:
-        session = Reusing(answers=["A1.", "A2.", "B1."])
-        session.open(())
-        async with chatting(session=session, archive=archive) as chat:
-            await chat.until(chat.ready)
-            await chat.ask("first")
-            await chat.ask("second")
-            await chat.press("f8", "f8", "!", "enter")
-            await chat.until(lambda: "B1." in chat.transcript() and chat.ready())
-            assert "‹ 2/2 ›" in chat.transcript()
-            nodes = chat.app.shelf.record.nodes()
-            assert [one.message.content for one in nodes] == ["first!", "B1."]
-
-    run(body)
+async def test_an_answer_is_new_wherever_python_puts_it(archive: Path) -> None:
+    session = Reusing(answers=["A1.", "A2.", "B1."])
+    session.open(())
+    async with chatting(session=session, archive=archive) as chat:
+        await chat.until(chat.ready)
+        await chat.ask("first")
+        await chat.ask("second")
+        await chat.press("f8", "f8", "!", "enter")
+        await chat.until(lambda: "B1." in chat.transcript() and chat.ready())
+        assert "‹ 2/2 ›" in chat.transcript()
+        nodes = chat.app.shelf.record.nodes()
+        assert [one.message.content for one in nodes] == ["first!", "B1."]
 
 
-def test_what_was_typed_comes_back_after_an_edit() -> None:
-    async def body() -> None:
-        async with chatting(answers=["A1.", "A2.", "B2."]) as chat:
-            await chat.ask("first")
-            await chat.ask("second")
-            chat.app.prompt.insert("half a thought")
-            await chat.press("f8", "f8")
-            assert chat.app.prompt.text == "first"
-            await chat.press("escape")
-            assert chat.app.prompt.text == "half a thought"
-            await chat.press("f8", "!", "enter")
-            await chat.until(lambda: "B2." in chat.transcript() and chat.ready())
-            await chat.press("up", "up")
-            assert chat.app.prompt.text == "half a thought"
-
-    run(body)
+async def test_what_was_typed_comes_back_after_an_edit() -> None:
+    async with chatting(answers=["A1.", "A2.", "B2."]) as chat:
+        await chat.ask("first")
+        await chat.ask("second")
+        chat.app.prompt.insert("half a thought")
+        await chat.press("f8", "f8")
+        assert chat.app.prompt.text == "first"
+        await chat.press("escape")
+        assert chat.app.prompt.text == "half a thought"
+        await chat.press("f8", "!", "enter")
+        await chat.until(lambda: "B2." in chat.transcript() and chat.ready())
+        await chat.press("up", "up")
+        assert chat.app.prompt.text == "half a thought"
 
 
-def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
-    async def body() -> None:
-        async with chatting(answers=["A1.", "A2.", EngineError("it broke")]) as chat:
-            await chat.ask("first")
-            await chat.ask("second")
-            await chat.press("f8", "f8", *"?", "enter")
-            await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
-            assert chat.app.prompt.text == "first?"
-            said = [m.content for m in chat.session.messages]
-            assert said == ["first", "A1.", "second", "A2."]
-            assert "▌ second" in chat.transcript()
-
-    run(body)
+async def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
+    async with chatting(answers=["A1.", "A2.", EngineError("it broke")]) as chat:
+        await chat.ask("first")
+        await chat.ask("second")
+        await chat.press("f8", "f8", *"?", "enter")
+        await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
+        assert chat.app.prompt.text == "first?"
+        said = [m.content for m in chat.session.messages]
+        assert said == ["first", "A1.", "second", "A2."]
+        assert "▌ second" in chat.transcript()
 
 
-def test_turns_that_are_left_out_are_told() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.ask("one")
-            chat.session.left_out = 2
-            await chat.ask("two")
-            shown = chat.transcript()
-            assert "the oldest 2 messages are no longer told to the model" in " ".join(
-                shown.split()
-            )
-            assert shown.index("context is full") < shown.index("▌ two")
-            assert "/compact" in shown
-
-    run(body)
+async def test_turns_that_are_left_out_are_told() -> None:
+    async with chatting() as chat:
+        await chat.ask("one")
+        chat.session.left_out = 2
+        await chat.ask("two")
+        shown = chat.transcript()
+        assert "the oldest 2 messages are no longer told to the model" in " ".join(shown.split())
+        assert shown.index("context is full") < shown.index("▌ two")
+        assert "/compact" in shown
 
 
-def test_a_summary_takes_the_place_of_the_conversation_and_the_way_back_is_open() -> None:
-    async def body() -> None:
-        async with chatting(answers=["A1.", "In short: one.", "A2."]) as chat:
-            await chat.ask("one")
-            await chat.send("/compact")
-            await chat.until(lambda: "what the model knows from now on" in chat.transcript())
-            await chat.until(chat.ready)
-            assert [m.content for m in chat.session.messages] == ["so far?", "In short: one."]
-            await chat.ask("two")
-            await chat.press("f9")
-            await chat.until(lambda: "A1." in chat.transcript() and chat.ready())
-            assert [m.content for m in chat.session.messages] == ["one", "A1."]
-
-    run(body)
+async def test_a_summary_takes_the_place_of_the_conversation_and_the_way_back_is_open() -> None:
+    async with chatting(answers=["A1.", "In short: one.", "A2."]) as chat:
+        await chat.ask("one")
+        await chat.send("/compact")
+        await chat.until(lambda: "what the model knows from now on" in chat.transcript())
+        await chat.until(chat.ready)
+        assert [m.content for m in chat.session.messages] == ["so far?", "In short: one."]
+        await chat.ask("two")
+        await chat.press("f9")
+        await chat.until(lambda: "A1." in chat.transcript() and chat.ready())
+        assert [m.content for m in chat.session.messages] == ["one", "A1."]
 
 
-def test_a_summary_that_is_stopped_changes_nothing() -> None:
-    async def body() -> None:
-        async with chatting(answers=["A1.", "word " * 99]) as chat:
-            await chat.ask("one")
-            chat.session.gate.close()
-            await chat.send("/compact")
-            chat.session.gate.allow(3)
-            await chat.until(lambda: "word" in chat.transcript())
-            await chat.press("escape")
-            await chat.until(lambda: "there is no summary" in chat.transcript() and chat.ready())
-            assert [m.content for m in chat.session.messages] == ["one", "A1."]
-            assert "word" not in chat.transcript()
-
-    run(body)
+async def test_a_summary_that_is_stopped_changes_nothing() -> None:
+    async with chatting(answers=["A1.", "word " * 99]) as chat:
+        await chat.ask("one")
+        chat.session.gate.close()
+        await chat.send("/compact")
+        chat.session.gate.allow(3)
+        await chat.until(lambda: "word" in chat.transcript())
+        await chat.press("escape")
+        await chat.until(lambda: "there is no summary" in chat.transcript() and chat.ready())
+        assert [m.content for m in chat.session.messages] == ["one", "A1."]
+        assert "word" not in chat.transcript()
 
 
-def test_what_is_chosen_while_a_pair_is_loaded_says_why_it_does_not_open(archive: Path) -> None:
+async def test_what_is_chosen_while_a_pair_is_loaded_says_why_it_does_not_open(
+    archive: Path,
+) -> None:
     long_conversation(archive, 2)
 
-    async def body() -> None:
-        session, loaded = ScriptedSession(), threading.Event()
+    session, loaded = ScriptedSession(), threading.Event()
 
-        def load(progress: object, cancel: object) -> ScriptedSession:
-            assert loaded.wait(30)
-            return session
+    def load(progress: object, cancel: object) -> ScriptedSession:
+        assert loaded.wait(30)
+        return session
 
-        app = ChatApp(inline(load), archive=archive)
-        async with app.run_test() as pilot:
-            chat = Chat(app, pilot, session)
-            await history(chat)
-            await chat.until(lambda: "2 messages" in chat.screen())
-            await chat.press("enter")
-            await chat.until(lambda: "still being loaded" in chat.status())
-            loaded.set()
-            await chat.until(chat.ready)
-        assert app.engine.join(10)
-        assert app.shelf.shut_down()
-
-    run(body)
+    app = ChatApp(inline(load), archive=archive)
+    async with app.run_test() as pilot:
+        chat = Chat(app, pilot, session)
+        await history(chat)
+        await chat.until(lambda: "2 messages" in chat.screen())
+        await chat.press("enter")
+        await chat.until(lambda: "still being loaded" in chat.status())
+        loaded.set()
+        await chat.until(chat.ready)
+    assert app.engine.join(10)
+    assert app.shelf.shut_down()
 
 
-def test_what_is_deleted_stays_so_when_the_list_is_closed_at_once(archive: Path) -> None:
+async def test_what_is_deleted_stays_so_when_the_list_is_closed_at_once(archive: Path) -> None:
     long_conversation(archive, 2)
 
-    async def body() -> None:
-        async with chatting(archive=archive) as chat:
-            await history(chat)
-            await chat.until(lambda: "2 messages" in chat.screen())
-            busy, free = threading.Event(), threading.Event()
-            chat.app.shelf.ask(lambda _: busy.set() or free.wait(30))
-            await chat.until(busy.is_set)
-            await chat.press("ctrl+d")
-            await chat.until(lambda: "deleted “" in chat.screen())
-            await chat.press("escape")
-            await chat.until(lambda: not isinstance(chat.app.screen, HistoryScreen))
-            free.set()
-        assert titles(archive) == []
-
-    run(body)
+    async with chatting(archive=archive) as chat:
+        await history(chat)
+        await chat.until(lambda: "2 messages" in chat.screen())
+        busy, free = threading.Event(), threading.Event()
+        chat.app.shelf.ask(lambda _: busy.set() or free.wait(30))
+        await chat.until(busy.is_set)
+        await chat.press("ctrl+d")
+        await chat.until(lambda: "deleted “" in chat.screen())
+        await chat.press("escape")
+        await chat.until(lambda: not isinstance(chat.app.screen, HistoryScreen))
+        free.set()
+    assert titles(archive) == []
 
 
-def test_what_nobody_foresaw_is_said_in_place(
+async def test_what_nobody_foresaw_is_said_in_place(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -410,51 +380,42 @@ def test_what_nobody_foresaw_is_said_in_place(
     monkeypatch.setattr(exchange, "read_file", broken)
     monkeypatch.setattr(Store, "listed", broken)
 
-    async def body() -> None:
-        async with chatting(archive=archive) as chat:
-            await chat.send("/import x.json")
-            await chat.until(lambda: "(RecursionError:" in chat.transcript())
-            await history(chat)
-            await chat.until(lambda: "(RecursionError:" in chat.screen())
-            await chat.press("escape")
-            await chat.ask("still there?")
-
-    run(body)
+    async with chatting(archive=archive) as chat:
+        await chat.send("/import x.json")
+        await chat.until(lambda: "(RecursionError:" in chat.transcript())
+        await history(chat)
+        await chat.until(lambda: "(RecursionError:" in chat.screen())
+        await chat.press("escape")
+        await chat.ask("still there?")
 
 
-def test_trouble_with_the_file_is_one_line_and_the_chat_goes_on(archive: Path) -> None:
+async def test_trouble_with_the_file_is_one_line_and_the_chat_goes_on(archive: Path) -> None:
     archive.write_text("this is no database " * 50)
 
-    async def body() -> None:
-        async with chatting(archive=archive) as chat:
-            await chat.until(lambda: "cannot be read" in chat.transcript())
-            await chat.ask("still there?")
-            assert "The sky is blue." in chat.transcript()
-            await history(chat)
-            await chat.until(lambda: "│ the conversations in" in chat.screen())
-            await chat.press("escape")
-
-    run(body)
+    async with chatting(archive=archive) as chat:
+        await chat.until(lambda: "cannot be read" in chat.transcript())
+        await chat.ask("still there?")
+        assert "The sky is blue." in chat.transcript()
+        await history(chat)
+        await chat.until(lambda: "│ the conversations in" in chat.screen())
+        await chat.press("escape")
 
 
-def test_an_answer_is_stored_while_it_is_written(archive: Path) -> None:
-    async def body() -> None:
-        gate = Gate(is_open=False)
-        async with chatting(archive=archive, answers=["word " * 300], gate=gate) as chat:
-            await chat.send("go")
-            gate.allow(6)
-            await chat.until(lambda: chat.session.rounds_made == 6)
-            other = Store(archive)
-            try:
-                await chat.until(other.listed, "the conversation in the file")
-                conversation = other.listed()[0].header.id
-                await chat.until(
-                    lambda: "word" in other.load(conversation).tree.path()[-1].message.content
-                )
-            finally:
-                other.close()
-
-    run(body)
+async def test_an_answer_is_stored_while_it_is_written(archive: Path) -> None:
+    gate = Gate(is_open=False)
+    async with chatting(archive=archive, answers=["word " * 300], gate=gate) as chat:
+        await chat.send("go")
+        gate.allow(6)
+        await chat.until(lambda: chat.session.rounds_made == 6)
+        other = Store(archive)
+        try:
+            await chat.until(other.listed, "the conversation in the file")
+            conversation = other.listed()[0].header.id
+            await chat.until(
+                lambda: "word" in other.load(conversation).tree.path()[-1].message.content
+            )
+        finally:
+            other.close()
 
 
 def long_conversation(archive: Path, messages: int) -> str:
@@ -495,77 +456,65 @@ def test_what_could_not_be_kept_is_said_when_the_app_is_left(
         launch.run_app(inline(lambda *_: session), archive=archive)
 
 
-def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -> None:
+async def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -> None:
     conversation = long_conversation(archive, 2000)
 
-    async def body() -> None:
-        best = float("inf")
-        for _ in range(3):
-            async with chatting(archive=archive) as chat:
-                started = time.perf_counter()
-                chat.app.shelf.open(conversation)
-                while "1999 A paragraph" not in chat.transcript():
-                    await asyncio.sleep(0.005)
-                best = min(best, time.perf_counter() - started)
-        assert best < 1.0
-
-    run(body)
+    best = float("inf")
+    for _ in range(3):
+        async with chatting(archive=archive) as chat:
+            started = time.perf_counter()
+            chat.app.shelf.open(conversation)
+            while "1999 A paragraph" not in chat.transcript():
+                await asyncio.sleep(0.005)
+            best = min(best, time.perf_counter() - started)
+    assert best < 1.0
 
 
-def test_two_thousand_messages_are_scrolled_without_a_jerk(archive: Path) -> None:
+async def test_two_thousand_messages_are_scrolled_without_a_jerk(archive: Path) -> None:
     conversation = long_conversation(archive, 2000)
 
-    async def body() -> None:
-        async with chatting(size=(120, 40), archive=archive, resume=conversation) as chat:
-            await chat.until(lambda: "1999 A paragraph" in chat.transcript())
-            transcript, spent = chat.app.transcript, []
-            for _ in range(100):  # far beyond what opening has laid out
-                began = time.thread_time()
-                transcript.page(-1)
-                await chat.pilot.pause(0)
-                spent.append(time.thread_time() - began)
+    async with chatting(size=(120, 40), archive=archive, resume=conversation) as chat:
+        await chat.until(lambda: "1999 A paragraph" in chat.transcript())
+        transcript, spent = chat.app.transcript, []
+        for _ in range(100):  # far beyond what opening has laid out
+            began = time.thread_time()
+            transcript.page(-1)
+            await chat.pilot.pause(0)
+            spent.append(time.thread_time() - began)
 
-            assert "1900 A **paragraph**" in chat.transcript()
-            spent.sort()
-            assert spent[95] < 0.1  # a tenth of a second of this thread's own work
-
-    run(body)
+        assert "1900 A **paragraph**" in chat.transcript()
+        spent.sort()
+        assert spent[95] < 0.1  # a tenth of a second of this thread's own work
 
 
-def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path) -> None:
+async def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path) -> None:
     conversation = long_conversation(archive, 130)
 
-    async def body() -> None:
-        async with chatting(archive=archive, resume=conversation) as chat:
-            transcript = chat.app.transcript
-            await chat.until(lambda: "90 earlier messages" in chat.transcript())
-            assert "89 A paragraph" not in chat.transcript()
-            transcript.scroll_to(y=3, animate=False, immediate=True)
-            await chat.until(lambda: transcript.scroll_offset.y == 3)
-            await chat.press("pageup")
-            await chat.until(lambda: "80 earlier messages" in chat.transcript())
-            await chat.until(lambda: "90 earlier" not in chat.transcript())
-            assert transcript.scroll_offset.y > 20  # the reader is left where they were
-            # An earlier message that is not shown yet can be edited all the same.
-            for _ in range(65):
-                chat.app.turns.edit_earlier()
-            assert chat.app.prompt.text.startswith("0 A **paragraph**")
-            assert "earlier messages" not in chat.transcript()
-            await chat.press("enter")
-            await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
-            assert "‹ 2/2 ›" in chat.transcript()
-
-    run(body)
+    async with chatting(archive=archive, resume=conversation) as chat:
+        transcript = chat.app.transcript
+        await chat.until(lambda: "90 earlier messages" in chat.transcript())
+        assert "89 A paragraph" not in chat.transcript()
+        transcript.scroll_to(y=3, animate=False, immediate=True)
+        await chat.until(lambda: transcript.scroll_offset.y == 3)
+        await chat.press("pageup")
+        await chat.until(lambda: "80 earlier messages" in chat.transcript())
+        await chat.until(lambda: "90 earlier" not in chat.transcript())
+        assert transcript.scroll_offset.y > 20  # the reader is left where they were
+        # An earlier message that is not shown yet can be edited all the same.
+        for _ in range(65):
+            chat.app.turns.edit_earlier()
+        assert chat.app.prompt.text.startswith("0 A **paragraph**")
+        assert "earlier messages" not in chat.transcript()
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+        assert "‹ 2/2 ›" in chat.transcript()
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
-def test_the_list_is_usable_at_every_size(archive: Path, size: tuple[int, int]) -> None:
-    async def body() -> None:
-        async with chatting(archive=archive, size=size) as chat:
-            await chat.ask("a question about rivers")
-            await history(chat)
-            await chat.until(lambda: "a question about rivers" in chat.screen())
-            assert "Enter open" in chat.screen()
-            assert "on screen · scripted · 2 messages" in chat.screen()
-
-    run(body)
+async def test_the_list_is_usable_at_every_size(archive: Path, size: tuple[int, int]) -> None:
+    async with chatting(archive=archive, size=size) as chat:
+        await chat.ask("a question about rivers")
+        await history(chat)
+        await chat.until(lambda: "a question about rivers" in chat.screen())
+        assert "Enter open" in chat.screen()
+        assert "on screen · scripted · 2 messages" in chat.screen()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from textual import events
@@ -23,138 +20,113 @@ from tests.support.scripted_session import Gate
 PASTE = "\n".join(f"line {n} of a log" for n in range(500))
 
 
-def run(body: Callable[[], Any]) -> None:
-    asyncio.run(body())
-
-
 async def paste(chat: Chat, text: str) -> None:
     chat.app.prompt.post_message(events.Paste(text))
     await chat.until(lambda: text[-20:] in chat.app.prompt.text)
 
 
-def test_a_big_paste_is_emptied_and_brought_back() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            prompt = chat.app.prompt
-            await paste(chat, PASTE)
-            await chat.press("ctrl+a", "delete")
-            assert prompt.text == ""
-            await chat.press("ctrl+z")
-            assert prompt.text == PASTE
-            await chat.press("escape")
-            assert "press Esc again to empty the input" in chat.status()
-            assert prompt.text == PASTE
-            await chat.press("escape")
-            assert prompt.text == ""
-            await chat.press("ctrl+z")
-            assert prompt.text == PASTE
-
-    run(body)
+async def test_a_big_paste_is_emptied_and_brought_back() -> None:
+    async with chatting() as chat:
+        prompt = chat.app.prompt
+        await paste(chat, PASTE)
+        await chat.press("ctrl+a", "delete")
+        assert prompt.text == ""
+        await chat.press("ctrl+z")
+        assert prompt.text == PASTE
+        await chat.press("escape")
+        assert "press Esc again to empty the input" in chat.status()
+        assert prompt.text == PASTE
+        await chat.press("escape")
+        assert prompt.text == ""
+        await chat.press("ctrl+z")
+        assert prompt.text == PASTE
 
 
-def test_a_command_typed_behind_a_paste_is_no_part_of_it() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.ask("Hello?")
-            await paste(chat, PASTE)
-            await chat.press(*"/title", "enter")
-            await chat.until(lambda: "title: Hello?" in chat.transcript())
-            assert chat.app.prompt.text == PASTE
-            await chat.press(*" a/b")
-            assert chat.app.prompt.text.endswith("log a/b")
-            chat.app.prompt.clear()
-            await chat.ask("Where?\n/usr/bin")
-            assert chat.session.messages[-2].content == "Where?\n/usr/bin"
-
-    run(body)
+async def test_a_command_typed_behind_a_paste_is_no_part_of_it() -> None:
+    async with chatting() as chat:
+        await chat.ask("Hello?")
+        await paste(chat, PASTE)
+        await chat.press(*"/title", "enter")
+        await chat.until(lambda: "title: Hello?" in chat.transcript())
+        assert chat.app.prompt.text == PASTE
+        await chat.press(*" a/b")
+        assert chat.app.prompt.text.endswith("log a/b")
+        chat.app.prompt.clear()
+        await chat.ask("Where?\n/usr/bin")
+        assert chat.session.messages[-2].content == "Where?\n/usr/bin"
 
 
-def test_what_is_sent_during_an_answer_waits_for_its_end() -> None:
-    async def body() -> None:
-        gate = Gate(is_open=False)
-        async with chatting(answers=["One.", "Two.", "Three."], gate=gate) as chat:
-            await chat.send("first")
-            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
-            await chat.send("second")
-            await chat.send("third")
-            assert chat.app.prompt.text == ""
-            assert "2 messages waiting" in chat.status()
-            gate.open()
-            await chat.until(lambda: len(chat.session.messages) == 6 and chat.ready())
-            said = [one.content for one in chat.session.messages if one.role is Role.USER]
-            assert said == ["first", "second", "third"]
-            assert "waiting" not in chat.status()
-
-    run(body)
+async def test_what_is_sent_during_an_answer_waits_for_its_end() -> None:
+    gate = Gate(is_open=False)
+    async with chatting(answers=["One.", "Two.", "Three."], gate=gate) as chat:
+        await chat.send("first")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.send("second")
+        await chat.send("third")
+        assert chat.app.prompt.text == ""
+        assert "2 messages waiting" in chat.status()
+        gate.open()
+        await chat.until(lambda: len(chat.session.messages) == 6 and chat.ready())
+        said = [one.content for one in chat.session.messages if one.role is Role.USER]
+        assert said == ["first", "second", "third"]
+        assert "waiting" not in chat.status()
 
 
 @pytest.mark.parametrize("end", ["escape", "ctrl+c", "fault"])
-def test_what_waits_stands_in_the_input_again_where_the_answer_is_none(end: str) -> None:
-    async def body() -> None:
-        gate = Gate(is_open=False)
-        fails = 1 if end == "fault" else None
-        async with chatting(answers=["One two."], gate=gate, fail_after_rounds=fails) as chat:
-            await chat.send("first")
-            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
-            await chat.send("second")
-            chat.app.prompt.insert("third")
-            if end == "fault":
-                gate.open()
-            else:
-                await chat.press(end)
-            await chat.until(chat.ready)
-            assert chat.app.prompt.text == "second\nthird"
-            assert len(chat.session.messages) <= 2
-
-    run(body)
+async def test_what_waits_stands_in_the_input_again_where_the_answer_is_none(end: str) -> None:
+    gate = Gate(is_open=False)
+    fails = 1 if end == "fault" else None
+    async with chatting(answers=["One two."], gate=gate, fail_after_rounds=fails) as chat:
+        await chat.send("first")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.send("second")
+        chat.app.prompt.insert("third")
+        if end == "fault":
+            gate.open()
+        else:
+            await chat.press(end)
+        await chat.until(chat.ready)
+        assert chat.app.prompt.text == "second\nthird"
+        assert len(chat.session.messages) <= 2
 
 
-def test_what_waits_outlives_the_program(tmp_path: Path) -> None:
-    async def body() -> None:
-        archive = tmp_path / "c.db"
-        async with chatting(gate=Gate(is_open=False), archive=archive) as chat:
-            await chat.send("first")
-            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
-            await chat.send("second")
-            resume = chat.app.shelf.record.header.id
-        async with chatting(archive=archive, resume=resume) as chat:
-            await chat.until(lambda: chat.app.prompt.text == "second", "the draft")
-
-    run(body)
+async def test_what_waits_outlives_the_program(tmp_path: Path) -> None:
+    archive = tmp_path / "c.db"
+    async with chatting(gate=Gate(is_open=False), archive=archive) as chat:
+        await chat.send("first")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.send("second")
+        resume = chat.app.shelf.record.header.id
+    async with chatting(archive=archive, resume=resume) as chat:
+        await chat.until(lambda: chat.app.prompt.text == "second", "the draft")
 
 
-def test_a_file_that_is_missing_is_said_before_the_message_is_sent() -> None:
-    async def body() -> None:
-        async with chatting() as chat:
-            await chat.send("Sum up @no/such.txt.")
-            assert "there is no file no/such.txt" in chat.status()
-            assert chat.app.prompt.text == "Sum up @no/such.txt."
-            assert chat.session.messages == []
-            await chat.press("enter")
-            await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
-            for word in ("Hello @ann!", "Why?\n@functools.wraps\ndef f(): ...", "x@y.com"):
-                await chat.ask(word)
-
-    run(body)
+async def test_a_file_that_is_missing_is_said_before_the_message_is_sent() -> None:
+    async with chatting() as chat:
+        await chat.send("Sum up @no/such.txt.")
+        assert "there is no file no/such.txt" in chat.status()
+        assert chat.app.prompt.text == "Sum up @no/such.txt."
+        assert chat.session.messages == []
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+        for word in ("Hello @ann!", "Why?\n@functools.wraps\ndef f(): ...", "x@y.com"):
+            await chat.ask(word)
 
 
-def test_attached_files_are_folded_until_they_are_wanted(tmp_path: Path) -> None:
+async def test_attached_files_are_folded_until_they_are_wanted(tmp_path: Path) -> None:
     file = tmp_path / "notes.md"
     file.write_text("\n".join(f"note {n}" for n in range(30)))
 
-    async def body() -> None:
-        async with chatting(size=(140, 60)) as chat:
-            await chat.ask(f"Sum up @{file}, please.")
-            assert "note 17" not in chat.transcript()
-            assert "30 lines" in chat.transcript()
-            assert "note 17" in chat.session.messages[0].content
-            await chat.press("f11")
-            assert "note 17" in chat.transcript()
-            await chat.press("f11")
-            assert "note 17" not in chat.transcript()
-            assert chat.app.shelf.record.header.title == f"Sum up @{file}, please."[:59] + "…"
-
-    run(body)
+    async with chatting(size=(140, 60)) as chat:
+        await chat.ask(f"Sum up @{file}, please.")
+        assert "note 17" not in chat.transcript()
+        assert "30 lines" in chat.transcript()
+        assert "note 17" in chat.session.messages[0].content
+        await chat.press("f11")
+        assert "note 17" in chat.transcript()
+        await chat.press("f11")
+        assert "note 17" not in chat.transcript()
+        assert chat.app.shelf.record.header.title == f"Sum up @{file}, please."[:59] + "…"
 
 
 def test_a_title_has_no_attached_file_in_it(tmp_path: Path) -> None:
@@ -173,23 +145,20 @@ def test_a_hostile_message_is_folded_in_no_time() -> None:
     assert title_of(Message(Role.USER, text)).startswith("a: ```x")
 
 
-def test_what_is_typed_is_counted() -> None:
-    async def body() -> None:
-        async with chatting(answers=["word " * 49 + "word"]) as chat:
-            prompt = chat.app.prompt
-            prompt.insert("x" * 400)
-            await chat.until(lambda: prompt.border_subtitle == "about 100 tokens")
-            assert "about 100 tokens" in chat.screen()
-            prompt.clear()
-            await chat.until(lambda: not prompt.border_subtitle)
-            await chat.ask("Hello?")  # its answer has 5 characters a token
-            prompt.insert("x" * 500)
-            await chat.until(lambda: prompt.border_subtitle == "about 100 tokens", "as measured")
-
-    run(body)
+async def test_what_is_typed_is_counted() -> None:
+    async with chatting(answers=["word " * 49 + "word"]) as chat:
+        prompt = chat.app.prompt
+        prompt.insert("x" * 400)
+        await chat.until(lambda: prompt.border_subtitle == "about 100 tokens")
+        assert "about 100 tokens" in chat.screen()
+        prompt.clear()
+        await chat.until(lambda: not prompt.border_subtitle)
+        await chat.ask("Hello?")  # its answer has 5 characters a token
+        prompt.insert("x" * 500)
+        await chat.until(lambda: prompt.border_subtitle == "about 100 tokens", "as measured")
 
 
-def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> None:
+async def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> None:
     async def found(chat: Chat, typed: str) -> str:
         await chat.press("ctrl+p")
         await chat.press(*typed)
@@ -198,26 +167,23 @@ def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> None:
         await chat.press("escape", "escape")
         return shown
 
-    async def body() -> None:
-        async with chatting(gate=Gate()) as chat:
-            await chat.until(chat.ready)
-            names = {one.title for one in chat.app.get_system_commands(chat.app.screen)}
-            assert {"Regen", "Clear", "Theme", "Pairs"} <= names
-            chat.app.prompt.insert("unsent")
-            chat.app.action_command("read")  # it needs a file
-            assert chat.app.prompt.text == "/read "
-            await chat.press("up")
-            assert chat.app.prompt.text == "unsent"
-            chat.app.prompt.clear()
-            assert "Export" in await found(chat, "write file")
-            chat.session.gate.close()
-            await chat.send("q")
-            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
-            names = {one.title for one in chat.app.get_system_commands(chat.app.screen)}
-            assert not {"Regen", "Clear", "Twice", "Export"} & names
-            assert {"Pairs", "Help", "Temp"} <= names
-
-    run(body)
+    async with chatting(gate=Gate()) as chat:
+        await chat.until(chat.ready)
+        names = {one.title for one in chat.app.get_system_commands(chat.app.screen)}
+        assert {"Regen", "Clear", "Theme", "Pairs"} <= names
+        chat.app.prompt.insert("unsent")
+        chat.app.action_command("read")  # it needs a file
+        assert chat.app.prompt.text == "/read "
+        await chat.press("up")
+        assert chat.app.prompt.text == "unsent"
+        chat.app.prompt.clear()
+        assert "Export" in await found(chat, "write file")
+        chat.session.gate.close()
+        await chat.send("q")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        names = {one.title for one in chat.app.get_system_commands(chat.app.screen)}
+        assert not {"Regen", "Clear", "Twice", "Export"} & names
+        assert {"Pairs", "Help", "Temp"} <= names
 
 
 @pytest.mark.parametrize("width", [50, 76, 100])
@@ -228,13 +194,10 @@ def test_keys_and_their_meanings_stand_apart_in_the_help(width: int) -> None:
         assert any(line == left or line.startswith(f"{left}  ") for line in shown), left
 
 
-def test_the_footer_says_where_it_is_cut() -> None:
-    async def body() -> None:
-        async with chatting(size=(60, 24)) as chat:
-            footer = chat.app.query_one(KeyLine)
-            assert str(footer.render()).endswith(" …")
-            assert footer.render().cell_length <= 60
-            await chat.pilot.resize_terminal(160, 30)
-            await chat.until(lambda: not str(footer.render()).endswith("…"))
-
-    run(body)
+async def test_the_footer_says_where_it_is_cut() -> None:
+    async with chatting(size=(60, 24)) as chat:
+        footer = chat.app.query_one(KeyLine)
+        assert str(footer.render()).endswith(" …")
+        assert footer.render().cell_length <= 60
+        await chat.pilot.resize_terminal(160, 30)
+        await chat.until(lambda: not str(footer.render()).endswith("…"))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,18 +30,12 @@ from localspec.ui.screens.pairs import PairsScreen, Work
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
 from tests.support.hub_server import Repo, wait_for
-from tests.support.hub_world import World, world
+from tests.support.hub_world import World
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 
 NAME = "qwen3-8b"
 BIG = 2_000_000 // 32 * 32
-
-
-@pytest.fixture
-def hub_world(tmp_path: Path) -> Iterator[World]:
-    with world(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture
@@ -128,367 +121,318 @@ def shown(chat: Chat) -> OptionList:
     return chat.app.screen.query_one(OptionList)
 
 
-def run(body: Callable[[], Any]) -> None:
-    asyncio.run(body())
-
-
-def test_a_pair_is_looked_at_pulled_used_and_the_conversation_stays(
+async def test_a_pair_is_looked_at_pulled_used_and_the_conversation_stays(
     hub_world: World, target: Repo
 ) -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        async with chatting(rooms) as chat:
-            await chat.ask("Who are you?")
-            await browse(chat)
-            await chat.until(lambda: "available" in chat.screen() and "licence" in chat.screen())
-            await chat.press("enter")
-            await chat.until(lambda: "Enter fetches 2" in chat.screen(), "the check")
-            assert "the same 300 tokens" in chat.screen()
-            assert not [seen for seen in hub_world.server.bodies() if not seen.range]
-            fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
-            await chat.press("enter")
-            await chat.until(fault.reached.is_set, "the download")
-            await chat.until(lambda: "fetching" in chat.screen(), "the files")
-            assert "waits" in chat.screen()
-            assert "C cancel" in chat.screen()
-            fault.release.set()
-            await chat.until(lambda: f"{NAME} is installed" in chat.screen(), "the end")
-            assert installed.find(NAME) is not None
-            await chat.until(lambda: "X remove" in chat.screen(), "the list anew")
-            await chat.press("enter")
-            await chat.until(lambda: len(rooms.sessions) == 2 and chat.ready(), "use")
-            assert rooms.log == ["load first", f"check {NAME}", "free first", f"load {NAME}"]
-            assert rooms.sessions[1].messages[0].content == "Who are you?"
-            assert "▌ Who are you?" in chat.transcript()
-            assert NAME in chat.screen()
-
-    run(body)
+    rooms = Rooms()
+    async with chatting(rooms) as chat:
+        await chat.ask("Who are you?")
+        await browse(chat)
+        await chat.until(lambda: "available" in chat.screen() and "licence" in chat.screen())
+        await chat.press("enter")
+        await chat.until(lambda: "Enter fetches 2" in chat.screen(), "the check")
+        assert "the same 300 tokens" in chat.screen()
+        assert not [seen for seen in hub_world.server.bodies() if not seen.range]
+        fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
+        await chat.press("enter")
+        await chat.until(fault.reached.is_set, "the download")
+        await chat.until(lambda: "fetching" in chat.screen(), "the files")
+        assert "waits" in chat.screen()
+        assert "C cancel" in chat.screen()
+        fault.release.set()
+        await chat.until(lambda: f"{NAME} is installed" in chat.screen(), "the end")
+        assert installed.find(NAME) is not None
+        await chat.until(lambda: "X remove" in chat.screen(), "the list anew")
+        await chat.press("enter")
+        await chat.until(lambda: len(rooms.sessions) == 2 and chat.ready(), "use")
+        assert rooms.log == ["load first", f"check {NAME}", "free first", f"load {NAME}"]
+        assert rooms.sessions[1].messages[0].content == "Who are you?"
+        assert "▌ Who are you?" in chat.transcript()
+        assert NAME in chat.screen()
 
 
-def test_cancelling_keeps_what_came_and_pulling_again_continues(
+async def test_cancelling_keeps_what_came_and_pulling_again_continues(
     hub_world: World, target: Repo
 ) -> None:
     entry = catalogue.pairs()[NAME]
     name = entry.target.file
     file = hub.RemoteFile(target.name, target.commit, name, target.size(name), target.etag(name))
 
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
-            await browse(chat)
-            await chat.press("enter")
-            await chat.until(lambda: "Enter fetches" in chat.screen())
-            await chat.press("enter")
-            await chat.until(lambda: download.part_size(file) > 400_000, "some of it")
-            await chat.press("c")
-            await chat.until(lambda: "cancelled" in chat.screen())
-            assert "kept" in chat.screen()
-            fault.release.set()
-            kept = download.part_size(file)
-            hub_world.server.seen.clear()
-            await chat.press("enter")
-            await chat.until(lambda: "Enter fetches" in chat.screen())
-            fault = hub_world.server.fault("/cdn/", hold_after=10_000)
-            await chat.press("enter")
-            await chat.until(fault.reached.is_set)
-            await chat.press("escape")  # a pull goes on behind a closed screen
-            fault.release.set()
-            await chat.until(lambda: f"{NAME} is installed" in chat.transcript())
-            assert f"bytes={kept}-" in [seen.range for seen in hub_world.server.bodies()]
-            assert hub_cache.is_here(file)
-
-    run(body)
-
-
-def test_quitting_in_the_middle_of_a_pull_ends_its_thread(hub_world: World, target: Repo) -> None:
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
-            await browse(chat)
-            await chat.press("enter")
-            await chat.until(lambda: "Enter fetches" in chat.screen())
-            await chat.press("enter")
-            await chat.until(fault.reached.is_set)
-            await chat.press("escape")
-            await chat.until(lambda: chat.app.focused is chat.app.prompt)
-            await chat.press("ctrl+q")
+    async with chatting(Rooms()) as chat:
+        fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
+        await browse(chat)
+        await chat.press("enter")
+        await chat.until(lambda: "Enter fetches" in chat.screen())
+        await chat.press("enter")
+        await chat.until(lambda: download.part_size(file) > 400_000, "some of it")
+        await chat.press("c")
+        await chat.until(lambda: "cancelled" in chat.screen())
+        assert "kept" in chat.screen()
         fault.release.set()
-        wait_for(lambda: not [t for t in threading.enumerate() if t.name == "pairs"])
-        assert installed.find(NAME) is None
+        kept = download.part_size(file)
+        hub_world.server.seen.clear()
+        await chat.press("enter")
+        await chat.until(lambda: "Enter fetches" in chat.screen())
+        fault = hub_world.server.fault("/cdn/", hold_after=10_000)
+        await chat.press("enter")
+        await chat.until(fault.reached.is_set)
+        await chat.press("escape")  # a pull goes on behind a closed screen
+        fault.release.set()
+        await chat.until(lambda: f"{NAME} is installed" in chat.transcript())
+        assert f"bytes={kept}-" in [seen.range for seen in hub_world.server.bodies()]
+        assert hub_cache.is_here(file)
 
-    run(body)
+
+async def test_quitting_in_the_middle_of_a_pull_ends_its_thread(
+    hub_world: World, target: Repo
+) -> None:
+    async with chatting(Rooms()) as chat:
+        fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
+        await browse(chat)
+        await chat.press("enter")
+        await chat.until(lambda: "Enter fetches" in chat.screen())
+        await chat.press("enter")
+        await chat.until(fault.reached.is_set)
+        await chat.press("escape")
+        await chat.until(lambda: chat.app.focused is chat.app.prompt)
+        await chat.press("ctrl+q")
+    fault.release.set()
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name == "pairs"])
+    assert installed.find(NAME) is None
 
 
-def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: World) -> None:
+async def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: World) -> None:
     entry = catalogue.pairs()[NAME]
     hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=BIG)})
     odd = ggufs.model(ggufs.words(300, ["odd"] * 7))
     hub_world.server.add(entry.draft.repo, {entry.draft.file: odd})
 
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            await browse(chat)
-            await chat.press("enter")
-            await chat.until(lambda: "✗" in chat.screen(), "the refusal")
-            assert "odd" in chat.screen()
-            assert chat.app.pairs.state.work is Work.NONE
-            await select(chat, "qwen2.5-coder-14b")
-            await chat.press("enter")
-            await chat.until(lambda: "no repository" in chat.screen(), "another refusal")
-        assert installed.all_pairs() == []
-
-    run(body)
+    async with chatting(Rooms()) as chat:
+        await browse(chat)
+        await chat.press("enter")
+        await chat.until(lambda: "✗" in chat.screen(), "the refusal")
+        assert "odd" in chat.screen()
+        assert chat.app.pairs.state.work is Work.NONE
+        await select(chat, "qwen2.5-coder-14b")
+        await chat.press("enter")
+        await chat.until(lambda: "no repository" in chat.screen(), "another refusal")
+    assert installed.all_pairs() == []
 
 
-def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            await browse(chat)
-            await chat.press("enter")
-            await chat.until(lambda: "offline mode is on" in chat.screen())
-
-    run(body)
+    async with chatting(Rooms()) as chat:
+        await browse(chat)
+        await chat.press("enter")
+        await chat.until(lambda: "offline mode is on" in chat.screen())
 
 
-def test_removing_asks_twice_and_spares_the_pair_in_use(hub_world: World, target: Repo) -> None:
+async def test_removing_asks_twice_and_spares_the_pair_in_use(
+    hub_world: World, target: Repo
+) -> None:
     assert hub_world.run("pull", NAME).code == 0
     own = InstalledPair("first", InstalledModel(("/nowhere.gguf",)), None)
     installed.save(own)
 
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            await browse(chat)
-            await chat.press("x")
-            await chat.until(lambda: f"Remove {NAME}?" in chat.screen())
-            await chat.press("escape")
-            assert f"Remove {NAME}?" not in chat.screen()
-            assert installed.find(NAME) is not None
-            await chat.press("x", "x")
-            await chat.until(lambda: f"{NAME} is removed, 2.0" in chat.screen(), "removal")
-            await chat.until(lambda: "available" in chat.screen())
-            assert installed.find(NAME) is None
-            await select(chat, "first")
-            await chat.press("x", "x")
-            await chat.until(lambda: "first is in use" in chat.screen())
-            await select(chat, "demo")
-            await chat.press("x", "x")
-            await chat.until(lambda: "demo stays" in chat.screen())
-        assert installed.find("first") is not None
-
-    run(body)
+    async with chatting(Rooms()) as chat:
+        await browse(chat)
+        await chat.press("x")
+        await chat.until(lambda: f"Remove {NAME}?" in chat.screen())
+        await chat.press("escape")
+        assert f"Remove {NAME}?" not in chat.screen()
+        assert installed.find(NAME) is not None
+        await chat.press("x", "x")
+        await chat.until(lambda: f"{NAME} is removed, 2.0" in chat.screen(), "removal")
+        await chat.until(lambda: "available" in chat.screen())
+        assert installed.find(NAME) is None
+        await select(chat, "first")
+        await chat.press("x", "x")
+        await chat.until(lambda: "first is in use" in chat.screen())
+        await select(chat, "demo")
+        await chat.press("x", "x")
+        await chat.until(lambda: "demo stays" in chat.screen())
+    assert installed.find("first") is not None
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 50)])
-def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[int, int]) -> None:
-    async def body() -> None:
-        async with chatting(Rooms(), size=size) as chat:
-            await browse(chat, list(catalogue.pairs())[-1])
-            await chat.until(lambda: not chat.timers(), "rest")
-            lines = chat.screen().splitlines()
-            assert len(lines) == size[1]
-            assert any(list(catalogue.pairs())[-1] in line for line in lines)
-            assert any("Esc close" in line for line in lines)
-            assert any("available" in line for line in lines)
-            await chat.press("f12")
-            await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end")
-            await browse(chat, "demo")
-            await chat.press("escape")
-            await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end again")
-
-    run(body)
+async def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[int, int]) -> None:
+    async with chatting(Rooms(), size=size) as chat:
+        await browse(chat, list(catalogue.pairs())[-1])
+        await chat.until(lambda: not chat.timers(), "rest")
+        lines = chat.screen().splitlines()
+        assert len(lines) == size[1]
+        assert any(list(catalogue.pairs())[-1] in line for line in lines)
+        assert any("Esc close" in line for line in lines)
+        assert any("available" in line for line in lines)
+        await chat.press("f12")
+        await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end")
+        await browse(chat, "demo")
+        await chat.press("escape")
+        await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end again")
 
 
-def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_named(
+async def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_named(
     hub_world: World,
 ) -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        async with chatting(rooms, size=(120, 30)) as chat:
-            chat.session.gate.close()
-            await chat.send("Go on.")
-            await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
-            await browse(chat, "demo")
-            named = "Esc close  P pull another  Ctrl+C stop the answer  F1 help  Ctrl+Q quit"
-            await chat.until(lambda: named in chat.screen())
-            await chat.press("f1")
-            await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
-            await chat.press("f1")
-            await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
-            offered = [one.title for one in chat.app.get_system_commands(chat.app.screen)]
-            assert offered == ["Help", "Quit", "Theme"]
-            await chat.press("ctrl+c")
-            await chat.until(chat.ready)
-            await chat.until(lambda: "press Ctrl+C again to quit" in chat.screen())
-            await chat.until(lambda: "stop the answer" not in chat.screen())
-            await chat.press("f5", "f2", "f7")  # what is behind does not answer
-            assert isinstance(chat.app.screen, PairsScreen)
-            assert chat.session.speculation
-            assert chat.ready()
-            await chat.press("ctrl+p")
-            await chat.until(lambda: isinstance(chat.app.screen, CommandPalette))
-            await chat.press("escape")
-            await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
-            await chat.press("ctrl+q")
-        assert rooms.log == ["load first", "free first"]
-
-    run(body)
+    rooms = Rooms()
+    async with chatting(rooms, size=(120, 30)) as chat:
+        chat.session.gate.close()
+        await chat.send("Go on.")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await browse(chat, "demo")
+        named = "Esc close  P pull another  Ctrl+C stop the answer  F1 help  Ctrl+Q quit"
+        await chat.until(lambda: named in chat.screen())
+        await chat.press("f1")
+        await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
+        await chat.press("f1")
+        await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
+        offered = [one.title for one in chat.app.get_system_commands(chat.app.screen)]
+        assert offered == ["Help", "Quit", "Theme"]
+        await chat.press("ctrl+c")
+        await chat.until(chat.ready)
+        await chat.until(lambda: "press Ctrl+C again to quit" in chat.screen())
+        await chat.until(lambda: "stop the answer" not in chat.screen())
+        await chat.press("f5", "f2", "f7")  # what is behind does not answer
+        assert isinstance(chat.app.screen, PairsScreen)
+        assert chat.session.speculation
+        assert chat.ready()
+        await chat.press("ctrl+p")
+        await chat.until(lambda: isinstance(chat.app.screen, CommandPalette))
+        await chat.press("escape")
+        await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
+        await chat.press("ctrl+q")
+    assert rooms.log == ["load first", "free first"]
 
 
-def test_words_of_strangers_are_harmless_here_too(hub_world: World) -> None:
+async def test_words_of_strangers_are_harmless_here_too(hub_world: World) -> None:
     nasty = InstalledModel(("/x.gguf",), reference="a/b:\x1b]0;hi\x07", licence="\x1b[2J[bold]x")
     installed.save(InstalledPair("nasty", nasty, None))
 
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            await browse(chat, "nasty")
-            await chat.until(lambda: "[bold]x" in chat.screen())
-            assert "\x1b" not in chat.screen()
-            assert "\x07" not in chat.screen()
-
-    run(body)
+    async with chatting(Rooms()) as chat:
+        await browse(chat, "nasty")
+        await chat.until(lambda: "[bold]x" in chat.screen())
+        assert "\x1b" not in chat.screen()
+        assert "\x07" not in chat.screen()
 
 
-def test_a_damaged_catalogue_is_said(hub_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_catalogue_is_said(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken() -> dict[str, CuratedPair]:
         raise LocalspecError("the catalogue cannot be read")
 
     monkeypatch.setattr(catalogue, "pairs", broken)
 
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            await chat.press("f12")
-            await chat.until(lambda: "the catalogue cannot be read" in chat.screen())
-
-    run(body)
+    async with chatting(Rooms()) as chat:
+        await chat.press("f12")
+        await chat.until(lambda: "the catalogue cannot be read" in chat.screen())
 
 
 # --- switching --------------------------------------------------------------------------------
 
 
-def test_what_is_refused_by_its_files_frees_nothing() -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        rooms.refused["other"] = ModelFileError("other.gguf is cut off", "Pull it again.")
-        async with chatting(rooms) as chat:
-            await chat.ask("Hello?")
-            await chat.send("/pairs other")
-            await chat.until(lambda: "other.gguf is cut off" in chat.transcript())
-            assert "Pull it again." in chat.transcript()
-            assert rooms.log == ["load first", "check other"]
-            assert chat.ready()
-            await chat.ask("Still there?")
-
-    run(body)
+async def test_what_is_refused_by_its_files_frees_nothing() -> None:
+    rooms = Rooms()
+    rooms.refused["other"] = ModelFileError("other.gguf is cut off", "Pull it again.")
+    async with chatting(rooms) as chat:
+        await chat.ask("Hello?")
+        await chat.send("/pairs other")
+        await chat.until(lambda: "other.gguf is cut off" in chat.transcript())
+        assert "Pull it again." in chat.transcript()
+        assert rooms.log == ["load first", "check other"]
+        assert chat.ready()
+        await chat.ask("Still there?")
 
 
-def test_a_failed_load_brings_the_old_pair_and_the_conversation_back() -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        rooms.broken["other"] = OutOfMemory("it does not fit", "Choose a smaller one.")
-        async with chatting(rooms) as chat:
-            await chat.ask("Hello?")
-            await chat.send("/pairs other")
-            await chat.until(lambda: "first is in use again" in chat.transcript())
-            assert "it does not fit" in chat.transcript()
-            assert rooms.log == ["load first", "check other", "free first", "load other",
-                                 "load first"]  # fmt: skip
-            assert "▌ Hello?" in chat.transcript()
-            chat.session = rooms.sessions[-1]
-            await chat.ask("Still there?")
-            assert len(chat.session.messages) == 4
-
-    run(body)
+async def test_a_failed_load_brings_the_old_pair_and_the_conversation_back() -> None:
+    rooms = Rooms()
+    rooms.broken["other"] = OutOfMemory("it does not fit", "Choose a smaller one.")
+    async with chatting(rooms) as chat:
+        await chat.ask("Hello?")
+        await chat.send("/pairs other")
+        await chat.until(lambda: "first is in use again" in chat.transcript())
+        assert "it does not fit" in chat.transcript()
+        assert rooms.log == ["load first", "check other", "free first", "load other",
+                             "load first"]  # fmt: skip
+        assert "▌ Hello?" in chat.transcript()
+        chat.session = rooms.sessions[-1]
+        await chat.ask("Still there?")
+        assert len(chat.session.messages) == 4
 
 
-def test_when_the_old_pair_fails_as_well_the_conversation_waits_for_a_third() -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        rooms.broken["other"] = OutOfMemory("it does not fit")
-        async with chatting(rooms) as chat:
-            await chat.ask("Hello?")
-            rooms.broken["first"] = OutOfMemory("no room")
-            await chat.send("/pairs other")
-            await chat.until(lambda: "could not be loaded again either" in chat.transcript())
-            assert "no room" in " ".join(chat.transcript().split())
-            await chat.send("Anybody?")
-            assert "no model is loaded" in chat.status()
-            chat.app.prompt.clear()
-            await chat.send("/pairs third")
-            await chat.until(chat.ready)
-            assert "▌ Hello?" in chat.transcript()
-            assert [m.role for m in rooms.sessions[-1].messages] == [Role.USER, Role.ASSISTANT]
-            assert chat.app.in_use.load_error is None
-
-    run(body)
+async def test_when_the_old_pair_fails_as_well_the_conversation_waits_for_a_third() -> None:
+    rooms = Rooms()
+    rooms.broken["other"] = OutOfMemory("it does not fit")
+    async with chatting(rooms) as chat:
+        await chat.ask("Hello?")
+        rooms.broken["first"] = OutOfMemory("no room")
+        await chat.send("/pairs other")
+        await chat.until(lambda: "could not be loaded again either" in chat.transcript())
+        assert "no room" in " ".join(chat.transcript().split())
+        await chat.send("Anybody?")
+        assert "no model is loaded" in chat.status()
+        chat.app.prompt.clear()
+        await chat.send("/pairs third")
+        await chat.until(chat.ready)
+        assert "▌ Hello?" in chat.transcript()
+        assert [m.role for m in rooms.sessions[-1].messages] == [Role.USER, Role.ASSISTANT]
+        assert chat.app.in_use.load_error is None
 
 
-def test_escape_cancels_a_switch_and_its_progress_was_shown() -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        rooms.slow.add("other")
-        async with chatting(rooms) as chat:
-            chat.session.messages.append(Message(Role.USER, "Hello?"))
-            await chat.send("/pairs other")
-            await chat.until(lambda: "Loading other" in chat.status(), "the progress")
-            assert "25 %" in chat.status()
-            assert "Esc cancels" in chat.status()
-            await chat.send("too early")
-            assert "still being loaded" in chat.status()
-            await chat.press("escape")
-            await chat.until(lambda: "loading was cancelled" in chat.transcript())
-            await chat.until(chat.ready)
-            assert chat.app.session is not None
-            assert chat.app.session.pair_name == "first"
-
-    run(body)
+async def test_escape_cancels_a_switch_and_its_progress_was_shown() -> None:
+    rooms = Rooms()
+    rooms.slow.add("other")
+    async with chatting(rooms) as chat:
+        chat.session.messages.append(Message(Role.USER, "Hello?"))
+        await chat.send("/pairs other")
+        await chat.until(lambda: "Loading other" in chat.status(), "the progress")
+        assert "25 %" in chat.status()
+        assert "Esc cancels" in chat.status()
+        await chat.send("too early")
+        assert "still being loaded" in chat.status()
+        await chat.press("escape")
+        await chat.until(lambda: "loading was cancelled" in chat.transcript())
+        await chat.until(chat.ready)
+        assert chat.app.session is not None
+        assert chat.app.session.pair_name == "first"
 
 
-def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        rooms.slow.add("first")
-        async with chatting(rooms) as chat:
-            await chat.until(lambda: "Loading first" in chat.status())
-            await chat.press("escape")
-            await chat.until(lambda: "loading was cancelled" in chat.transcript())
-            await chat.send("/pairs other")
-            await chat.until(chat.ready)
-            assert rooms.sessions[0].pair_name == "other"
-            assert rooms.log == ["load first", "load other"]
-
-    run(body)
+async def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None:
+    rooms = Rooms()
+    rooms.slow.add("first")
+    async with chatting(rooms) as chat:
+        await chat.until(lambda: "Loading first" in chat.status())
+        await chat.press("escape")
+        await chat.until(lambda: "loading was cancelled" in chat.transcript())
+        await chat.send("/pairs other")
+        await chat.until(chat.ready)
+        assert rooms.sessions[0].pair_name == "other"
+        assert rooms.log == ["load first", "load other"]
 
 
-def test_quitting_while_switching_ends_the_thread() -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        rooms.slow.add("other")
-        async with chatting(rooms) as chat:
-            await chat.send("/pairs other")
-            await chat.until(lambda: "load other" in rooms.log)
-            rooms.slow.add("first")  # going back would take for ever
-            await chat.press("ctrl+q")
-
-    run(body)
+async def test_quitting_while_switching_ends_the_thread() -> None:
+    rooms = Rooms()
+    rooms.slow.add("other")
+    async with chatting(rooms) as chat:
+        await chat.send("/pairs other")
+        await chat.until(lambda: "load other" in rooms.log)
+        rooms.slow.add("first")  # going back would take for ever
+        await chat.press("ctrl+q")
 
 
-def test_no_switch_while_an_answer_runs_nor_to_the_same_pair() -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        async with chatting(rooms) as chat:
-            await chat.send("/pairs first")
-            assert "first is in use" in chat.status()
-            chat.session.gate.close()
-            await chat.send("Go on.")
-            await chat.send("/pairs other")
-            assert "Esc stops it" in chat.status()
-            chat.session.gate.open()
-            await chat.until(chat.ready)
-            assert rooms.log == ["load first"]
-
-    run(body)
+async def test_no_switch_while_an_answer_runs_nor_to_the_same_pair() -> None:
+    rooms = Rooms()
+    async with chatting(rooms) as chat:
+        await chat.send("/pairs first")
+        assert "first is in use" in chat.status()
+        chat.session.gate.close()
+        await chat.send("Go on.")
+        await chat.send("/pairs other")
+        assert "Esc stops it" in chat.status()
+        chat.session.gate.open()
+        await chat.until(chat.ready)
+        assert rooms.log == ["load first"]
 
 
 # --- a reference that is typed ----------------------------------------------------------------
@@ -503,51 +447,53 @@ def strangers(hub_world: World) -> Repo:
 
 
 async def type_in(chat: Chat, text: str) -> None:
-    """Have the line for a reference, and write `text` in it."""
+    """Have the line for a reference, and write `text` in it, the end of it key by key."""
     await chat.press("p")
     await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
     line = chat.app.screen.query_one(Input)
-    line.value = ""
-    await chat.press(*text)
+    line.value, keys = text[:-2], text[-2:]
+    line.cursor_position = len(line.value)
+    await chat.press(*keys)
     assert line.value == text
     await chat.press("enter")
 
 
-def test_a_reference_is_typed_checked_pulled_and_used(hub_world: World, strangers: Repo) -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        async with chatting(rooms) as chat:
-            await browse(chat)
-            await type_in(chat, "ann/Big-GGUF:q8_0 --draft ann/Small-GGUF --name cqx")
-            await chat.until(lambda: "Enter fetches 2" in chat.screen(), "the check")
-            assert "the same 300 tokens" in chat.screen()
-            assert shown(chat).highlighted_option is not None
-            assert shown(chat).highlighted_option.id == "cqx"
-            assert not [seen for seen in hub_world.server.bodies() if not seen.range]
-            fault = hub_world.server.fault("/cdn/ann/Big", hold_after=900_000, whole=True)
-            await chat.press("enter")
-            await chat.until(fault.reached.is_set, "the download")
-            await chat.until(lambda: "fetching" in chat.screen(), "the files")
-            await chat.press("c")
-            await chat.until(lambda: "cancelled" in chat.screen(), "the end of it")
-            fault.release.set()
-            await chat.press("enter")  # the same reference again, by its line
-            await chat.until(lambda: "Enter fetches" in chat.screen(), "the second check")
-            await chat.press("enter")
-            await chat.until(lambda: "cqx is installed" in chat.screen(), "the pair")
-            await chat.until(lambda: "X remove" in chat.screen(), "the list anew")
-            record = installed.find("cqx")
-            assert record is not None
-            assert record.target.files == ("b-Q8_0.gguf",)
-            assert record.draft is not None
-            await chat.press("enter")
-            await chat.until(lambda: len(rooms.sessions) == 2 and chat.ready(), "use")
-            assert rooms.log[-1] == "load cqx"
+async def test_a_reference_is_typed_checked_pulled_and_used(
+    hub_world: World, strangers: Repo
+) -> None:
+    rooms = Rooms()
+    async with chatting(rooms) as chat:
+        await browse(chat)
+        await type_in(chat, "ann/Big-GGUF:q8_0 --draft ann/Small-GGUF --name cqx")
+        await chat.until(lambda: "Enter fetches 2" in chat.screen(), "the check")
+        assert "the same 300 tokens" in chat.screen()
+        assert shown(chat).highlighted_option is not None
+        assert shown(chat).highlighted_option.id == "cqx"
+        assert not [seen for seen in hub_world.server.bodies() if not seen.range]
+        fault = hub_world.server.fault("/cdn/ann/Big", hold_after=900_000, whole=True)
+        await chat.press("enter")
+        await chat.until(fault.reached.is_set, "the download")
+        await chat.until(lambda: "fetching" in chat.screen(), "the files")
+        await chat.press("c")
+        await chat.until(lambda: "cancelled" in chat.screen(), "the end of it")
+        fault.release.set()
+        await chat.press("enter")  # the same reference again, by its line
+        await chat.until(lambda: "Enter fetches" in chat.screen(), "the second check")
+        await chat.press("enter")
+        await chat.until(lambda: "cqx is installed" in chat.screen(), "the pair")
+        await chat.until(lambda: "X remove" in chat.screen(), "the list anew")
+        record = installed.find("cqx")
+        assert record is not None
+        assert record.target.files == ("b-Q8_0.gguf",)
+        assert record.draft is not None
+        await chat.press("enter")
+        await chat.until(lambda: len(rooms.sessions) == 2 and chat.ready(), "use")
+        assert rooms.log[-1] == "load cqx"
 
-    run(body)
 
-
-def test_what_is_typed_wrongly_is_said_and_can_be_mended(hub_world: World, strangers: Repo) -> None:
+async def test_what_is_typed_wrongly_is_said_and_can_be_mended(
+    hub_world: World, strangers: Repo
+) -> None:
     cases = {
         "": "nothing to pull is named",
         "ann/Big-GGUF ann/Small-GGUF": "one model too many",
@@ -560,149 +506,124 @@ def test_what_is_typed_wrongly_is_said_and_can_be_mended(hub_world: World, stran
         "demo": "demo comes with localspec",
     }
 
-    async def body() -> None:
-        async with chatting(Rooms(), size=(100, 40)) as chat:
-            await browse(chat)
-            for text, said in cases.items():
-                await type_in(chat, text)
-                await chat.until(lambda said=said: said in chat.screen(), said)
-                assert "✗" in chat.screen()
-                await chat.press("escape") if shown(chat) is not chat.app.focused else None
-            assert isinstance(chat.app.screen, PairsScreen)
-            assert chat.app.pairs.state.guest is None
-            assert installed.all_pairs() == []
-
-    run(body)
+    async with chatting(Rooms(), size=(100, 40)) as chat:
+        await browse(chat)
+        for text, said in cases.items():
+            await type_in(chat, text)
+            await chat.until(lambda said=said: said in chat.screen(), said)
+            assert "✗" in chat.screen()
+            await chat.press("escape") if shown(chat) is not chat.app.focused else None
+        assert isinstance(chat.app.screen, PairsScreen)
+        assert chat.app.pairs.state.guest is None
+        assert installed.all_pairs() == []
 
 
-def test_a_typed_pair_is_left_again_and_what_is_installed_is_not_pulled_twice(
+async def test_a_typed_pair_is_left_again_and_what_is_installed_is_not_pulled_twice(
     hub_world: World, strangers: Repo
 ) -> None:
     assert hub_world.run("pull", "ann/Big-GGUF", "--draft", "none", "--name", "mine").code == 0
 
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            await browse(chat)
-            await type_in(chat, "localspec pull ann/Big-GGUF --draft none --name mine")
-            await chat.until(lambda: "mine is installed already" in chat.screen())
-            await chat.until(lambda: shown(chat).highlighted_option.id == "mine", "its line")
-            await type_in(chat, "ann/Big-GGUF:Q2_K")
-            # No draft is known: those on this disk and in the catalogue were tried.
-            await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
-            assert "models would fit" in chat.screen()
-            assert shown(chat).highlighted_option.id == "big"
-            await chat.press("escape")
-            await chat.until(lambda: "big" not in [o.id for o in shown(chat).options], "gone")
-            await chat.press("escape")
-            await chat.until(lambda: chat.app.focused is chat.app.prompt, "closed")
-
-    run(body)
+    async with chatting(Rooms()) as chat:
+        await browse(chat)
+        await type_in(chat, "localspec pull ann/Big-GGUF --draft none --name mine")
+        await chat.until(lambda: "mine is installed already" in chat.screen())
+        await chat.until(lambda: shown(chat).highlighted_option.id == "mine", "its line")
+        await type_in(chat, "ann/Big-GGUF:Q2_K")
+        # No draft is known: those on this disk and in the catalogue were tried.
+        await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
+        assert "models would fit" in chat.screen()
+        assert shown(chat).highlighted_option.id == "big"
+        await chat.press("escape")
+        await chat.until(lambda: "big" not in [o.id for o in shown(chat).options], "gone")
+        await chat.press("escape")
+        await chat.until(lambda: chat.app.focused is chat.app.prompt, "closed")
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24)])
-def test_typing_fits_on_small_screens(
+async def test_typing_fits_on_small_screens(
     hub_world: World, strangers: Repo, size: tuple[int, int]
 ) -> None:
-    async def body() -> None:
-        async with chatting(Rooms(), size=size) as chat:
-            await browse(chat)
-            before = shown(chat).scrollable_content_region.width
-            await chat.press("p")
-            await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
-            assert shown(chat).scrollable_content_region.width == before  # no line is wrapped
-            await chat.until(lambda: "Enter check  Esc leave" in chat.screen(), "its keys")
-            await chat.press("escape")
-            await type_in(chat, "ann/Big-GGUF --draft none --name a")
-            await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
-            assert any(line.strip(" │▸").startswith("a ") for line in chat.screen().splitlines())
-            await chat.press("p")
-            await chat.until(lambda: "ann/Big-GGUF --draft none" in chat.screen(), "the text again")
-
-    run(body)
+    async with chatting(Rooms(), size=size) as chat:
+        await browse(chat)
+        before = shown(chat).scrollable_content_region.width
+        await chat.press("p")
+        await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
+        assert shown(chat).scrollable_content_region.width == before  # no line is wrapped
+        await chat.until(lambda: "Enter check  Esc leave" in chat.screen(), "its keys")
+        await chat.press("escape")
+        await type_in(chat, "ann/Big-GGUF --draft none --name a")
+        await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
+        assert any(line.strip(" │▸").startswith("a ") for line in chat.screen().splitlines())
+        await chat.press("p")
+        await chat.until(lambda: "ann/Big-GGUF --draft none" in chat.screen(), "the text again")
 
 
-def test_a_name_that_means_nothing_is_all_that_is_said() -> None:
-    async def body() -> None:
-        rooms = Rooms()
-        rooms.refused["nosuch"] = UsageError("there is no pair nosuch", "localspec list shows all.")
-        async with chatting(rooms) as chat:
-            await chat.ask("Hello?")
-            await chat.send("/pairs nosuch")
-            await chat.until(
-                lambda: "there is no pair nosuch" in chat.transcript() and chat.ready()
-            )
-            assert "in use again" not in chat.transcript()
-            assert chat.transcript().count("•") == 0
-            await chat.ask("Still there?")
-
-    run(body)
+async def test_a_name_that_means_nothing_is_all_that_is_said() -> None:
+    rooms = Rooms()
+    rooms.refused["nosuch"] = UsageError("there is no pair nosuch", "localspec list shows all.")
+    async with chatting(rooms) as chat:
+        await chat.ask("Hello?")
+        await chat.send("/pairs nosuch")
+        await chat.until(lambda: "there is no pair nosuch" in chat.transcript() and chat.ready())
+        assert "in use again" not in chat.transcript()
+        assert chat.transcript().count("•") == 0
+        await chat.ask("Still there?")
 
 
-def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Repo) -> None:
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            await browse(chat)
-            await chat.press("X")
-            assert f"{NAME} is not installed" in chat.screen()
-            await select(chat, "demo")
-            assert "is not installed" not in chat.screen()
-            await select(chat, NAME)
-            assert f"{NAME} is not installed" in chat.screen()
-
-    run(body)
+async def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Repo) -> None:
+    async with chatting(Rooms()) as chat:
+        await browse(chat)
+        await chat.press("X")
+        assert f"{NAME} is not installed" in chat.screen()
+        await select(chat, "demo")
+        assert "is not installed" not in chat.screen()
+        await select(chat, NAME)
+        assert f"{NAME} is not installed" in chat.screen()
 
 
-def test_a_reference_that_failed_stands_in_its_line_again(
+async def test_a_reference_that_failed_stands_in_its_line_again(
     hub_world: World, strangers: Repo
 ) -> None:
-    async def body() -> None:
-        async with chatting(Rooms()) as chat:
-            await browse(chat)
-            await chat.press("P")  # as a capital letter too
-            await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
-            await chat.press(*"ann/Big-GGUF:Q9", "enter")
-            await chat.until(lambda: "✗" in chat.screen(), "the reason")
-            line = chat.app.focused
-            assert isinstance(line, Input)
-            assert line.value == "ann/Big-GGUF:Q9"
-            await chat.press("backspace", "8", "_", "0", "enter")
-            await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
-
-    run(body)
+    async with chatting(Rooms()) as chat:
+        await browse(chat)
+        await chat.press("P")  # as a capital letter too
+        await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
+        await chat.press(*"ann/Big-GGUF:Q9", "enter")
+        await chat.until(lambda: "✗" in chat.screen(), "the reason")
+        line = chat.app.focused
+        assert isinstance(line, Input)
+        assert line.value == "ann/Big-GGUF:Q9"
+        await chat.press("backspace", "8", "_", "0", "enter")
+        await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
 
 
-def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
-    async def body() -> None:
-        loaded: list[LoadRequest] = []
+async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
+    loaded: list[LoadRequest] = []
 
-        def load(request: LoadRequest, _progress: object, _cancel: object) -> ScriptedSession:
-            loaded.append(request)
-            return ScriptedSession()
+    def load(request: LoadRequest, _progress: object, _cancel: object) -> ScriptedSession:
+        loaded.append(request)
+        return ScriptedSession()
 
-        def perform(*_: object) -> bytes:
-            raise AssertionError
+    def perform(*_: object) -> bytes:
+        raise AssertionError
 
-        app = ChatApp(
-            EngineClient(
-                LoadRequest(pair="demo"), lambda: Server(lambda: Loader(load, print, perform))
-            )
-        )
-        async with app.run_test() as pilot:
-            chat = Chat(app, pilot, ScriptedSession())
-            await chat.until(lambda: app.session is not None)
-            await chat.send("/set stop two words")
-            await chat.until(lambda: app.session.settings.stop == ("two words",))
-            assert "stop two words" in " ".join(chat.transcript().split())
-            await chat.send("/set stop none")
-            await chat.until(lambda: app.session.settings.stop == ())
-            await chat.send("/set ctx-size many")
-            await chat.until(lambda: "ctx-size cannot be “many”" in chat.transcript())
-            await chat.send("/set stop END")
-            await chat.send("/set ctx-size 2048")
-            await chat.until(lambda: len(loaded) == 2 and chat.ready())
-            assert (loaded[1].pair, loaded[1].ctx_size) == ("demo", 2048)
-            assert app.session.settings.stop == ("END",)
-        app.engine.shut_down()
-        assert app.engine.join(10)
-
-    run(body)
+    app = ChatApp(
+        EngineClient(LoadRequest(pair="demo"), lambda: Server(lambda: Loader(load, print, perform)))
+    )
+    async with app.run_test() as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.session is not None)
+        await chat.send("/set stop two words")
+        await chat.until(lambda: app.session.settings.stop == ("two words",))
+        assert "stop two words" in " ".join(chat.transcript().split())
+        await chat.send("/set stop none")
+        await chat.until(lambda: app.session.settings.stop == ())
+        await chat.send("/set ctx-size many")
+        await chat.until(lambda: "ctx-size cannot be “many”" in chat.transcript())
+        await chat.send("/set stop END")
+        await chat.send("/set ctx-size 2048")
+        await chat.until(lambda: len(loaded) == 2 and chat.ready())
+        assert (loaded[1].pair, loaded[1].ctx_size) == ("demo", 2048)
+        assert app.session.settings.stop == ("END",)
+    app.engine.shut_down()
+    assert app.engine.join(10)

@@ -45,38 +45,32 @@ def cells(bar: ScrollBar) -> list[tuple[str, object, object, object]]:
     ("total", "window", "position"),
     [(100, 20, 0), (100, 20, 80), (100, 20, 33.5), (27, 20, 3), (20, 20, 0), (100_000, 20, 5_000)],
 )
-def test_our_scrollbar_looks_like_textuals(total: int, window: int, position: float) -> None:
-    async def body() -> None:
-        async with Bars().run_test(size=(10, 20)) as pilot:
-            ours, theirs = pilot.app.query_one(PlainScrollBar), pilot.app.query(ScrollBar).last()
-            for hovered in (False, True):
-                for bar in (ours, theirs):
-                    bar.window_virtual_size, bar.window_size = total, window
-                    bar.position, bar.mouse_over = position, hovered
-                assert cells(ours) == cells(theirs)
-
-    asyncio.run(body())
+async def test_our_scrollbar_looks_like_textuals(total: int, window: int, position: float) -> None:
+    async with Bars().run_test(size=(10, 20)) as pilot:
+        ours, theirs = pilot.app.query_one(PlainScrollBar), pilot.app.query(ScrollBar).last()
+        for hovered in (False, True):
+            for bar in (ours, theirs):
+                bar.window_virtual_size, bar.window_size = total, window
+                bar.position, bar.mouse_over = position, hovered
+            assert cells(ours) == cells(theirs)
 
 
-def test_the_scrollbar_of_the_conversation_is_dragged_and_clicked() -> None:
-    async def body() -> None:
-        async with chatting(answers=[LONG]) as chat:
-            await chat.ask("Go on.")
-            transcript = chat.app.query_one(Transcript)
-            bar = transcript.vertical_scrollbar
-            assert isinstance(bar, PlainScrollBar)
-            assert bar.region.right == chat.app.query_one("#talk").region.right
-            assert transcript.is_vertical_scroll_end
-            await chat.pilot.click(bar, offset=(0, 1))
-            await chat.until(lambda: not transcript.is_vertical_scroll_end, "a page up")
-            transcript.scroll_end(animate=False, immediate=True)
-            before, end = transcript.scroll_y, (bar.region.x, bar.region.bottom - 1)
-            await chat.pilot.mouse_down(offset=end)
-            await chat.pilot.hover(offset=(bar.region.x, bar.region.y + 5))
-            await chat.pilot.mouse_up(offset=(bar.region.x, bar.region.y + 5))
-            await chat.until(lambda: transcript.scroll_y < before, "the drag")
-
-    asyncio.run(body())
+async def test_the_scrollbar_of_the_conversation_is_dragged_and_clicked() -> None:
+    async with chatting(answers=[LONG]) as chat:
+        await chat.ask("Go on.")
+        transcript = chat.app.query_one(Transcript)
+        bar = transcript.vertical_scrollbar
+        assert isinstance(bar, PlainScrollBar)
+        assert bar.region.right == chat.app.query_one("#talk").region.right
+        assert transcript.is_vertical_scroll_end
+        await chat.pilot.click(bar, offset=(0, 1))
+        await chat.until(lambda: not transcript.is_vertical_scroll_end, "a page up")
+        transcript.scroll_end(animate=False, immediate=True)
+        before, end = transcript.scroll_y, (bar.region.x, bar.region.bottom - 1)
+        await chat.pilot.mouse_down(offset=end)
+        await chat.pilot.hover(offset=(bar.region.x, bar.region.y + 5))
+        await chat.pilot.mouse_up(offset=(bar.region.x, bar.region.y + 5))
+        await chat.until(lambda: transcript.scroll_y < before, "the drag")
 
 
 def test_what_is_copied_is_the_conversation() -> None:
@@ -106,14 +100,11 @@ def test_what_is_copied_is_the_conversation() -> None:
         asyncio.run(body(size))
 
 
-def test_a_line_wider_than_the_panel_is_cut_at_its_edge() -> None:
-    async def body() -> None:
-        async with chatting(size=(120, 40)) as chat:
-            column = chat.app.query_one("#figures", _Column)
-            await chat.until(lambda: column.size.width, "the column")
-            width = column.size.width
-            line = "a few words and then a " + width * "x"
-            column.show([Content(line)])
-            assert column.render_line(0).text == line[:width]
-
-    asyncio.run(body())
+async def test_a_line_wider_than_the_panel_is_cut_at_its_edge() -> None:
+    async with chatting(size=(120, 40)) as chat:
+        column = chat.app.query_one("#figures", _Column)
+        await chat.until(lambda: column.size.width, "the column")
+        width = column.size.width
+        line = "a few words and then a " + width * "x"
+        column.show([Content(line)])
+        assert column.render_line(0).text == line[:width]

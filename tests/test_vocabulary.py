@@ -12,6 +12,7 @@ from localspec.pairs import vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf.header import GgufHeader
 from tests.support import ggufs
+from tests.support.gguf_models import write_renumbered
 
 BOS, EOS = "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"
 ADD_BOS, ADD_EOS = "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token"
@@ -147,3 +148,35 @@ def test_texts_are_printable() -> None:
 def test_the_demo_pair_matches(demo_target: Path, demo_draft: Path) -> None:
     report = vocabulary.check(gguf.read_header(demo_target), gguf.read_header(demo_draft))
     assert report.target_size == report.draft_size
+
+
+# ---------------------------------------------------------------- through the text
+
+
+def test_the_share_of_a_text_that_both_spell_alike(tmp_path: Path, demo_target: Path) -> None:
+    target = gguf.read_header(demo_target)
+    shares = []
+    for fewer in (0, 1000, 3000):
+        path = write_renumbered(tmp_path / f"{fewer}.gguf", fewer=fewer)
+        report = vocabulary.check(target, gguf.read_header(path))
+        assert not report.compatible
+        assert report.usable
+        shares.append(report.alike)
+    assert 1 == shares[0] > shares[1] > shares[2] > 0
+    assert vocabulary.compare(target, target).alike is None
+
+
+def test_a_vocabulary_that_cannot_write_is_no_use() -> None:
+    report = vocabulary.compare(header(), header(ggufs.words(300, list("abcdef"))))
+    assert report.alike is None
+    assert not report.usable
+
+
+def test_both_ways_of_writing_a_space_are_known(demo_target: Path) -> None:
+    """GPT-2's letter and SentencePiece's block, and a line's end by its number."""
+    target = gguf.read_header(demo_target)
+    texts = [bytes(text).decode() for text in target.tokens or ()]
+    blocks = [text.replace("\u0120", "\u2581").replace("\u010a", "\n") for text in texts]
+    blocks[texts.index("\u010a")] = "<0x0A>"
+    other = header(blocks, "llama")
+    assert vocabulary.compare(target, other).alike == 1

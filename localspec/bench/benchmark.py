@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
 from localspec.bench.request import BenchRequest, drafters_of
-from localspec.bench.result import OFF, Agreement, ArmReport, Report, Run, SweepPoint
-from localspec.bench.runner import Arm, Asking, BenchOutcome, Runner
+from localspec.bench.result import OFF, AnswersAgree, ArmReport, Report, Run, SweepPoint
+from localspec.bench.runner import Arm, BeforeAsking, BenchOutcome, Runner
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
 from localspec.bench.verdict import verdict
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.cost import Curve
+from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.llama import Context, build, machine
 from localspec.engine.stats import Round
 from localspec.errors import Cancelled
 from localspec.loading.load import Progress, load_beside, load_session
 from localspec.loading.request import LoadRequest
+from localspec.loading.tuning import CALM_S, wait_for_calm
 from localspec.safe_text import one_line
 
 # A larger file is known by its size and its first mebibyte: hashing takes minutes.
 _WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
+_WAITING = 0.2  # of the time there is
 ON = "on"
-
-Points = Mapping[int, float]
-"""Seconds by the number of tokens of a decode."""
 
 
 def bench_pair(
@@ -42,7 +43,7 @@ def bench_pair(
     cancel: Cancel,
     *,
     progress: Progress,
-    asking: Asking,
+    asking: BeforeAsking,
     warn: Callable[[str], None],
 ) -> Report:
     """Load what is wanted, bench it, free it.
@@ -59,6 +60,8 @@ def bench_pair(
         LocalspecError: as `load_session`.
         Cancelled: it was stopped before there was anything to report.
     """
+    left = math.inf if request.deadline is None else request.deadline - perf_counter()
+    wait_for_calm(progress, cancel, min(CALM_S, _WAITING * left))
     with ExitStack() as stack:
         others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
         first = load_session(options, progress=progress, cancel=cancel, beside=others)
@@ -79,7 +82,7 @@ def bench(
     cancel: Cancel,
     *,
     progress: Progress,
-    asking: Asking,
+    asking: BeforeAsking,
 ) -> Report:
     """Measure everything; what an interruption leaves is reported all the same.
 
@@ -179,7 +182,7 @@ def _report(
         curve=curve(points[0], runs),
         draft_step_s=points[1].get(1),
         sweep=_sweep(arms, reports, runs, *points),
-        agreement=Agreement(
+        agreement=AnswersAgree(
             outcome.compared,
             outcome.compared - len(partings),
             greedy=request.temperature <= 0,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from localspec import formats
 from localspec.chat.settings import ChatSettings, Gamma
@@ -21,6 +21,13 @@ _SETS = Path(__file__).parent / "sets"
 OWN_KIND = "own"
 _MOST_BYTES = 64_000_000
 _MOST_KIND = 24  # characters: a column of the report
+
+
+QUICK_S: Final = 45.0
+"""Seconds of a quick bench, in which every question is asked as often as there is time for."""
+
+QUICK_REPEATS: Final = 50
+QUICK_TOKENS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,12 @@ class BenchRequest:
             "ignore_eos": prompts.ignore_end,
             "quick": self.deadline is not None,
         }
+
+
+def usual(pair: str | None) -> PromptSet:
+    """The questions for a pair: the demo's own for the demo, which None means too."""
+    is_demo = (pair or DEMO).strip().lower() == DEMO
+    return shipped(DEMO if is_demo else GENERAL)
 
 
 def shipped(name: str) -> PromptSet:

@@ -220,7 +220,7 @@ class Parting:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class AnswersAgree:
     """Whether the answers with and without speculation were the same.
 
     Attributes:
@@ -265,7 +265,7 @@ class Report:
     curve: tuple[CurvePoint, ...]
     draft_step_s: float | None
     sweep: tuple[SweepPoint, ...]
-    agreement: Agreement
+    agreement: AnswersAgree
     prompts: int
     too_long: tuple[str, ...]
     too_short: tuple[str, ...]

@@ -26,7 +26,7 @@ WARM_UP_TOKENS = 32
 
 T = TypeVar("T")
 
-Asking: TypeAlias = Callable[[str, int, int, float | None], object]
+BeforeAsking: TypeAlias = Callable[[str, int, int, float | None], object]
 """Called before a question: with its name, how many were asked (repeats count), of how many, and
 the seconds that are left, as far as can be told; None at the very beginning."""
 
@@ -99,7 +99,7 @@ class Runner:
     settings: ChatSettings
     cancel: Cancel
     deadline: float | None = None
-    asking: Asking = lambda *_: None
+    asking: BeforeAsking = lambda *_: None
     clock: Callable[[], float] = perf_counter
 
     def warm_up(self, prompt: BenchPrompt) -> None:

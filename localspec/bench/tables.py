@@ -15,18 +15,18 @@ _GREEN, _RED, _BOLD, _DIM, _RESET = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[2m"
 _WIDTH = 40  # characters of the longest bar
 _MOST_PARTINGS = 8
 
-Table: TypeAlias = tuple[str, list[dict[str, str]]]
+TitledRows: TypeAlias = tuple[str, list[dict[str, str]]]
 """A title, and rows: from the column's header to the cell, the same headers in each."""
 
 
-def tables(report: Report) -> list[Table]:
+def tables(report: Report) -> list[TitledRows]:
     """Those that have something to say, in the order in which they are read."""
     found = [_speeds(report.off, arm) for arm in report.on] or [_plain_speeds(report.off)]
     found += [_shares(report), _sweep(report), _curve(report)]
     return [(title, rows) for title, rows in found if rows]
 
 
-def _plain_speeds(off: ArmReport) -> Table:
+def _plain_speeds(off: ArmReport) -> TitledRows:
     """Plain decoding alone."""
     rows = [
         {
@@ -40,7 +40,7 @@ def _plain_speeds(off: ArmReport) -> Table:
     return "Plain decoding", rows
 
 
-def _speeds(off: ArmReport, on: ArmReport) -> Table:
+def _speeds(off: ArmReport, on: ArmReport) -> TitledRows:
     """Off against on."""
     rows = [
         {
@@ -59,7 +59,7 @@ def _speeds(off: ArmReport, on: ArmReport) -> Table:
     return f"{on.name}: draft {on.draft}, gamma {on.gamma}", rows
 
 
-def _shares(report: Report) -> Table:
+def _shares(report: Report) -> TitledRows:
     """Where the time goes, the prompt left out."""
     rows = [
         {
@@ -74,7 +74,7 @@ def _shares(report: Report) -> Table:
     return "Where the time goes", rows
 
 
-def _sweep(report: Report) -> Table:
+def _sweep(report: Report) -> TitledRows:
     """Predicted against measured."""
     rows = [
         {
@@ -93,7 +93,7 @@ def _sweep(report: Report) -> Table:
     return "Predicted against measured, by draft length", rows
 
 
-def _curve(report: Report) -> Table:
+def _curve(report: Report) -> TitledRows:
     """T(n)."""
     rows = [
         {
@@ -168,7 +168,7 @@ def _paint(said: str, style: str) -> str:
     return f"{style}{said}{_RESET}" if style else said
 
 
-def _aligned(table: Table) -> str:
+def _aligned(table: TitledRows) -> str:
     """The first column to the left, the others to the right."""
     title, rows = table
     cells = [list(rows[0]), *(list(row.values()) for row in rows)]
@@ -224,7 +224,7 @@ def _list(lines: Sequence[str]) -> str:
     return "\n".join(f"- {_cell(line)}" for line in lines)
 
 
-def _markdown_table(table: Table) -> str:
+def _markdown_table(table: TitledRows) -> str:
     title, rows = table
     rule = ["---", *["---:"] * (len(rows[0]) - 1)]
     cells = [map(_cell, rows[0]), rule, *(map(_cell, row.values()) for row in rows)]

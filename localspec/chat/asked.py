@@ -20,6 +20,7 @@ class Asked(Struct, frozen=True):
         prompt: text, or ids, to be continued as it is.
         after: the settings' grammar holds from where this text has been written; empty for at once.
         top_logprobs: how many alternatives of each token are told; None for no probabilities.
+        drafters: who may draft, by name; None for all.
     """
 
     settings: ChatSettings
@@ -28,3 +29,4 @@ class Asked(Struct, frozen=True):
     prompt: str | tuple[int, ...] = ""
     after: str = ""
     top_logprobs: int | None = None
+    drafters: tuple[str, ...] | None = None

@@ -10,11 +10,12 @@ from localspec.chat.prefixes import Prefixes
 from localspec.chat.prompt import KnownIds
 from localspec.chat.settings import check_bias
 from localspec.engine.llama.grammar import check_grammar
+from localspec.engine.stats import LOOKUP
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
     from localspec.chat.asked import Asked
-    from localspec.chat.session import Session, Turn
+    from localspec.chat.session import Session, TurnEvents
     from localspec.engine.cancel import Cancel
 
 _CONVERSATIONS = 32
@@ -32,10 +33,10 @@ class Completions:
     def __init__(self, session: Session) -> None:
         pair = session.pair
         self._session = session
-        self._prefixes = Prefixes([pair.target, *pair.drafts.values()])
+        self._prefixes = Prefixes([pair.target, *pair.drafts.values()], session.folder)
         self._known: list[KnownIds] = []  # the latest last
 
-    def answer(self, asked: Asked, cancel: Cancel) -> Turn:
+    def answer(self, asked: Asked, cancel: Cancel) -> TurnEvents:
         """Answer.
 
         Yields:
@@ -46,8 +47,10 @@ class Completions:
             Cancelled: while the prompt was made.
         """
         session, template = self._session, self._session.template
+        session.pair.target.model.watch(cancel)
         known, noticed = KnownIds(template), len(template.notices)
         check_bias(asked.settings, session.pair.target.model.n_vocab)
+        self._check_drafters(asked.drafters or ())
         stops = asked.settings.stop
         if asked.settings.grammar not in ("", session.settings.grammar):
             check_grammar(asked.settings.grammar)  # llama.cpp would write what is wrong to a log
@@ -63,7 +66,13 @@ class Completions:
         answer = AnswerText(piece, stops)
         after = asked.after or (session.thinking.end if thinks else "")
         turn = session.complete(
-            prompt, asked.settings, answer, cancel, after=after, top_logprobs=asked.top_logprobs
+            prompt,
+            asked.settings,
+            answer,
+            cancel,
+            after=after,
+            top_logprobs=asked.top_logprobs,
+            drafters=asked.drafters,
         )
         yield Begun(len(prompt), session.pair.target.n_ctx, thinks)
         self._prefixes.switch(prompt[:-1])
@@ -73,7 +82,21 @@ class Completions:
             if asked.messages:
                 known.answered(answer.tokens, piece, answer.text)
 
-    def _scored(self, turn: Turn) -> Turn:
+    def _check_drafters(self, named: tuple[str, ...]) -> None:
+        """Refuse drafters that are not there.
+
+        Raises:
+            UsageError: one of them is not.
+        """
+        pair = self._session.pair
+        there = [*pair.drafts, *([LOOKUP] if pair.lookup else [])]
+        if other := next((name for name in named if name not in there), ""):
+            raise UsageError(
+                f"nobody here drafts who is called {other[:40]!r}",
+                f"There is: {', '.join(['auto', 'none', *there])}.",
+            )
+
+    def _scored(self, turn: TurnEvents) -> TurnEvents:
         """`turn`, the texts of tokens with their probabilities ahead of every round."""
         piece = self._session.pair.target.model.piece
         for event in turn:

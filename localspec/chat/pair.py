@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from localspec import formats, machine
-from localspec.engine.llama import BUSY, Context, devices
+from localspec import machine
+from localspec.engine.llama import Context, devices
 from localspec.engine.stats import DeviceMemory, MemoryUse
 
 
@@ -27,6 +26,8 @@ class LoadRecord:
         cache_type_k, cache_type_v: the caches' types.
         mmap: whether weights are mapped, not copied.
         mlock: whether they are kept from being swapped out.
+        exact: tokens of a pass up to which all give equal bits, 1 where two give others; None where
+            nobody asked.
         memory_plan_bytes: what the plan expected all of it to take.
     """
 
@@ -44,6 +45,7 @@ class LoadRecord:
     cache_type_v: str = "f16"
     mmap: bool = True
     mlock: bool = False
+    exact: int | None = None
     memory_plan_bytes: int = 0
 
     def document(self) -> dict[str, Any]:
@@ -84,13 +86,12 @@ class LoadedPair:
         """The first draft model's context; None without any."""
         return next(iter(self.drafts.values()), None)
 
-    def slow(self) -> str:
-        """Why answers are slower than they could be, as measured; empty where nothing was found."""
-        others = self.target.others
-        return formats.busy(others, os.cpu_count() or 1) if others >= BUSY else ""
-
     def hold_threads(self, hold: bool) -> None:
-        """Whether all models keep their threads whatever else runs (see `Context`)."""
+        """Whether all models keep their threads whatever else runs (see `Context`).
+
+        Where passes give equal bits anyway, their threads have no say.
+        """
+        hold = hold and (self.loaded.exact or 1) == 1
         for context in (self.target, *self.drafts.values()):
             context.hold_threads(hold)
 

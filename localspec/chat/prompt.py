@@ -6,6 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from localspec.chat.conversation import Message, Role
 from localspec.errors import PromptTooLong
 
@@ -84,6 +86,18 @@ class KnownIds:
     def clear(self) -> None:
         """Forget everything."""
         self._text, self._ids, self._marks = "", [], []
+
+    def packed(self) -> bytes:
+        """The same for another process; nothing where the text holds what this one made up."""
+        if not self._template.lasts(self._text):
+            return b""
+        return msgspec.msgpack.encode((self._text, self._ids, self._marks))
+
+    def unpack(self, packed: bytes) -> None:
+        """Know what was `packed`."""
+        if packed:
+            kind = tuple[str, list[int], list[tuple[int, int]]]
+            self._text, self._ids, self._marks = msgspec.msgpack.decode(packed, type=kind)
 
     def reach(self, rendered: str) -> int:
         """How many characters of `rendered` have known ids."""

@@ -67,7 +67,7 @@ class Renderer:
 
     def __init__(self, cancel: Cancel | None = None) -> None:
         self._cancel = cancel or Cancel()
-        self._child: _Child | None = None
+        self._child: _RenderingProcess | None = None
         with suppress(OSError):  # it is tried again when it is needed, and told then
             self._start()
 
@@ -121,7 +121,7 @@ class Renderer:
             self.close()
         raise Unusable("ends the process that renders it")
 
-    def _running(self, cancel: Cancel) -> _Child:
+    def _running(self, cancel: Cancel) -> _RenderingProcess:
         """The child, ready for a request."""
         try:
             child = self._child or self._start()
@@ -134,8 +134,8 @@ class Renderer:
             child.ready = True
         return child
 
-    def _start(self) -> _Child:
-        child = self._child = _Child()
+    def _start(self) -> _RenderingProcess:
+        child = self._child = _RenderingProcess()
         weakref.finalize(self, child.end)
         return child
 
@@ -156,7 +156,7 @@ class Renderer:
                 raise Unusable("takes too much memory" if large else "takes too long")
 
 
-class _Child:
+class _RenderingProcess:
     """The process, and one line to it and back."""
 
     def __init__(self) -> None:

@@ -44,7 +44,7 @@ class Output(Exception):
     """The template writes more than any prompt could need."""
 
 
-class Generation(jinja2.ext.Extension):
+class GenerationTag(jinja2.ext.Extension):
     """Hugging Face's ``{% generation %}``, which marks answers for training: its body as it is."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
@@ -75,7 +75,7 @@ def compiled(template: str) -> jinja2.Template:
     Jinja is set up as transformers and llama-cpp-python do for chat templates.
     """
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = to_json
     return environment.from_string(template)

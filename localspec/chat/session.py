@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
 
 from localspec.chat.answer import AnswerText, TextKind
 from localspec.chat.conversation import Message, Role, with_system
@@ -14,20 +16,25 @@ from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures, Meter
 from localspec.chat.pair import LoadedPair
+from localspec.chat.prefixes import StoredPrefix
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
+from localspec.chat.slow import Slow
+from localspec.chat.states import States
 from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.grammar import Awaited, Constraint
+from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama.grammar import LlamaGrammar
+from localspec.engine.look import Written, look_again
 from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse, Prefill, Round
 from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
 
-Turn = Generator[TurnEvent, None, None]
+TurnEvents = Generator[TurnEvent, None, None]
 
 SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
@@ -49,6 +56,7 @@ class Session:
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
         recorder: writes a trace of the answers to come; None for none.
+        folder: where copies of the caches may go; None for nowhere.
     """
 
     def __init__(
@@ -59,6 +67,7 @@ class Session:
         *,
         auto: AutoGamma | None = None,
         closing: Callable[[], None] | None = None,
+        resting: Callable[[Cancel], None] | None = None,
         renderer: Renderer | None = None,
     ) -> None:
         """Begin an empty conversation.
@@ -69,14 +78,16 @@ class Session:
             settings: to begin with.
             auto: what gamma ``auto`` means; None for a fixed length.
             closing: called before the models are freed.
+            resting: called by `rest`.
             renderer: renders the target's template; closed with the session.
 
         Raises:
             Cancelled: the flag of `renderer` was set meanwhile.
         """
-        self._closing = closing
+        self._closing, self._resting = closing, resting
         self.messages: list[Message] = []
         self.recorder: Recorder | None = None
+        self.folder: Path | None = None
         self.pair = pair
         self._engine = engine
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
@@ -86,11 +97,13 @@ class Session:
         self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
         self._drafting = Drafting(settings, auto, able=engine.drafts)
+        self._slow = Slow(pair.target, auto.costs if auto else None)
         self._busy = threading.Lock()
         self._closed = False
+        self._stored: StoredPrefix | None = None
         self._grammar: tuple[str, LlamaGrammar] | None = None
         self._running: Cancel | None = None
-        self._turns: weakref.WeakSet[Turn] = weakref.WeakSet()
+        self._turns: weakref.WeakSet[TurnEvents] = weakref.WeakSet()
 
     @property
     def pair_name(self) -> str:
@@ -159,7 +172,7 @@ class Session:
     def speculation(self, on: bool) -> None:
         self._drafting.on = on
 
-    def turn(self, text: str, cancel: Cancel) -> Turn:
+    def turn(self, text: str, cancel: Cancel) -> TurnEvents:
         """Answer `text`; user and assistant messages join the conversation.
 
         Closing the generator early, or setting `cancel`, keeps what was written so far. After an
@@ -177,7 +190,7 @@ class Session:
         """
         return self._tracked(self._ask(text, cancel))
 
-    def regenerate(self, cancel: Cancel) -> Turn:
+    def regenerate(self, cancel: Cancel) -> TurnEvents:
         """Answer the last question again in place of the old answer.
 
         The old answer stays if the new one fails or is stopped before its first token. Yields
@@ -185,7 +198,7 @@ class Session:
         """
         return self._tracked(self._ask_again(cancel))
 
-    def compact(self, cancel: Cancel) -> Turn:
+    def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model sum the conversation up; the summary takes its place.
 
         Stopped or failed, it changes nothing. Yields and raises as `turn` does; also a
@@ -202,7 +215,8 @@ class Session:
         *,
         after: str = "",
         top_logprobs: int | None = None,
-    ) -> Turn:
+        drafters: Sequence[str] | None = None,
+    ) -> TurnEvents:
         """Continue a prompt that is no part of the conversation.
 
         Args:
@@ -212,11 +226,40 @@ class Session:
             cancel: stops it.
             after: the grammar holds from where this text has been written; empty for at once.
             top_logprobs: how many alternatives of each token are told; None for no probabilities.
+            drafters: who may draft, by name; None for all.
 
         Yields and raises as `turn` does.
         """
-        how = replace(self._how(settings, after), top_logprobs=top_logprobs)
+        allowed = None if drafters is None else frozenset(drafters)
+        how = replace(self._how(settings, after), top_logprobs=top_logprobs, drafters=allowed)
         return self._tracked(self._complete(prompt, settings, how, answer, cancel))
+
+    @property
+    def written(self) -> Written | None:
+        """What is kept of the rounds of the running or else the last answer."""
+        return self._engine.written
+
+    def watch(self, told: Callable[[Inside], None] | None) -> None:
+        """Have what happens inside the next round with a draft told, once, or no longer.
+
+        From any thread.
+        """
+        self._engine.watch = told
+
+    def look(self, written: Written, number: int, cancel: Cancel) -> Inside:
+        """Decode round `number` of an answer again, the last one with a draft for 0.
+
+        The caches are left at that place: the next answer reads again what they lack.
+
+        Raises:
+            LocalspecError: a turn is running; the answer has no such round; as `look_again`.
+            Cancelled: `cancel` was set.
+        """
+        with self._exclusive(cancel):
+            number = number or written.latest()
+            if not 0 < number <= len(written.rounds):
+                raise LocalspecError(f"this answer has no round {number}")
+            return look_again(self._engine, written, number, cancel)
 
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""
@@ -226,7 +269,7 @@ class Session:
             gamma=self._drafting.gamma(),
             note=self._drafting.note(self._kind.name),
         )
-        return replace(figures, slow=self.pair.slow())
+        return replace(figures, slow=self._slow.sentence(figures))
 
     def memory(self) -> MemoryUse:
         """Where the memory goes. From any thread; takes well below a millisecond."""
@@ -235,6 +278,26 @@ class Session:
     def peak_memory_bytes(self) -> int:
         """Peak resident size of this process, and the accelerator memory that it uses."""
         return self.pair.memory().peak_process + self.pair.device_bytes()
+
+    def keep_in(self, folder: Path, made_by: str) -> None:
+        """Let copies of the caches be kept in a folder.
+
+        Args:
+            folder: made where it is missing.
+            made_by: the models and how they run.
+        """
+        self.folder = folder
+        contexts = [self.pair.target, *self.pair.drafts.values()]
+        self._stored = StoredPrefix(contexts, States(folder, made_by))
+
+    def enter(self, conversation: str) -> None:
+        """What follows belongs to the stored conversation of this id; empty for none.
+
+        What the caches hold of the one before is kept with it, and that of this one comes back
+        with its first prompt.
+        """
+        if self._stored is not None:
+            self._stored.enter(conversation, self._known_ids)
 
     def reset(self) -> None:
         """Forget the conversation; the caches keep what the next one may begin with.
@@ -269,6 +332,18 @@ class Session:
             self.speculation = speculation
             self._meter, self._kind, self._window.left_out = meter, kind, left_out
 
+    def rest(self, cancel: Cancel) -> None:
+        """Nobody asks for anything: measure what the load had no quiet moment for.
+
+        Raises:
+            Cancelled: `cancel` was set. All is what it was, then as otherwise.
+        """
+        if self._resting is not None and self._busy.acquire(blocking=False):
+            try:
+                self._resting(cancel)
+            finally:
+                self._busy.release()
+
     def close(self) -> None:
         """Stop a running turn, wait for its end, free the models. A second call does nothing."""
         self._closed = True
@@ -282,12 +357,13 @@ class Session:
         try:
             if self._closing is not None:
                 self._closing()
+            self.enter("")
             self.template.close()
             self.pair.close()
         finally:
             self._busy.release()
 
-    def _tracked(self, turn: Turn) -> Turn:
+    def _tracked(self, turn: TurnEvents) -> TurnEvents:
         self._turns.add(turn)
         return turn
 
@@ -305,20 +381,20 @@ class Session:
             self._running = None
             self._busy.release()
 
-    def _ask(self, text: str, cancel: Cancel) -> Turn:
+    def _ask(self, text: str, cancel: Cancel) -> TurnEvents:
         if not text.strip():
             raise LocalspecError("the prompt is empty", "Write something to answer.")
         with self._exclusive(cancel):
             yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
 
-    def _ask_again(self, cancel: Cancel) -> Turn:
+    def _ask_again(self, cancel: Cancel) -> TurnEvents:
         with self._exclusive(cancel):
             users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
             if not users:
                 raise LocalspecError("there is no question to answer again", "Ask something first.")
             yield from self._answer(self.messages[: users[-1] + 1], cancel)
 
-    def _compact(self, cancel: Cancel) -> Turn:
+    def _compact(self, cancel: Cancel) -> TurnEvents:
         with self._exclusive(cancel):
             before = list(self.messages)
             if not before:
@@ -340,7 +416,7 @@ class Session:
         how: GenerateSettings,
         answer: AnswerText,
         cancel: Cancel,
-    ) -> Turn:
+    ) -> TurnEvents:
         with self._exclusive(cancel):
             self.settings = settings
             self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
@@ -351,7 +427,7 @@ class Session:
                 reason = FinishReason.CANCELLED
             yield TurnEnd(answer.text, reason, self._meter.stats)
 
-    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> Turn:
+    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
         settings = replace(self.settings)
         left_out = self._window.left_out
@@ -414,6 +490,7 @@ class Session:
         self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
     ) -> Generator[TurnEvent, None, FinishReason]:
         self.pair.hold_threads(how.repeatable)
+        self._engine.written = None
         self._meter.prefilled((yield from self._read(prompt, cancel)))
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         with closing(rounds):
@@ -436,13 +513,17 @@ class Session:
         return Awaited(after.encode(), grammar, model) if after else grammar
 
     def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
+        started = perf_counter()
+        if self._stored is not None:
+            self._stored.restore(prompt[:-1])
+        restored_s = perf_counter() - started
         with closing(self._engine.prefill(prompt, cancel, self._drafting)) as steps:
             while True:
                 try:
                     done, total = next(steps)
                 except StopIteration as end:
                     prefill: Prefill = end.value
-                    return prefill
+                    return replace(prefill, seconds=prefill.seconds + restored_s)
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
 

@@ -160,12 +160,16 @@ class ChatTemplate:
 
     def guard(self, text: str) -> str:
         """`text` with stand-ins for everything in it that looks like a control token."""
-        taken = sorted({c for c in text if ord(c) in _GUARDS})
-        text = text.translate({ord(char): self._stand_in(char) for char in taken})
+        if taken := sorted(char for char in set(text) if ord(char) in _GUARDS):
+            text = text.translate({ord(char): self._stand_in(char) for char in taken})
         while marks := self._control_texts(text):
             for mark in sorted(marks):
                 text = text.replace(mark, self._stand_in(mark))
         return text
+
+    def lasts(self, text: str) -> bool:
+        """Whether guarded `text` means the same to others: which stand-in is whose, they decide."""
+        return not any(ord(char) in _GUARDS for char in set(text))
 
     def _guarded(self, value: Any) -> Any:
         """`value`, as JSON has it, with every text in it guarded, also the names."""
@@ -205,7 +209,7 @@ class ChatTemplate:
     def _guarded_ids(self, text: str) -> list[int]:
         """llama.cpp's own ids, except between two control tokens where a stand-in occurs."""
         parsed = self._ids(text, control=True)
-        if not self._plain or not any(ord(c) in self._plain for c in text):
+        if not self._plain or not any(ord(c) in self._plain for c in set(text)):
             return parsed
         ids: list[int] = []
         fragment: list[int] = []

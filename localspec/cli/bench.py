@@ -16,6 +16,7 @@ from localspec.bench.request import BenchRequest, PromptSet
 from localspec.cli import option_types as types
 from localspec.cli.options import (
     CTX_SIZE,
+    EXACT,
     GPU_LAYERS,
     MAX_THREADS,
     PAIR,
@@ -27,8 +28,6 @@ from localspec.cli.options import (
 from localspec.errors import Cancelled, UsageError
 from localspec.loading.request import LoadRequest
 
-QUICK_S = 45.0
-_QUICK_REPEATS = 50  # as many as there is time for
 _MOST = 100_000
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -82,6 +81,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @with_options(CTX_SIZE)
 @option("-t --threads", click.IntRange(1, MAX_THREADS), "CPU threads.")
 @GPU_LAYERS
+@EXACT
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @option(
     "-o --output outputs",
@@ -125,7 +125,7 @@ def command(
         draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
         gamma=how.gamma,
         temp=how.temperature,
-        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "scan")},
+        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "exact", "scan")},
     )
     with closing(Worker()) as worker:
         worker.begin(BenchJob(request, how))
@@ -140,14 +140,14 @@ def _request(pair: str | None, given: dict[str, Any], started: float) -> BenchRe
     drafts = tuple(name for name in given["drafts"] if name.lower() != "none")
     return BenchRequest(
         prompts=_prompts(pair, given),
-        repeats=given["repeat"] or (_QUICK_REPEATS if quick else 2),
-        n_predict=given["n_predict"] or (64 if quick else 128),
+        repeats=given["repeat"] or (prompts.QUICK_REPEATS if quick else 2),
+        n_predict=given["n_predict"] or (prompts.QUICK_TOKENS if quick else 128),
         temperature=given["temp"],
         seed=given["seed"],
         gamma=given["gamma"],
         drafts=drafts or given["drafts"],
         sweep=given["sweep"],
-        deadline=started + QUICK_S if quick else None,
+        deadline=started + prompts.QUICK_S if quick else None,
     )
 
 
@@ -157,11 +157,8 @@ def _prompts(pair: str | None, given: dict[str, Any]) -> PromptSet:
     Raises:
         LocalspecError: the file cannot be used, or there is no such kind.
     """
-    if given["prompts"] is not None:
-        chosen = prompts.read(given["prompts"])
-    else:
-        is_demo = (pair or prompts.DEMO).strip().lower() == prompts.DEMO
-        chosen = prompts.shipped(prompts.DEMO if is_demo else prompts.GENERAL)
+    own = given["prompts"]
+    chosen = prompts.usual(pair) if own is None else prompts.read(own)
     if given["kinds"]:
         chosen = chosen.only(given["kinds"])
     ignore_end = given["ignore_end"]

@@ -69,13 +69,15 @@ def _looks(settings: SettingsFile | None) -> Looks:
     from localspec.ui.launch import recall  # noqa: PLC0415
 
     if settings is None:
-        return Looks()
+        return Looks(proposes=True)
     keys = settings.keys({one.name: one.keys for one in COMMANDS})
     looks = {"theme": themes(), "panel": PANELS}
     found = {name: settings.look(name, allowed) for name, allowed in looks.items()}
     chosen = recall(settings.path)
     found |= {name: value for name, value in chosen.items() if value in looks.get(name, ())}
-    return Looks(keys, **found, problems=tuple(settings.problems), settings=settings.path)
+    return Looks(
+        keys, **found, problems=tuple(settings.problems), settings=settings.path, proposes=True
+    )
 
 
 def _wanted(archive: Path, search: str) -> Header:

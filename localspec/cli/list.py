@@ -11,15 +11,16 @@ import click
 
 from localspec import formats
 from localspec.cli.options import SCAN
+from localspec.loading import ranking
+from localspec.loading.ranking import RankedPair, Speed
 from localspec.pairs import catalogue, describe, found, installed
-from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.found import FoundModel, Scan
 from localspec.pairs.memory import placement
 from localspec.pairs.memory.placement import Fit
 from localspec.pairs.remove import used_bytes
 from localspec.safe_text import one_line
 
-_HEADINGS = ("NAME", "FOR", "CLASS", "SIZE", "MEMORY", "LICENCE", "STATE")
+_HEADINGS = ("NAME", "FOR", "SIZE", "MEMORY", "TOKENS/S", "LICENCE", "STATE")
 _FOUND_HEADINGS = ("NAME", "FROM", "QUANT", "SIZE", "MEMORY", "LICENCE")
 _MOST_FOUND = 40
 
@@ -29,20 +30,25 @@ _MOST_FOUND = 40
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(scan: bool, as_json: bool) -> None:
     """List the curated pairs, the installed ones, and what other programs have on this disk."""
-    rows, used, damaged = catalogue.rows(), used_bytes(installed.all_pairs()), installed.damaged()
+    used, damaged = used_bytes(installed.all_pairs()), installed.damaged()
+    speed = ranking.recall()
+    pairs = ranking.ranked(catalogue.rows(), speed)
     others = found.scan() if scan else Scan(())
     if as_json:
         data = {
-            "pairs": [_data(row) for row in rows],
+            "pairs": [_data(pair) for pair in pairs],
+            "proposed": [one.row.name for one in ranking.proposed(pairs)],
+            "expectation": speed.basis if speed else "",
             "found": [_found_data(model) for model in others.models],
             "used_bytes": used,
             "damaged": damaged,
         }
         click.echo(json.dumps(data, indent=2))
         return
-    _print_table(_HEADINGS, map(_cells, rows))
+    _print_table(_HEADINGS, map(_cells, pairs))
     _print_found(others)
-    machine = rows[0].fit
+    _print_proposed(pairs, speed)
+    machine = pairs[0].row.fit
     click.echo(
         f"\nMemory: {formats.size(machine.available)} available of {formats.size(machine.total)}."
         f" Disk: {formats.size(used)} used by installed pairs."
@@ -52,6 +58,21 @@ def command(scan: bool, as_json: bool) -> None:
         click.echo(
             f"warning: the record of {safe_name} is damaged; `localspec rm {safe_name}`", err=True
         )
+
+
+def _print_proposed(pairs: list[RankedPair], speed: Speed | None) -> None:
+    """What suits this machine, and what the speeds rest on."""
+    if speed is None:
+        click.echo("\nSpeeds can be expected once a pair was loaded here: localspec chat")
+        return
+    if speed.advice is not None:
+        what, command = speed.advice
+        click.echo(f"\nFirst of all: {what}. This helps:\n\n    {command}")
+    if best := ranking.proposed(pairs):
+        click.echo("\nFor this machine:\n")
+        rows = [(one.row.kind, f"localspec chat {one.row.name}", one.offer) for one in best]
+        click.echo("\n".join(f"  {line}" for line in formats.columns(rows)))
+    click.echo(f"\nTokens/s are {speed.basis}.")
 
 
 def _print_found(others: Scan) -> None:
@@ -70,13 +91,14 @@ def _print_table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> 
     click.echo("\n".join(formats.columns([headings, *safe])))
 
 
-def _cells(row: ListedPair) -> tuple[str, ...]:
+def _cells(pair: RankedPair) -> tuple[str, ...]:
+    row = pair.row
     return (
         row.name,
         row.kind,
-        f"{row.memory_gb} GB" if row.memory_gb else "-",
         formats.size(row.n_bytes),
         _memory(row.fit),
+        f"{pair.speeds or '-'}{', slow' if pair.verdict == 'slow' else ''}",
         row.licence or "not stated",
         row.state,
     )
@@ -97,10 +119,15 @@ def _memory(fit: Fit) -> str:
     return f"{formats.size(fit.needed)}: {fit.verdict}"
 
 
-def _data(row: ListedPair) -> dict[str, Any]:
-    data = asdict(row)
+def _data(pair: RankedPair) -> dict[str, Any]:
+    data = asdict(pair.row)
     del data["fit"]
-    return data | {"bytes": data.pop("n_bytes"), "memory": describe.fit_data(row.fit)}
+    expected = {"plain": pair.plain, "drafted": pair.drafted, "measured": pair.measured}
+    return data | {
+        "bytes": data.pop("n_bytes"),
+        "memory": describe.fit_data(pair.row.fit),
+        "tokens_per_second": expected,
+    }
 
 
 def _found_data(model: FoundModel) -> dict[str, Any]:

@@ -77,6 +77,12 @@ GPU_LAYERS = option(
     "N|auto|all",
 )
 
+EXACT: Option = click.option(
+    "--exact",
+    is_flag=True,
+    help="Drafting changes no bit: single tokens by one thread, flash attention, shorter drafts.",
+)
+
 CTX_SIZE = option("-c --ctx-size", click.IntRange(0), "Context size in tokens.")
 
 BUT_THREADS: tuple[Option, ...] = (
@@ -130,6 +136,7 @@ BUT_THREADS: tuple[Option, ...] = (
         help="Map the weights, so that they may be larger than the memory.",
     ),
     click.option("--mlock", is_flag=True, help="Keep the weights in memory, never in swap."),
+    EXACT,
 )
 """Where the models lie and how they run, all but `THREADS`."""
 

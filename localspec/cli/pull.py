@@ -17,7 +17,9 @@ from localspec.safe_text import unbroken
 
 @click.command("pull")
 @click.argument("pair")
-@click.option("--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name or `none`.")
+@click.option(
+    "--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name, `lookup` or `none`."
+)
 @click.option("--name", metavar="NAME", help="What to call the pair; derived when left out.")
 @SCAN
 @click.option("--dry-run", is_flag=True, help="Check everything, fetch nothing.")

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.argument("pair", default="demo")
-@click.option("--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name or `none`.")
+@click.option(
+    "--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name, `lookup` or `none`."
+)
 @click.option(
     "-c",
     "--ctx-size",
@@ -59,11 +61,12 @@ def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | No
     if (
         plan is None
         or found.missing
-        or (found.vocabulary is not None and not found.vocabulary.compatible)
+        or (found.vocabulary is not None and not found.vocabulary.usable)
     ):
         return [], None
     from localspec.loading import expected  # noqa: PLC0415 - it needs llama.cpp
 
     draft = found.draft.paths[0] if found.draft is not None else None
     known = expected.expected(found.target.paths[0], draft, plan)
-    return expected.lines(known, tune), expected.data(known)
+    exact = expected.exact(found.target.paths[0], plan)
+    return expected.lines(known, exact, tune), expected.data(known, exact)

@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from localspec.process.messages import Event
 
 
-_WIDTH = 40  # characters of the longest bar
-_NOISY = 0.3
-_LOOKUP_ALONE = "No draft model: lookup alone drafts, and has no passes to measure."
-
-
 @click.command(name="tune", cls=Grouped)
 @with_options(*PAIR, CTX_SIZE)
 @option(
@@ -71,7 +66,7 @@ def _print_tuned(worker: Worker, *, as_json: bool) -> None:
     Raises:
         LocalspecError, Cancelled: as `Worker.result`.
     """
-    from localspec.loading.results import TunedPair  # noqa: PLC0415
+    from localspec.loading.results import TunedPair, tuned_text  # noqa: PLC0415
     from localspec.process.messages import Loading  # noqa: PLC0415
 
     line = ProgressLine()
@@ -84,7 +79,7 @@ def _print_tuned(worker: Worker, *, as_json: bool) -> None:
         found = worker.result(TunedPair, hear)
     finally:
         line.clear()
-    click.echo(json.dumps(_document(found), indent=2) if as_json else _text(found))
+    click.echo(json.dumps(_document(found), indent=2) if as_json else tuned_text(found))
 
 
 def _document(found: TunedPair) -> dict[str, Any]:
@@ -110,52 +105,6 @@ def _model(found: Tuned) -> dict[str, Any]:
         },
         "seconds": {str(n): seconds for n, seconds in found.points.items()},
         "stored": found.stored,
+        "kept": found.kept,
         "spread": found.spread,
     }
-
-
-def _text(found: TunedPair) -> str:
-    """The same for a person."""
-    target, draft = found.target, found.draft
-    lines = [found.machine, "", *_curve_lines(target)]
-    if draft is None:
-        why = f"No draft: {found.draft_note}." if found.draft_note else _LOOKUP_ALONE
-        lines += ["", why]
-    else:
-        one, most = draft.points[1], max(draft.points)
-        lines += [
-            "",
-            f"Draft {draft.name}, {draft.threads} threads",
-            f"  one step {1e3 * one:.2f} ms, {one / target.points[1]:.2f} of the target's",
-            f"  reading {most} tokens {1e3 * draft.points[most]:.2f} ms",
-            "",
-            "accepted  draft  speed-up",
-            *(
-                f"{choice.acceptance:>7.0%} {choice.gamma or 'none':>7} {choice.speedup:>8.2f}x"
-                for choice in found.choices
-            ),
-        ]
-    models = [target, draft] if draft else [target]
-    for model in models:
-        if model.by_threads:
-            tried = (f"{n}: {1e3 * one:.2f} ms" for n, (one, _) in model.by_threads.items())
-            lines += ["", f"Threads for {model.name}: {model.threads} ({', '.join(tried)} a token)"]
-    spread = max(model.spread for model in models)
-    if spread > _NOISY:
-        lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
-    if any(model.kept for model in models):
-        lines += ["", "What was measured before varied less: that is kept."]
-    elif not target.stored:
-        lines += ["", "The cache folder cannot be written: nothing was stored."]
-    return "\n".join(lines)
-
-
-def _curve_lines(target: Tuned) -> list[str]:
-    """T(n) as bars; points that were not measured are interpolated and marked."""
-    longest, alone = max(target.curve), target.curve[0]
-    lines = [f"Target {target.name}, {target.threads} threads", "   n        ms  of T(1)"]
-    for n, seconds in enumerate(target.curve, 1):
-        bar = "#" if n in target.points else "."
-        length = max(1, round(_WIDTH * seconds / longest))
-        lines.append(f"{n:>4}{1e3 * seconds:>10.2f}{seconds / alone:>9.2f}  {bar * length}")
-    return lines

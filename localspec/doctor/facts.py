@@ -95,16 +95,18 @@ class MachineFacts:
     bandwidth_one: float
 
 
-def look(threads_asked: int = 0) -> MachineFacts:
+def look(threads_asked: int = 0, *, measure: bool = True) -> MachineFacts:
     """Look at this machine; takes two seconds, most of them for the bandwidth.
 
-    `threads_asked` is what the settings file says.
+    Args:
+        threads_asked: what the settings file says.
+        measure: whether to take the time for the bandwidth, which else is 0.
     """
     load = machine.told("getloadavg")  # before we make some ourselves
     threads, free = default_threads(), machine.available()
     logical, flags = psutil.cpu_count() or 1, machine.cpuinfo("flags").split()
-    one, many = read_bandwidth(1, free), read_bandwidth(threads, free)
-    clock, clock_most = _clock()
+    one, many = (read_bandwidth(n, free) if measure else 0.0 for n in (1, threads))
+    clock, clock_most = machine.clock()  # straight after work
     version, _, system_info = build().partition(" ")
     return MachineFacts(
         localspec=__version__,
@@ -133,7 +135,7 @@ def look(threads_asked: int = 0) -> MachineFacts:
         memory_free=free,
         address_space=machine.address_space_left(),
         swap_used=machine.swapped_out(),
-        on_battery=_on_battery(),
+        on_battery=machine.on_battery(),
         power_profile=_power_profile(),
         clock=clock,
         clock_most=clock_most,
@@ -235,20 +237,9 @@ def _in_project() -> bool:
     return uv and (folder / "pyproject.toml").is_file()
 
 
-def _on_battery() -> bool | None:
-    plugged = getattr(machine.told("sensors_battery"), "power_plugged", None)
-    return None if plugged is None else not plugged
-
-
 def _power_profile() -> str:
     if sys.platform == "darwin":
         lines = _answer("pmset", "-g").splitlines()
         low = any(line.split()[:2] == ["lowpowermode", "1"] for line in lines)
         return "low-power" if low else ""
     return machine.text_of(Path("/sys/firmware/acpi/platform_profile"))
-
-
-def _clock() -> tuple[float | None, float | None]:
-    """MHz now and at most, straight after the bandwidth was measured."""
-    found = machine.told("cpu_freq")
-    return (found.current, found.max) if found and found.max else (None, None)

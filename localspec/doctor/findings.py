@@ -8,11 +8,9 @@ from enum import Enum
 from typing import TypeAlias
 
 from localspec import formats
-from localspec.doctor.facts import MachineFacts
+from localspec.doctor.facts import MachineFacts, look
 
-SWAP_WORTH_MENTIONING = 200_000_000
 BUSY_SHARE = 0.5
-SLOW_CLOCK = 0.6
 _GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
 
 
@@ -37,7 +35,7 @@ class Finding:
     remedy: str = ""
 
 
-Said: TypeAlias = Iterator[tuple[str, str]]
+Remarks: TypeAlias = Iterator[tuple[str, str]]
 """What is so, and what to do about it."""
 
 
@@ -64,7 +62,16 @@ def rebuild(facts: MachineFacts, flag: str) -> str:
     return f'CMAKE_ARGS="{flag}" {build}'
 
 
-def _translated(facts: MachineFacts) -> Said:
+def unused_card() -> tuple[str, str] | None:
+    """What is said of a graphics card that llama.cpp was not built for, and the command; or None.
+
+    Without a measurement: it takes some milliseconds.
+    """
+    facts = look(measure=False)
+    return next((said for said in (*_graphics(facts), *_of_makers(facts))), None)
+
+
+def _translated(facts: MachineFacts) -> Remarks:
     if facts.translated:
         yield (
             "Python is an Intel build that runs under Rosetta, without Metal",
@@ -74,7 +81,7 @@ def _translated(facts: MachineFacts) -> Said:
         )
 
 
-def _graphics(facts: MachineFacts) -> Said:
+def _graphics(facts: MachineFacts) -> Remarks:
     if facts.devices:
         return
     if used := _used(facts):
@@ -100,7 +107,7 @@ def _used(facts: MachineFacts) -> list[str]:
     return [name for name in facts.backends if name.startswith(_GPU_BACKENDS)]
 
 
-def _instructions(facts: MachineFacts) -> Said:
+def _instructions(facts: MachineFacts) -> Remarks:
     unused = [name for name in facts.features if name not in facts.built_for]
     if unused:
         yield (
@@ -109,13 +116,9 @@ def _instructions(facts: MachineFacts) -> Said:
         )
 
 
-def _busy(facts: MachineFacts) -> Said:
-    if facts.swap_used > SWAP_WORTH_MENTIONING and facts.memory_free < facts.memory_total // 4:
-        yield (
-            f"{facts.swap_used / 1e9:.1f} GB are swapped out: what is swapped in again stops"
-            " everything",
-            "Close other programs, or choose a smaller pair (localspec list).",
-        )
+def _busy(facts: MachineFacts) -> Remarks:
+    for said in formats.swapped(facts.swap_used, facts.memory_free, facts.memory_total):
+        yield said, "Close other programs, or choose a smaller pair (localspec list)."
     if facts.load is not None and facts.load > BUSY_SHARE * facts.logical:
         yield (
             formats.busy(facts.load, facts.logical),
@@ -129,7 +132,7 @@ def _busy(facts: MachineFacts) -> Said:
         )
 
 
-def _power(facts: MachineFacts) -> Said:
+def _power(facts: MachineFacts) -> Remarks:
     if facts.power_profile in ("low-power", "quiet"):
         yield (
             f"the power profile is {facts.power_profile}",
@@ -140,12 +143,12 @@ def _power(facts: MachineFacts) -> Said:
     elif facts.on_battery:
         windows = "powercfg /setactive SCHEME_MIN, or plug it in"
         yield (
-            "the machine runs on its battery, most are slower then",
+            formats.ON_BATTERY,
             windows if facts.system == "win32" else "Plug it in.",
         )
 
 
-def _notes(facts: MachineFacts) -> Said:
+def _of_makers(facts: MachineFacts) -> Remarks:
     makers = [card for card in facts.cards if card in ("amd", "intel")]
     better = facts.devices or _used(facts) or {"nvidia", "apple"} & {*facts.cards}
     if makers and not better:
@@ -156,6 +159,10 @@ def _notes(facts: MachineFacts) -> Said:
             f"{debian if facts.system == 'linux' else ''})",
             rebuild(facts, "-DGGML_VULKAN=on"),
         )
+
+
+def _notes(facts: MachineFacts) -> Remarks:
+    yield from _of_makers(facts)
     if facts.amx_left_out:
         yield (
             "the processor's matrix unit (AMX) is left out: llama.cpp's kernels for it crash in"
@@ -175,9 +182,5 @@ def _notes(facts: MachineFacts) -> Said:
             f"a container gives this process the time of {facts.share:.3g} processors",
             "Raise its limit (docker: --cpus).",
         )
-    if facts.clock and facts.clock_most and facts.clock < SLOW_CLOCK * facts.clock_most:
-        yield (
-            f"the processor works at {facts.clock:,.0f} of {facts.clock_most:,.0f} MHz: hot, or"
-            " saving power",
-            "Let it cool down, or choose another power profile.",
-        )
+    for said in formats.throttled(facts.clock, facts.clock_most):
+        yield said, "Let it cool down, or choose another power profile."

@@ -9,18 +9,17 @@ from typing import TypeAlias
 import numpy as np
 
 from localspec.engine.grammar import Constraint
-from localspec.engine.noise import CounterNoise, Noise, StreamNoise
+from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.proposer import (
     Agreement,
     BestProposer,
     KeptView,
-    Logits,
     Proposer,
     SamplingProposer,
     argmax_proposer,
 )
-from localspec.engine.sampling import Dist, Sampler
+from localspec.engine.sampling import Dist, Logits, Sampler
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Rule, rule_named
 
@@ -33,16 +32,26 @@ class Verification:
     """One generation's sampler chain, its rule, its randomness, and how the draft sees a token.
 
     Attributes:
+        name, lenience: the rule, as a trace has it.
+        greedy: whether the target takes its best token.
         copied: how likely a copied token is accepted.
         invariant: whether the seed gives the same text whatever is drafted (2408.07978).
     """
 
+    name: str
+    lenience: float | None
+    greedy: bool
     sampler: Sampler
     rule: Rule
-    noise: Noise
+    noise: StreamNoise
     proposer: Proposer
     copied: Accepts
     invariant: bool
+
+    @property
+    def coupled(self) -> bool:
+        """Whether drafts are drawn with the very numbers of the target."""
+        return isinstance(self.noise, CounterNoise)
 
 
 def verification(
@@ -68,18 +77,18 @@ def verification(
     noise = CounterNoise(sampling.seed) if coupled else StreamNoise(sampling.seed)
     drafts = noise.for_drafts()
     if recorder is not None:
-        noise, drafts = recorder.listen(noise, drafts, name, lenience)
+        recorder.listen(noise, drafts, name, lenience)
     sampler = Sampler(_lenient(sampling, lenience), constraint)
-    rule = rule_named(name, lenience)
+    rule = name, lenience, sampling.greedy, sampler, rule_named(name, lenience), noise
     if name in ("match", "lossy greedy") and not coupled:
         best = _best(sampler)
         if name == "match":
-            return Verification(sampler, rule, noise, best, Dist.prob, invariant=True)
-        return Verification(sampler, rule, noise, _kept(best), _keeps, invariant=False)
+            return Verification(*rule, best, Dist.prob, invariant=True)
+        return Verification(*rule, _kept(best), _keeps, invariant=False)
     agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
     proposer = SamplingProposer(sampler, drafts, agreement, firm=not coupled)
     copied = Dist.prob if lenience is None else _leniently(lenience)
-    return Verification(sampler, rule, noise, proposer, copied, invariant=coupled)
+    return Verification(*rule, proposer, copied, invariant=coupled)
 
 
 def _rule_name(accept: Accept, sampling: SamplingParams, lenience: float | None) -> str:

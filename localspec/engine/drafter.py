@@ -1,7 +1,7 @@
 """Drafters: what proposes tokens for the target to check.
 
 A drafter proposes and observes. `ModelDrafter` is the small model beside the large one. Another
-kind (a head, a hierarchy, another vocabulary) needs only the `Drafter` protocol. Lookup
+kind (a head, one with another vocabulary) needs only the `Drafter` protocol. Lookup
 is asked in every round and needs none.
 """
 
@@ -13,13 +13,16 @@ from typing import Protocol
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import Context, Reader
+from localspec.engine.llama import Context, Listener
 from localspec.engine.lookup import NO_GUESS, Guess
-from localspec.engine.proposer import Logits, Proposer, View, argmax_proposer
-from localspec.engine.sampling import Dist
+from localspec.engine.proposer import Proposer, View, argmax_proposer
+from localspec.engine.sampling import Dist, Logits
 from localspec.engine.stats import DRAFT
 from localspec.engine.verify import EMPTY, Draft
 from localspec.errors import SamplingError
+
+_FIRST = 4  # tokens of the text's beginning: models put there what attention they have to spare
+_LAST = 64  # of its end: after more the demo's draft did no better (docs/measurements/prompt.md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Drafted:
         cached: tokens that its cache held already.
         tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
         beyond: all that lookup would add to a model's tokens.
+        passes: decodes of its own, where these are not as many as the views.
     """
 
     drafter: str = ""
@@ -46,6 +50,12 @@ class Drafted:
     cached: int = 0
     tail: Guess = NO_GUESS
     beyond: Guess = NO_GUESS
+    passes: int | None = None
+
+    @property
+    def decodes(self) -> int:
+        """Passes of the drafter."""
+        return len(self.views) if self.passes is None else self.passes
 
     @property
     def own(self) -> int:
@@ -67,7 +77,7 @@ class Drafter(Protocol):
         ...
 
     @property
-    def reader(self) -> Reader | None:
+    def reader(self) -> Listener | None:
         """Is shown the target's decodes while this may be asked to draft; None where it is blind.
 
         This is where hidden rows can be had: they are gone with the target's next decode. What
@@ -150,6 +160,10 @@ class ModelDrafter:
     was rejected, `propose` decodes what is missing. After a draft accepted whole, its last token
     is missing, since nothing was to be proposed after it.
 
+    Where much is missing, a long prompt above all, the draft begins on the first few tokens and the
+    last ones alone: to read it all would take longer than a short answer gains. The cache holds
+    them one behind the other, as if nothing stood between.
+
     Attributes:
         context: the draft model's context.
         name: what it is called in rounds, costs and figures.
@@ -165,7 +179,8 @@ class ModelDrafter:
         self.context = context
         self.name = name
         self._cancel = Cancel()
-        self._held = 0  # tokens of the sequence that the last proposal went on from
+        self._left_out = 0  # tokens behind the first ones that the cache knows nothing of
+        self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
 
@@ -174,12 +189,22 @@ class ModelDrafter:
         self.context.watch(cancel)
         self._cancel = cancel
         # The last token is decoded anew if need be: proposing needs its logits.
-        self.context.keep_prefix(tokens[:-1])
+        if self.context.keep_prefix(self._unread(tokens[:-1], 0)) <= _FIRST:
+            self._left_out = 0
         self._proposer = proposer
 
     def lag(self, tokens: Sequence[int]) -> int:
-        """What the cache lacks of `tokens`."""
-        return len(tokens) - len(self.context.tokens)
+        """What the cache lacks of `tokens`, or what it would begin anew with."""
+        return min(self._missing(tokens), _FIRST + _LAST)
+
+    def _missing(self, tokens: Sequence[int]) -> int:
+        return len(tokens) - self._left_out - len(self.context.tokens)
+
+    def _unread(self, tokens: Sequence[int], read: int) -> Sequence[int]:
+        """What follows `read` tokens in the cache."""
+        if read >= _FIRST or not self._left_out:
+            return tokens[read + self._left_out :]
+        return [*tokens[read:_FIRST], *tokens[_FIRST + self._left_out :]]
 
     def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
         """Draft while the plan goes on.
@@ -188,10 +213,14 @@ class ModelDrafter:
         follow and where its logits are no distribution; none once the text holds an id that only
         the target has.
         """
-        limit = min(plan.limit, self.context.n_ctx - len(tokens) + 1)
+        if self._missing(tokens) > _FIRST + _LAST:
+            self._left_out = len(tokens) - _FIRST - _LAST
+            self.context.keep_prefix(tokens[:_FIRST])
         cached = len(self.context.tokens)
-        self._held = len(tokens)
-        if limit < 1 or max(tokens[cached:]) >= self.context.model.n_vocab:
+        unread = self._unread(tokens, cached)
+        self._held = cached + len(unread)
+        limit = min(plan.limit, self.context.n_ctx - self._held + 1)
+        if limit < 1 or max(unread) >= self.context.model.n_vocab:
             return Drafted(self.name, cached=cached)
 
         def follow(token: int, drafted: int) -> Logits:
@@ -203,20 +232,19 @@ class ModelDrafter:
         written = write(
             lambda logits, drafted: self._proposer(logits, tokens, drafted),
             follow,
-            self._read(tokens)[0, : self._n_vocab],
+            self._read(unread)[0, : self._n_vocab],
             plan=plan,
             limit=limit,
             is_end=self.context.model.is_end,
         )
-        return Drafted(self.name, *written, read=len(tokens) - cached, cached=cached)
+        return Drafted(self.name, *written, read=len(unread), cached=cached)
 
     def _read(self, tokens: Sequence[int]) -> Logits:
-        """Decode what the cache lacks of `tokens`; return the logits after the last one."""
-        start = len(self.context.tokens)
+        """Decode what the cache lacks; return the logits after the last token."""
         step = self.context.n_batch
-        for i in range(start, len(tokens), step):
+        for i in range(0, len(tokens), step):
             self._cancel.check()
-            if i > start:
+            if i > 0:
                 self.context.mark()
             logits = self.context.decode(tokens[i : i + step], 1)
         return logits
@@ -228,4 +256,4 @@ class ModelDrafter:
         A recurrent draft goes back to where it began to draft, and reads what was accepted with
         the newest token.
         """
-        self.context.rewind(min(len(tokens) - 1, self._held + accepted))
+        self.context.rewind(min(len(tokens) - 1 - self._left_out, self._held + accepted))

@@ -7,7 +7,7 @@ position and one more.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import NamedTuple
@@ -16,12 +16,14 @@ from localspec.engine.acceptance import Accepts, Verification, verification
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, Drafter
 from localspec.engine.grammar import Constraint
+from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import Context
+from localspec.engine.look import Made, Sight, Witness, Written
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.sampling import Dist, logprobs
+from localspec.engine.sampling import Dist, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round, TokenLogprob
 from localspec.engine.trace import Recorder
 from localspec.engine.verify import Draft, Verdict
@@ -46,6 +48,7 @@ class GenerateSettings:
         repeatable: somebody gave the seed: where the draft length has a part in what the seed
             gives (token, block), it must not follow the clock.
         top_logprobs: how many alternatives of each token a round tells; None for no probabilities.
+        drafters: who may draft, by name; None for all.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -56,6 +59,7 @@ class GenerateSettings:
     recorder: Recorder | None = None
     repeatable: bool = False
     top_logprobs: int | None = None
+    drafters: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -64,12 +68,19 @@ class _Generation:
 
     tokens: list[int]
     verification: Verification
+    written: Written
+    cancel: Cancel
     remaining: int
     recorder: Recorder | None
     top_logprobs: int | None = None
+    drafters: frozenset[str] | None = None
     first: bool = True
     copying_s: float = 0.0
     ended: float = field(default_factory=perf_counter)
+
+    def asks(self, drafter: str) -> bool:
+        """Whether a drafter may draft."""
+        return self.drafters is None or drafter in self.drafters
 
 
 class Engine:
@@ -79,13 +90,25 @@ class Engine:
         target: the context that decides every token.
         drafters: what may be asked to propose, by name; none where nothing can be taken back.
         lookup: copies from the text so far; None where it may not.
+        rows: tokens of a pass at most.
+        written: the running or else the last generation; None before the first.
+        watch: told once, and then forgotten, what happens inside the next round with a draft.
     """
 
-    def __init__(self, target: Context, *drafters: Drafter, lookup: Lookup | None = None) -> None:
+    def __init__(
+        self,
+        target: Context,
+        *drafters: Drafter,
+        lookup: Lookup | None = None,
+        rows: int = MAX_BATCH_OUTPUTS,
+    ) -> None:
         able = target.can_truncate
         self.target = target
+        self.rows = min(rows, MAX_BATCH_OUTPUTS, target.n_batch)
         self.drafters = {each.name: each for each in drafters} if able else {}
         self.lookup = lookup if able else None
+        self.written: Written | None = None
+        self.watch: Callable[[Inside], None] | None = None
 
     @property
     def drafts(self) -> bool:
@@ -185,22 +208,29 @@ class Engine:
         if self.lookup is not None:
             self.lookup.begin(prompt)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
-        return _Generation(list(prompt), how, remaining, settings.recorder, settings.top_logprobs)
+        sampling = replace(settings.sampling, seed=how.noise.seed)
+        seeded = replace(settings, sampling=sampling, recorder=None)
+        tokens = list(prompt)
+        self.written = written = Written(seeded, tokens, len(tokens))
+        recorder, top = settings.recorder, settings.top_logprobs
+        return _Generation(
+            tokens, how, written, cancel, remaining, recorder, top, settings.drafters
+        )
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
         tokens, held = generation.tokens, len(generation.tokens)
         started = perf_counter()
-        generation.copying_s = 0.0
-        self._show(policy)
+        generation.copying_s, drawn = 0.0, generation.verification.noise.drawn
         guess = self._guess(generation)
         plan = self._plan(generation, policy, guess)
+        sight = self._looked_at(generation) if self.watch is not None and plan.limit else None
         asked = self._propose(generation, plan, guess)
         drafted = perf_counter()
-        done = self._verify(generation, asked.draft)
+        done = self._verify(generation, asked.draft, sight)
         chances = self._observe(asked, tokens, done.p, done.verdict)
         copy, tail = _judged(guess, asked, done, generation.verification.copied)
         before, generation.ended = generation.ended, (ended := perf_counter())
-        return Round(
+        figures = Round(
             tokens=done.emitted,
             gamma=plan.aim + len(asked.tail.tokens) * (plan.drafter != LOOKUP),
             drafted=len(asked.draft.tokens),
@@ -212,7 +242,7 @@ class Engine:
             between_s=started - before,
             draft_prefill=asked.read,
             draft_cached=asked.cached,
-            draft_passes=len(asked.views),
+            draft_passes=asked.decodes,
             drafter=asked.drafter,
             copied=len(asked.tail.tokens),
             copying_s=generation.copying_s,
@@ -226,8 +256,34 @@ class Engine:
             logprobs=done.logprobs,
             finish=done.finish,
         )
+        generation.written.rounds.append(
+            Made(held, asked.draft.tokens, asked.own, done.verdict, drawn, figures)
+        )
+        if sight is not None:
+            self._tell(generation, sight, asked.draft, done.p)
+        return figures
 
-    def _verify(self, generation: _Generation, draft: Draft) -> _Verified:
+    def _looked_at(self, generation: _Generation) -> Sight:
+        """See what the drafters' passes show in this round."""
+        sight = Sight(generation.verification.proposer)
+        for drafter in self.drafters.values():
+            drafter.begin(generation.tokens, sight, generation.cancel)
+        return sight
+
+    def _tell(self, generation: _Generation, sight: Sight, draft: Draft, p: TargetRows) -> None:
+        """Tell who watches what happened inside the round that is over, if it had a draft."""
+        how, written = generation.verification, generation.written
+        for drafter in self.drafters.values():
+            drafter.begin(generation.tokens, how.proposer, generation.cancel)
+        watch = self.watch
+        if watch is not None and draft.tokens:
+            self.watch = None
+            look = Witness(how, written, sight, self.target.model)
+            watch(look.inside(len(written.rounds), draft, p, again=False))
+
+    def _verify(
+        self, generation: _Generation, draft: Draft, sight: Sight | None = None
+    ) -> _Verified:
         """One decode of the target over the draft, what the rule makes of it, and going back."""
         tokens, how, held = generation.tokens, generation.verification, len(generation.tokens)
         started = perf_counter()
@@ -242,6 +298,8 @@ class Engine:
         emitted, finish = self._commit(generation, draft, verdict)
         n_best = generation.top_logprobs  # before the rows are gone
         scored = () if n_best is None else logprobs(logits, emitted, n_best)
+        if sight is not None:
+            sight.logits = logits.copy()
         committed = perf_counter()
         # The cache holds what was there and the whole draft now.
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
@@ -249,16 +307,16 @@ class Engine:
         return _Verified(p, verdict, emitted, finish, scored, decoded - started, rollback_s)
 
     def _room(self, generation: _Generation) -> int:
-        """Tokens that may be drafted: by the batch, the context and `n_predict`.
+        """Tokens that may be drafted: by the pass, the context and `n_predict`.
 
         A round emits one token more than it drafts.
         """
-        room = min(generation.remaining, self.target.free, self.target.n_batch, MAX_BATCH_OUTPUTS)
+        room = min(generation.remaining, self.target.free, self.rows)
         return max(0, room - 1)
 
     def _guess(self, generation: _Generation, drafted: Sequence[int] = ()) -> Guess:
         """What lookup would copy behind `drafted`."""
-        if self.lookup is None or generation.first:
+        if self.lookup is None or generation.first or not generation.asks(LOOKUP):
             return NO_GUESS
         started = perf_counter()
         limit = min(self._room(generation), LONGEST) - len(drafted)
@@ -267,6 +325,7 @@ class Engine:
         return guess
 
     def _plan(self, generation: _Generation, policy: GammaPolicy, guess: Guess) -> Plan:
+        self._show(policy)
         if not self.drafts or generation.first:
             generation.first = False
             return PLAIN
@@ -276,7 +335,11 @@ class Engine:
                 room=self._room(generation),
                 context=len(tokens),
                 remaining=generation.remaining,
-                lags={name: each.lag(tokens) for name, each in self.drafters.items()},
+                lags={
+                    name: each.lag(tokens)
+                    for name, each in self.drafters.items()
+                    if generation.asks(name)
+                },
                 copies=guess.confidences,
             )
         )
@@ -338,7 +401,7 @@ def _nothing(finish: FinishReason) -> Round:
 class _Verified(NamedTuple):
     """What came of a draft: see `Round`; `p` are the target's rows along it."""
 
-    p: Sequence[Dist]
+    p: TargetRows
     verdict: Verdict
     emitted: tuple[int, ...]
     finish: FinishReason | None

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, write
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import Head, Reader
+from localspec.engine.llama import Head, Listener
 from localspec.engine.llama.head import Rows
-from localspec.engine.proposer import Logits, Proposer, argmax_proposer
+from localspec.engine.proposer import Proposer, argmax_proposer
+from localspec.engine.sampling import Logits
 
 
 class HeadDrafter:
@@ -33,7 +34,7 @@ class HeadDrafter:
         self._proposer: Proposer = argmax_proposer
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> Listener:
         """The head itself."""
         return self.head
 

@@ -42,19 +42,37 @@ class StreamNoise:
     Args:
         seed: fixes the stream; None draws a fresh one. `seed` holds the one in force.
         of_drafts: the other stream of that seed, independent of the first.
+
+    Attributes:
+        drawn: how many numbers have been drawn.
     """
 
     def __init__(self, seed: int | None = None, *, of_drafts: bool = False) -> None:
         self.seed = secrets.randbits(63) if seed is None else seed
+        self.drawn = 0
+        self._of_drafts = of_drafts
         sequence = np.random.SeedSequence(self.seed, spawn_key=(0,) if of_drafts else ())
-        self._random = np.random.Generator(np.random.PCG64(sequence))
+        self._bits = np.random.PCG64(sequence)
+        self._random = np.random.Generator(self._bits)
 
     def for_drafts(self) -> StreamNoise:
         """What drafts are drawn from beside this."""
         return StreamNoise(self.seed, of_drafts=True)
 
+    def after(self, n: int) -> StreamNoise:
+        """The same stream behind its first `n` numbers."""
+        again = StreamNoise(self.seed, of_drafts=self._of_drafts)
+        again._bits.advance(n)
+        again.drawn = n
+        return again
+
+    def since(self, n: int) -> list[float]:
+        """The numbers that were drawn behind the first `n`."""
+        return [again.uniform() for again in [self.after(n)] for _ in range(self.drawn - n)]
+
     def uniform(self) -> float:
         """A number in [0, 1)."""
+        self.drawn += 1
         return self._random.random()
 
     def chance(self, probability: float) -> bool:
@@ -87,6 +105,10 @@ class CounterNoise(StreamNoise):
 
     def for_drafts(self) -> CounterNoise:
         """This very noise: with shared variables draft and target tend to say the same."""
+        return self
+
+    def after(self, n: int) -> CounterNoise:  # noqa: ARG002 - nothing is drawn in turn
+        """This very noise."""
         return self
 
     def pick(self, dist: Dist, position: int) -> int:

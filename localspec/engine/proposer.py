@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.engine.noise import Noise
-from localspec.engine.sampling import Dist, Sampler, check_largest
-
-Logits: TypeAlias = NDArray[np.float32]
+from localspec.engine.sampling import Dist, Logits, Sampler, check_largest
 
 
 class View(Protocol):

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
-    Logits = NDArray[np.float32]
+
+Logits: TypeAlias = "NDArray[np.float32]"
 
 _LEAST = np.finfo(np.float32).min
 _FEW = 64  # ids up to which a list is searched faster than an array
@@ -112,7 +113,7 @@ class Sampler:
             return Dist.point(_most_probable(x))
         return self._tempered(*self._filtered(x))
 
-    def rows(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> Rows:
+    def rows(self, logits: Logits, history: Sequence[int], drafted: Sequence[int]) -> TargetRows:
         """The distributions along a draft: row i is conditioned on `history + drafted[:i]`.
 
         Args:
@@ -120,7 +121,7 @@ class Sampler:
             history: every token before the draft.
             drafted: the drafted tokens.
         """
-        return Rows(self, logits, history, drafted)
+        return TargetRows(self, logits, history, drafted)
 
     def following(self, params: SamplingParams) -> Sampler:
         """Another chain that follows this one's constraint."""
@@ -213,7 +214,7 @@ class Sampler:
         return Dist(ids, weights / np.add.reduce(weights))
 
 
-class Rows(Sequence[Dist]):
+class TargetRows(Sequence[Dist]):
     """The target's distributions along a draft, each computed when first asked for."""
 
     def __init__(

@@ -11,6 +11,9 @@ from enum import StrEnum
 DRAFT = "draft"
 """The drafter that is the pair's small model, by name."""
 
+TRANSLATED = "translated"
+"""The drafter that is a small model with another vocabulary, by name."""
+
 EAGLE3 = "eagle3"
 MTP = "mtp"
 """The names of draft heads, as llama.cpp has them."""

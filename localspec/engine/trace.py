@@ -14,7 +14,7 @@ from typing import Any
 
 from localspec.engine.noise import StreamNoise
 from localspec.engine.params import SamplingParams
-from localspec.engine.sampling import Dist, Rows
+from localspec.engine.sampling import Dist, TargetRows
 from localspec.engine.verify import Draft, Verdict
 
 FORMAT = "localspec-trace"
@@ -34,19 +34,18 @@ class Recorder:
     ) -> None:
         self._write = write
         self._about = dict(about or {})
-        self._draws: list[float] = []
-        self._draft_draws: list[float] = []
+        self._streams: tuple[StreamNoise, ...] = ()
+        self._drawn: list[int] = []
         self._header: dict[str, Any] = {}
 
     def listen(
         self, noise: StreamNoise, drafts: StreamNoise, rule: str, lenience: float | None
-    ) -> tuple[StreamNoise, StreamNoise]:
-        """The target's noise and the drafts', their numbers noted down unless they are coupled."""
+    ) -> None:
+        """Note which rule is in force, and from now on what the target and the drafts draw."""
         coupled = noise is drafts  # by position: the seed tells all
         self._header = {"rule": rule, "lenience": lenience, "coupled": coupled, "seed": noise.seed}
-        if coupled:
-            return noise, drafts
-        return _Taped(noise, self._draws), _Taped(drafts, self._draft_draws)
+        self._streams = () if coupled else (drafts, noise)
+        self._drawn = [each.drawn for each in self._streams]
 
     def begin(self, prompt: Sequence[int], sampling: SamplingParams) -> None:
         """Write the settings: the first document."""
@@ -55,12 +54,15 @@ class Recorder:
         head = {"format": FORMAT, "version": VERSION, "about": self._about, "prompt": list(prompt)}
         self._write({**head, **self._header, "sampling": settings})
 
-    def round(self, tokens: Sequence[int], draft: Draft, p: Rows, verdict: Verdict) -> None:
+    def round(self, tokens: Sequence[int], draft: Draft, p: TargetRows, verdict: Verdict) -> None:
         """Write one round; `tokens` is the sequence before it.
 
         Of p only the rows that the rule looked at are written.
         """
         q = draft.q
+        numbers = zip(self._streams, self._drawn, strict=True)
+        draft_draws, draws = [each.since(n) for each, n in numbers] or ([], [])
+        self._drawn = [each.drawn for each in self._streams]
         self._write(
             {
                 "position": len(tokens),
@@ -68,29 +70,12 @@ class Recorder:
                 "drafted": list(draft.tokens),
                 "q": None if q is None else [_plain(row) for row in q],
                 "p": {str(i): _plain(row) for i, row in p.seen().items()},
-                "draft_draws": self._draft_draws.copy(),
-                "draws": self._draws.copy(),
+                "draft_draws": draft_draws,
+                "draws": draws,
                 "accepted": verdict.accepted,
                 "token": verdict.token,
             }
         )
-        self._draft_draws.clear()
-        self._draws.clear()
-
-
-class _Taped(StreamNoise):
-    """A stream whose uniform numbers are noted down."""
-
-    def __init__(self, inner: StreamNoise, tape: list[float]) -> None:
-        super().__init__(inner.seed)
-        self._inner = inner
-        self._tape = tape
-
-    def uniform(self) -> float:
-        """The inner stream's next number, noted down."""
-        number = self._inner.uniform()
-        self._tape.append(number)
-        return number
 
 
 def _plain(dist: Dist) -> list[list[Any]]:

@@ -6,12 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.pair import LoadRecord
+from localspec.chat.pair import LoadedPair, LoadRecord
+from localspec.doctor.findings import unused_card
 from localspec.engine.length.cost import Costs, Curve, Points
-from localspec.engine.length.gamma import LONGEST, gamma_for
+from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
-from localspec.engine.llama import default_threads
+from localspec.engine.length.stopping import gamma_for
+from localspec.engine.llama import default_threads, devices
 from localspec.engine.stats import DRAFT
+from localspec.loading import exactness, ranking
 from localspec.loading.attention import Attention, key, stored
 from localspec.loading.measuring import (
     ANY_THREADS,
@@ -19,6 +22,7 @@ from localspec.loading.measuring import (
     profile_store,
     unusual,
 )
+from localspec.loading.request import LoadRequest
 from localspec.loading.results import Choice
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import MemoryPlan
@@ -93,6 +97,12 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
     )
 
 
+def exact(target: Path, plan: MemoryPlan) -> int | None:
+    """Tokens of a pass up to which all give equal bits with ``--exact``; None before one run."""
+    options = exactness.settled(LoadRequest(exact=True))
+    return exactness.stored(exactness.key(target, plan.target, options), profile_store())
+
+
 def _profile(
     store: ProfileStore, path: Path, setup: Setup, flash_attn: str, *, draft: bool
 ) -> Profile | None:
@@ -123,7 +133,31 @@ def _shortest(profile: Profile) -> Points:
     return profile.best[min(profile.best)]
 
 
-def data(known: Expected | None) -> dict[str, Any] | None:
+def note(pair: LoadedPair, costs: Costs) -> None:
+    """Have lists and the screen know what `pair` was measured to cost (see `ranking`)."""
+    target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
+    times = tuple(costs.target.at(0).times(LONGEST + 1))
+    model = pair.drafts.get(DRAFT)
+    step = next((costs.drafts[name].at(0).seconds(1) for name in pair.drafts), None)
+    overhead = 0.0
+    if (
+        model is not None
+        and step is not None
+        and (less := target.weights_bytes - model.model.weights_bytes)
+    ):
+        # What two sizes tell: a straight line, which begins at what no weights explain.
+        per_byte = max((times[1] - step) / less, times[1] / target.weights_bytes)
+        overhead = max(0.0, times[1] - per_byte * target.weights_bytes)
+    own = [each.free for each in pair.devices_before if not each.integrated]
+    ranking.remember(
+        pair.name,
+        ranking.PairCosts(target.weights_bytes, times, overhead, step, on_device),
+        sum(own) if own else None,
+        None if devices() else unused_card(),
+    )
+
+
+def data(known: Expected | None, exact: int | None) -> dict[str, Any] | None:
     """The same for programs; times in seconds."""
     if known is None:
         return None
@@ -138,12 +172,20 @@ def data(known: Expected | None) -> dict[str, Any] | None:
         "draft_step_s": known.draft_step_s,
         "plain_tokens_per_second": known.tokens_per_second,
         "attention": known.attention and asdict(known.attention),
+        "exact": exact,
         "expected": expected_speeds,
     }
 
 
-def lines(known: Expected | None, tune: str) -> list[str]:
+def lines(known: Expected | None, exact: int | None, tune: str) -> list[str]:
     """The same for a person; `tune` is the command that measures."""
+    of_bits = (
+        exactness.words(exact) if exact else f"not tried yet on this machine: `{tune} --exact`"
+    )
+    return [*_measured(known, tune), f"--exact     {of_bits}"]
+
+
+def _measured(known: Expected | None, tune: str) -> list[str]:
     if known is None:
         return [f"measured    not yet on this machine: `{tune}` takes about half a minute"]
     found = [

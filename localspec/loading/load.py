@@ -12,6 +12,7 @@ from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
+from localspec.chat.states import STATES
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
@@ -21,10 +22,14 @@ from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
 from localspec.engine.schema.json_schema import schema_to_gbnf
-from localspec.engine.stats import EAGLE3, MTP
+from localspec.engine.stats import EAGLE3, MTP, TRANSLATED
+from localspec.engine.translated import TranslatedDrafter
+from localspec.engine.translation import Translation
 from localspec.errors import LocalspecError, ModelLoadError, SamplingError, UsageError
+from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
-from localspec.loading.measuring import chosen_threads, measured, profile_store
+from localspec.loading.expected import note
+from localspec.loading.measuring import chosen_threads, made_by, measured, profile_store
 from localspec.loading.planning import (
     DraftsPlan,
     LoadPlan,
@@ -36,7 +41,7 @@ from localspec.loading.planning import (
     uses_mtp,
 )
 from localspec.loading.request import LoadRequest
-from localspec.pairs import demo
+from localspec.pairs import demo, folders
 from localspec.pairs.found import remedy
 from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.memory.need import Setup
@@ -128,6 +133,7 @@ def load_session(
             that stands for nothing (`HubError`), impossible settings (`UsageError`).
         Cancelled: `cancel` was set.
     """
+    options = exactness.settled(options)
     settings = chat_settings(options)
     progress("Reading the headers", None)
     if demo.is_meant(options.pair) and demo.to_be_padded():
@@ -138,14 +144,14 @@ def load_session(
     with ExitStack() as undo:
         renderer = Renderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
-        loader = _Loader(
+        loader = _ModelLoader(
             options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
         )
         mtp = any(map(uses_mtp, (options, *beside)))
         target = loader.load(plan.path, plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
-        notices = (*notices, *plan.notices, *drafting.notices)
+        notices = (*notices, *plan.notices, *drafting.notices, *loader.notices)
         pair = _pair(loader, plan, target, drafting, notices)
         session = _session(replace(pair, devices_before=before), settings, progress, renderer)
         undo.pop_all()
@@ -153,10 +159,10 @@ def load_session(
 
 
 def _pair(
-    loader: _Loader,
+    loader: _ModelLoader,
     plan: LoadPlan,
     target: Context,
-    drafting: _Drafting,
+    drafting: _LoadedDrafts,
     notices: tuple[str, ...],
 ) -> LoadedPair:
     options = loader.options
@@ -175,13 +181,19 @@ def _pair(
 
 
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    """Load the pair of `options`, and remember it if it was named.
+    """Load the pair of `options`, and remember it if it was named; its caches may be kept.
 
     Without a name the last used pair is loaded; where it cannot be, the demo pair with a notice.
 
     Raises:
         LocalspecError, Cancelled: as `load_session`.
     """
+    session = _opened(options, progress, cancel)
+    session.keep_in(folders.data_folder() / STATES, made_by(session.pair))
+    return session
+
+
+def _opened(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
     if options.pair is not None:
         session = load_session(options, progress=progress, cancel=cancel)
         remember_last(options.pair, options.draft)
@@ -215,7 +227,9 @@ def load_beside(
     with ExitStack() as undo:
         renderer = Renderer(cancel)
         undo.callback(renderer.close)
-        loader = _Loader(options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn)
+        loader = _ModelLoader(
+            options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn
+        )
         drafting = _load_drafts(plan, target, loader)
         pair = replace(
             session.pair,
@@ -244,22 +258,28 @@ def _session(
         measure=settings.gamma == "auto",
         announce=lambda: progress("Measuring this machine", None),
     )
-    n_vocab = target.model.n_vocab
-    drafters: list[Drafter] = [
-        HeadDrafter(context, name)
-        if isinstance(context, Head)
-        else ModelDrafter(context, n_vocab, name)
-        for name, context in pair.drafts.items()
-    ]
+    if costs:
+        note(pair, costs.auto.costs)
+    drafters = [_drafter(name, context, target) for name, context in pair.drafts.items()]
     lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
     return Session(
         pair,
-        Engine(target, *drafters, lookup=lookup),
+        Engine(target, *drafters, lookup=lookup, rows=exactness.rows(pair.loaded.exact)),
         settings,
         auto=costs.auto if costs else None,
         closing=costs.keep if costs else None,
+        resting=costs.again if costs else None,
         renderer=renderer,
     )
+
+
+def _drafter(name: str, context: Context, target: Context) -> Drafter:
+    """What drafts with a loaded model or head."""
+    if isinstance(context, Head):
+        return HeadDrafter(context, name)
+    if name.startswith(TRANSLATED):
+        return TranslatedDrafter(context, Translation(target.model, context.model), name)
+    return ModelDrafter(context, target.model.n_vocab, name)
 
 
 def check(options: LoadRequest) -> None:
@@ -269,18 +289,19 @@ def check(options: LoadRequest) -> None:
         LocalspecError: as `load_session`.
     """
     chat_settings(options)
-    check_files(options)
+    check_files(exactness.settled(options))
 
 
 @dataclass(slots=True)
-class _Loader:
-    """How both models are loaded; `undo` frees them if anything later fails.
+class _ModelLoader:
+    """How a target and what drafts for it are loaded; `undo` frees them if anything later fails.
 
     Attributes:
         repack: not where weights are to stay on disk.
         thorough: choose the attention anew, and take the time.
         unflashed: bytes more that go without flash attention; None where that is no choice.
         flash_attn: the attention as asked for or, once the target is there, as chosen.
+        exact: what `LoadRecord` has, once the target is there.
     """
 
     options: LoadRequest
@@ -291,6 +312,7 @@ class _Loader:
     thorough: bool = False
     unflashed: int | None = None
     flash_attn: str = ""
+    exact: int | None = None
 
     def __post_init__(self) -> None:
         self.flash_attn = self.flash_attn or self.options.flash_attn
@@ -302,7 +324,16 @@ class _Loader:
         """
         model = self.model(path, setup, draft=False, mtp=mtp)
         self._choose_attention(model, self.how(setup, draft=False), setup)
-        return self._kept(Context(model, self.how(setup, draft=False), self.cancel))
+        target = self._kept(Context(model, self.how(setup, draft=False), self.cancel))
+        if self.options.exact:
+            self.threads(target, draft=False)
+            self.exact = exactness.longest(
+                target,
+                exactness.key(path, setup, self.options),
+                store=profile_store(),
+                announce=lambda: self.progress("Comparing passes bit by bit", None),
+            )
+        return target
 
     def load_draft(self, planned: PlannedDraft, target: Context) -> Context:
         """Load a draft model or a head, and make its context."""
@@ -350,6 +381,13 @@ class _Loader:
             cache_v=setup.cache_v,
         )
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know of the target's passes."""
+        if self.exact is None or self.exact > 1:
+            return ()
+        return (f"--exact: {exactness.words(self.exact)}",)
+
     def _kept(self, context: Context) -> Context:
         """A context that is closed if anything later fails."""
         self.undo.callback(context.close)
@@ -382,13 +420,13 @@ class _Loader:
             draft=draft,
             store=profile_store(),
         )
-        fixed = self._asked(draft=draft) is not None
+        fixed = self._asked(draft=draft) is not None and not self.options.exact
         context.use_threads(threads, self.options.threads_batch, at_most=not fixed)
         return threads
 
 
 @dataclass(frozen=True, slots=True)
-class _Drafting:
+class _LoadedDrafts:
     """What drafts, loaded.
 
     Attributes:
@@ -407,7 +445,9 @@ class _Drafting:
     gpu_layers: int = 0
 
 
-def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Drafting) -> LoadRecord:
+def _record(
+    loader: _ModelLoader, plan: LoadPlan, target: Context, drafting: _LoadedDrafts
+) -> LoadRecord:
     """How the models run, with their threads."""
     options, setup = loader.options, plan.memory.target
     chosen_off = loader.flash_attn == "off" != options.flash_attn
@@ -427,14 +467,15 @@ def _record(loader: _Loader, plan: LoadPlan, target: Context, drafting: _Draftin
         cache_type_v=setup.cache_v,
         mmap=options.mmap,
         mlock=options.mlock,
+        exact=loader.exact,
         memory_plan_bytes=plan.total + more,
     )
 
 
-def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Drafting:
+def _load_drafts(plan: DraftsPlan, target: Context, loader: _ModelLoader) -> _LoadedDrafts:
     """Load what drafts; a draft model that cannot take back its tokens is left out."""
     if not target.can_truncate:
-        return _Drafting(note=_cannot_go_back(target.model))
+        return _LoadedDrafts(note=_cannot_go_back(target.model))
     found: dict[str, Context] = {}
     refused, threads = [], []
     for planned in plan.models:
@@ -449,8 +490,8 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _Loader) -> _Draftin
         found[f"{planned.kind} {alike + 1}" if alike else planned.kind] = draft
         threads.append(loader.threads(draft, draft=True))
     if not found and not plan.lookup:
-        return _Drafting(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
-    return _Drafting(
+        return _LoadedDrafts(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
+    return _LoadedDrafts(
         found,
         plan.lookup,
         notices=tuple(refused),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from localspec.chat.pair import LoadedPair, LoadRecord
+from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import (
@@ -16,7 +18,15 @@ from localspec.engine.length.profile import (
     identity,
     profile,
 )
-from localspec.engine.llama import BUSY, LOOK_S, Context, busy_cores, default_threads, devices
+from localspec.engine.llama import (
+    BUSY,
+    LOOK_S,
+    Context,
+    Head,
+    busy_cores,
+    default_threads,
+    devices,
+)
 from localspec.pairs import folders
 
 ANY_THREADS = 0
@@ -44,12 +54,37 @@ class Measured:
         store: where the profiles are kept.
         target, drafts: what was measured; of the draft models by their names.
         auto: the policy.
+        unkept: the models of which nothing is stored, since something disturbed the measurement,
+            with what it would hold for.
     """
 
     store: ProfileStore
     target: Profile
     drafts: Mapping[str, Profile]
     auto: AutoGamma
+    unkept: dict[Context, dict[str, Any]]
+
+    def again(self, cancel: Cancel) -> None:
+        """Measure anew what could not be kept, for the next load; the caches stay what they were.
+
+        Raises:
+            Cancelled: `cancel` was set.
+        """
+        for context, known in list(self.unkept.items()):
+            if isinstance(context, Head) or busy_cores(LOOK_S) > BUSY:
+                continue  # a head reads the cache of its target
+            held, state = tuple(context.tokens), context.state()
+            context.watch(cancel)
+            context.hold_threads(True)
+            context.clear()
+            try:
+                one, steady = profile(context, known)
+            finally:
+                context.watch(None)
+                context.restore(held, state)
+            if steady:
+                self.store.save(one)
+                del self.unkept[context]
 
     def keep(self) -> None:
         """Store what the rounds have taught."""
@@ -104,28 +139,37 @@ def measured(
         context: identity_of(context, pair.loaded, draft=context is not pair.target)
         for context in (pair.target, *pair.drafts.values())
     }
-    found = {context: store.load(its) for context, its in known.items()}
-    missing = [context for context, its in found.items() if its is None]
+    stored = {context: store.load(its) for context, its in known.items()}
+    profiles = {context: its for context, its in stored.items() if its is not None}
+    missing = {context: its for context, its in known.items() if context not in profiles}
     if missing and not measure:
         return None
     if missing:
         announce()
-    # Beside other programs decodes with all threads take many times as long, and tell nothing.
-    busy = bool(missing) and not repeatable and busy_cores(LOOK_S) > BUSY
-    for context in missing:
-        context.hold_threads(not busy)
-        one, steady = profile(context, known[context])
-        if (steady and not busy) or repeatable:
-            store.save(one)
-        found[context] = one
-    profiles = {context: its for context, its in found.items() if its is not None}
+        profiles |= _measured(missing, store, repeatable=repeatable)
     if not all(each.measured and all(each.measured.values()) for each in profiles.values()):
         return None  # a context too small to measure in
     target = _costs(pair.target, profiles[pair.target])
     drafts = {name: _costs(context, profiles[context]) for name, context in pair.drafts.items()}
     auto = AutoGamma(Costs(target, drafts, pair.target.takes_back))
     of_drafts = {name: profiles[context] for name, context in pair.drafts.items()}
-    return Measured(store, profiles[pair.target], of_drafts, auto)
+    return Measured(store, profiles[pair.target], of_drafts, auto, missing)
+
+
+def _measured(
+    missing: dict[Context, dict[str, Any]], store: ProfileStore, *, repeatable: bool
+) -> dict[Context, Profile]:
+    """Measure models, by what it holds for; of those whose profile is stored none is missing."""
+    # Beside other programs decodes with all threads take many times as long, and tell nothing.
+    busy = not repeatable and busy_cores(LOOK_S) > BUSY
+    found = {}
+    for context, known in list(missing.items()):
+        context.hold_threads(not busy)
+        found[context], steady = profile(context, known)
+        if (steady and not busy) or repeatable:
+            store.save(found[context])
+            del missing[context]
+    return found
 
 
 def _costs(context: Context, found: Profile) -> ModelCosts:
@@ -153,3 +197,13 @@ def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     if devices is not None:
         found["devices"] = list(devices)
     return found | ({"rpc": list(loaded.rpc)} if loaded.rpc else {})
+
+
+def made_by(pair: LoadedPair) -> str:
+    """What the contents of a pair's caches hold for: the files of its models and how they run."""
+    known = [
+        identity_of(context, pair.loaded, draft=context is not pair.target)
+        | {"changed": context.model.path.stat().st_mtime_ns, "n_ctx": context.n_ctx}
+        for context in (pair.target, *pair.drafts.values())
+    ]
+    return json.dumps(known, sort_keys=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec import formats, machine
 from localspec.engine.llama import RPC, add_servers, default_threads, devices
-from localspec.engine.stats import DRAFT, EAGLE3, MTP, DeviceMemory
+from localspec.engine.stats import DRAFT, EAGLE3, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver, vocabulary
@@ -175,7 +175,7 @@ def _drafts_plan(options: LoadRequest, found: _Found, setups: Sequence[Setup]) -
 
 
 def _placed_alone(
-    drafts: Sequence[_Draft], free: Free, wishes: Wishes, n_ctx: int
+    drafts: Sequence[_FoundDraft], free: Free, wishes: Wishes, n_ctx: int
 ) -> tuple[list[MemoryPlan], Free]:
     """How draft models run for which a plan of two has no place, and what they leave free.
 
@@ -206,7 +206,7 @@ def check_files(options: LoadRequest) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class _FoundDraft:
     """What drafts, found and checked: the name of its kind, its files and its sizes."""
 
     kind: str
@@ -220,7 +220,7 @@ class _Found:
 
     resolved: ResolvedPair
     target: ModelFiles
-    drafts: tuple[_Draft, ...]
+    drafts: tuple[_FoundDraft, ...]
 
     @property
     def models(self) -> tuple[ModelFiles, ...]:
@@ -245,20 +245,20 @@ def _find(options: LoadRequest) -> _Found:
     drafts = [_draft(path, target) for path in found]
     if asked.mtp or (asked.own and heads.has_usable_mtp(target.header)):
         heads.require_mtp(target.header, str(target.paths[0]))
-        drafts.append(_Draft(MTP, target, mtp_facts(target.header)))
+        drafts.append(_FoundDraft(MTP, target, mtp_facts(target.header)))
     return _Found(resolved, target, tuple(drafts))
 
 
-def _draft(path: Path, target: ModelFiles) -> _Draft:
+def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
     """Read the header of a draft model or a head, and check that it can serve the target."""
     files = gguf.read_model(path)
-    head = heads.is_head(files.header)
-    if head:
+    if heads.is_head(files.header):
         heads.require_head(files, target.header)
-    else:
-        strict.require_usable(files.header, str(path))
-        vocabulary.check(target.header, files.header)
-    return _Draft(EAGLE3 if head else DRAFT, files, draft_facts(files.header))
+        return _FoundDraft(EAGLE3, files, draft_facts(files.header))
+    draft = _read(path)
+    compared = vocabulary.check(target.header, draft.header)
+    kind = DRAFT if compared.compatible else TRANSLATED
+    return _FoundDraft(kind, draft, draft_facts(draft.header))
 
 
 def _read(path: Path) -> ModelFiles:
@@ -301,7 +301,7 @@ def free_memory(
 
 
 def _threads(options: LoadRequest) -> int:
-    """The threads that will be started: both models are served by the same ones."""
+    """The threads that will be started: all models are served by the same ones."""
     asked = (options.threads_batch or 0, options.draft_threads or 0)
     return max(options.threads or default_threads(), *asked)
 

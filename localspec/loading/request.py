@@ -35,6 +35,7 @@ class LoadRequest:
         cache_type_k, cache_type_v: the cache's types, None to choose.
         mmap: whether weights are mapped, not copied.
         mlock: whether they are kept from being swapped out.
+        exact: whether passes of all sizes are to give equal bits, so that drafting changes none.
         temp, top_k, top_p, min_p: the sampler chain.
         seed: of the random draws; None draws one.
         n_predict: tokens to generate at most, -1 for no limit.
@@ -67,6 +68,7 @@ class LoadRequest:
     cache_type_v: str | None = None
     mmap: bool = True
     mlock: bool = False
+    exact: bool = False
     temp: float = 0.8
     top_k: int = 40
     top_p: float = 0.95
@@ -151,6 +153,7 @@ class LoadOptions(TypedDict, total=False):
     cache_type_v: str | None
     mmap: bool
     mlock: bool
+    exact: bool
     temp: float
     top_k: int
     top_p: float

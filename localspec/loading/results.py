@@ -9,6 +9,10 @@ from typing import Any
 from localspec.chat.figures import Figures
 from localspec.engine.stats import FinishReason, GenerationStats
 
+_WIDTH = 40  # characters of the longest bar
+_NOISY = 0.3
+_LOOKUP_ALONE = "No draft model: lookup alone drafts, and has no passes to measure."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
@@ -95,3 +99,50 @@ class TunedPair:
     draft: Tuned | None
     draft_note: str
     choices: tuple[Choice, ...]
+
+
+def tuned_text(found: TunedPair) -> str:
+    """What was found out about a pair, for a person."""
+    target, draft = found.target, found.draft
+    lines = [found.machine, "", *_curve_lines(target)]
+    if draft is None:
+        why = f"No draft: {found.draft_note}." if found.draft_note else _LOOKUP_ALONE
+        lines += ["", why]
+    else:
+        one, most = draft.points[1], max(draft.points)
+        lines += [
+            "",
+            f"Draft {draft.name}, {draft.threads} threads",
+            f"  one step {1e3 * one:.2f} ms, {one / target.points[1]:.2f} of the target's",
+            f"  reading {most} tokens {1e3 * draft.points[most]:.2f} ms",
+            "",
+            "accepted  draft  speed-up",
+            *(
+                f"{choice.acceptance:>7.0%} {choice.gamma or 'none':>7} {choice.speedup:>8.2f}x"
+                for choice in found.choices
+            ),
+        ]
+    models = [target, draft] if draft else [target]
+    for model in models:
+        if model.by_threads:
+            tried = (f"{n}: {1e3 * one:.2f} ms" for n, (one, _) in model.by_threads.items())
+            lines += ["", f"Threads for {model.name}: {model.threads} ({', '.join(tried)} a token)"]
+    spread = max(model.spread for model in models)
+    if spread > _NOISY:
+        lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
+    if kept := ", ".join(model.name for model in models if model.kept):
+        lines += ["", f"What was measured before varied less: that is kept. ({kept})"]
+    if lost := ", ".join(one.name for one in models if not (one.stored or one.kept)):
+        lines += ["", f"The cache folder cannot be written: nothing was stored. ({lost})"]
+    return "\n".join(lines)
+
+
+def _curve_lines(target: Tuned) -> list[str]:
+    """T(n) as bars; points that were not measured are interpolated and marked."""
+    longest, alone = max(target.curve), target.curve[0]
+    lines = [f"Target {target.name}, {target.threads} threads", "   n        ms  of T(1)"]
+    for n, seconds in enumerate(target.curve, 1):
+        bar = "#" if n in target.points else "."
+        length = max(1, round(_WIDTH * seconds / longest))
+        lines.append(f"{n:>4}{1e3 * seconds:>10.2f}{seconds / alone:>9.2f}  {bar * length}")
+    return lines

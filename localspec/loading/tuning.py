@@ -14,7 +14,7 @@ from localspec.engine.length.profile import Profile, identity, measure, measure_
 from localspec.engine.llama import Context, build, busy_cores, default_threads, machine
 from localspec.errors import LocalspecError
 from localspec.loading.expected import choices
-from localspec.loading.load import Progress, load_session
+from localspec.loading.load import Progress, check, load_session
 from localspec.loading.measuring import ANY_THREADS, identity_of, profile_store
 from localspec.loading.request import LoadRequest
 from localspec.loading.results import Tuned, TunedPair
@@ -36,6 +36,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         LocalspecError: as `load_session`; a model cannot be measured.
         Cancelled: `cancel` was set.
     """
+    check(options)  # nobody waits for calm in vain
     wait_for_calm(progress, cancel)
     loading = load_session(options, progress=progress, cancel=cancel, thorough=True)
     with closing(loading) as session:
@@ -58,17 +59,17 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         )
 
 
-def wait_for_calm(progress: Progress, cancel: Cancel) -> None:
-    """Wait, for so long at most, until other programs leave the cores alone.
+def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> None:
+    """Wait until other programs leave the cores alone, `most` seconds at most.
 
     Raises:
         Cancelled: `cancel` was set.
     """
-    until = time.monotonic() + CALM_S
+    until = time.monotonic() + most
     while (others := busy_cores(_LOOK)) > _CALM and time.monotonic() < until:
         cancel.check()
         busy = f"Other programs keep {others:.1f} cores busy"
-        progress(f"{busy}: waiting {CALM_S:.0f} s at most", None)
+        progress(f"{busy}: waiting {most:.0f} s at most", None)
 
 
 def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft: bool) -> Tuned:

@@ -11,14 +11,17 @@ import msgspec
 from localspec.errors import LocalspecError
 from localspec.pairs import demo, folders, installed
 from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf import heads
 from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import placement
-from localspec.pairs.memory.need import draft_facts, facts
+from localspec.pairs.memory.need import active_share, draft_facts, facts
 from localspec.pairs.memory.placement import Fit
 from localspec.pairs.references import Reference
 
 if TYPE_CHECKING:
     from localspec.pairs.examine import PairReport
+
+_DRAFT, _MTP = "draft", "mtp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,9 @@ class CuratedPair:
         memory_gb: the memory class it is meant for, in GB.
         licence: the target's licence.
         architecture: llama.cpp's name of the target's.
-        draft: None where nothing but lookup drafts.
+        draft: None where nothing but lookup, or a head inside the target, drafts.
+        head: ``mtp`` where the target's file has that head; empty without one.
+        active: share of the weights that a token reads: of a mixture's experts those used.
         evidence: why drafting is believed to help, and where that was published.
     """
 
@@ -68,8 +73,15 @@ class CuratedPair:
     architecture: str
     target: CuratedFile
     draft: CuratedFile | None = None
+    head: str = ""
+    active: float = 1.0
     notes: str = ""
     evidence: str = ""
+
+    @property
+    def drafter(self) -> str:
+        """What model drafts: ``draft``, ``mtp``, or none."""
+        return _DRAFT if self.draft is not None else self.head
 
     @property
     def files(self) -> tuple[CuratedFile, ...]:
@@ -111,7 +123,11 @@ class ListedPair:
         kind: ``demo``, ``chat``, ``code``, ``reasoning``, or ``own`` for pairs by reference.
         memory_gb: the memory class, 0 where there is none.
         n_bytes: size of all its files.
-        state: ``installed``, ``incomplete`` (files are gone) or ``available``.
+        target_bytes, draft_bytes: of each model's.
+        active: share of the target's weights that a token reads.
+        drafter: what model drafts: ``draft``, ``mtp`` (inside the target), or none.
+        state: ``installed``, ``incomplete`` (files are gone), ``available``, or ``found`` (of
+            another program).
         evidence: why drafting is believed to help it, as the catalogue says.
         verified: whether it is pinned to revisions and hashes.
     """
@@ -120,6 +136,10 @@ class ListedPair:
     kind: str = "own"
     memory_gb: int = 0
     n_bytes: int
+    target_bytes: int = 0
+    draft_bytes: int = 0
+    active: float = 1.0
+    drafter: str = ""
     fit: Fit
     licence: str
     state: str
@@ -161,9 +181,12 @@ def _demo() -> ListedPair:
 
 def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     n_bytes = sum(model.n_bytes for model in pair.models)
+    active, drafter = 1.0, _DRAFT if pair.draft else ""
     try:
         target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
         fit = placement.counted(facts(target), draft_facts(drafts[0]) if drafts else None)
+        active = active_share(target)
+        drafter = drafter or (_MTP if heads.has_usable_mtp(target) else "")
     except LocalspecError:  # files are gone or damaged
         fit = placement.unread(n_bytes)
     return ListedPair(
@@ -171,6 +194,10 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         kind=entry.kind if entry else "own",
         memory_gb=entry.memory_gb if entry else 0,
         n_bytes=n_bytes,
+        target_bytes=pair.target.n_bytes,
+        draft_bytes=pair.draft.n_bytes if pair.draft else 0,
+        active=active,
+        drafter=drafter,
         fit=fit,
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
@@ -188,6 +215,10 @@ def examined(report: PairReport) -> ListedPair:
     return ListedPair(
         name=report.name,
         n_bytes=report.n_bytes,
+        target_bytes=target.n_bytes,
+        draft_bytes=draft.n_bytes if draft else 0,
+        active=active_share(target.header),
+        drafter=_DRAFT if draft else _MTP if heads.has_usable_mtp(target.header) else "",
         fit=report.outlook.fit,
         licence=target.licence,
         state="available",
@@ -203,6 +234,10 @@ def _available(entry: CuratedPair) -> ListedPair:
         kind=entry.kind,
         memory_gb=entry.memory_gb,
         n_bytes=entry.n_bytes,
+        target_bytes=entry.target.n_bytes,
+        draft_bytes=entry.draft.n_bytes if entry.draft else 0,
+        active=entry.active,
+        drafter=entry.drafter,
         fit=placement.unread(entry.n_bytes),
         licence=entry.licence,
         state="available",

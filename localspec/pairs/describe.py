@@ -11,6 +11,7 @@ from localspec.pairs.gguf import heads
 from localspec.pairs.memory.need import Need, Setup
 from localspec.pairs.memory.placement import Fit, Outlook
 from localspec.pairs.sources import ModelSource
+from localspec.pairs.vocabulary import VocabularyReport
 from localspec.safe_text import one_line
 
 MOST_CANDIDATES = 12
@@ -24,16 +25,35 @@ def lines(report: PairReport) -> list[str]:
         found.append(f"{_model_line('draft', report.draft)} ({report.draft_reason})")
     else:
         found.append(f"draft       none: {report.draft_reason}")
+        if report.candidates:
+            found.append("lookup      drafts all the same: it copies what repeats, without a model")
     if heads.has_usable_mtp(report.target.header):
         found.append("head        inside the target: a layer that predicts more tokens (mtp)")
     if report.vocabulary is not None:
-        word = "matches" if report.vocabulary.compatible else "does not match"
-        found.append(f"vocabulary  {word}: {report.vocabulary.reason}")
+        found.append(f"vocabulary  {_vocabulary(report.vocabulary)}")
     found.append(f"memory      {memory_line(report.outlook)}")
     found += _plan_lines(report.outlook)
     found.append(f"licence     {licence_line(report)}")
     found += [f"  {line}" for line in candidate_lines(report.candidates)]
     return found
+
+
+def draft_lines(report: PairReport, used: str | None) -> list[str]:
+    """Say what drafts for a target now, `used`, and which others would fit it, or why not."""
+    found, own = [f"drafting now: {used or 'no model, lookup at most'}"], report.draft
+    if own is not None:
+        found.append(f"auto: {own.label}, {formats.size(own.n_bytes)}, {report.draft_reason}")
+    if heads.has_usable_mtp(report.target.header):
+        found.append("mtp: a head inside the target, which predicts more tokens")
+    return found + candidate_lines(report.candidates)
+
+
+def _vocabulary(compared: VocabularyReport) -> str:
+    """Say whether the draft can serve, and how."""
+    if compared.alike is None:
+        return f"{'matches' if compared.compatible else 'does not match'}: {compared.reason}"
+    share = formats.percent(compared.alike)
+    return f"another one, translated: {share} of a text is spelled alike ({compared.reason})"
 
 
 def memory_line(outlook: Outlook) -> str:

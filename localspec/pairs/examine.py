@@ -33,6 +33,8 @@ from localspec.pairs.vocabulary import VocabularyReport
 
 # A draft that is not much smaller than its target costs more than it saves.
 LARGEST_SHARE: Final = 0.5
+AUTO: Final = "auto"
+_WITHOUT_A_MODEL: Final = {NO_DRAFT: "none was wanted", "lookup": "what repeats is copied (lookup)"}
 # Of other programs' models so many are tried, the smallest first: each has its header read.
 MOST_OTHERS: Final = 40
 
@@ -89,7 +91,7 @@ class PairReport:
 
     @property
     def n_bytes(self) -> int:
-        """Size of all files of both models."""
+        """Size of all files, the draft's included."""
         return sum(model.n_bytes for model in self.models)
 
 
@@ -106,7 +108,8 @@ def examine(
 
     Args:
         pair: a short name, a file or a Hub reference.
-        draft: a file, a reference, a pair's name or ``none``; None leaves it to the pair.
+        draft: a file, a reference, a pair's name, ``lookup`` or ``none``; None or ``auto`` leaves
+            it to the pair.
         patience: of whoever waits for it.
         n_ctx: tokens of context to count memory for, None to choose.
         free: what the machine has free, None for its main memory alone.
@@ -119,9 +122,10 @@ def examine(
     name, target, known_draft = _find(pair, patience, scan)
     strict.require_usable(target.header, target.label)
     candidates: tuple[DraftCandidate, ...] = ()
-    if draft is not None and draft.lower() == NO_DRAFT:
-        found, reason = None, "none was wanted"
-    elif draft is not None:
+    word = None if draft is None else draft.strip().lower()
+    if word in _WITHOUT_A_MODEL:
+        found, reason = None, _WITHOUT_A_MODEL[word]
+    elif draft is not None and word != AUTO:
         found, reason = _find_draft(draft, patience, scan), "named"
     elif known_draft is not None:
         found = known_draft()

@@ -13,7 +13,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -22,10 +22,12 @@ import msgspec
 
 from localspec.errors import LocalspecError
 from localspec.pairs import catalogue, demo, folders, installed
+from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.header import MAGIC, SPLIT_NAME, split_names
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.installed import DEMO
+from localspec.pairs.memory import placement
 from localspec.pairs.references import is_model, quant_of
 from localspec.safe_text import one_line
 
@@ -84,6 +86,25 @@ class Scan:
             if model.name.lower() in (wanted, f"{wanted}:latest"):
                 return model
         return None
+
+
+def rows(models: Iterable[FoundModel]) -> list[ListedPair]:
+    """The models as lists show pairs."""
+    return [
+        ListedPair(
+            name=model.name,
+            n_bytes=model.n_bytes,
+            target_bytes=model.n_bytes,
+            fit=placement.unread(model.n_bytes),
+            licence=model.licence,
+            state="found",
+            target=str(model.path),
+            draft="none named: Enter looks which would fit",
+            notes=f"Of {model.store}{model.quant and f', {model.quant}'}: used where it is.",
+            verified=False,
+        )
+        for model in models
+    ]
 
 
 def remedy(path: Path) -> str:

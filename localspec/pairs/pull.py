@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import shlex
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
-from localspec import formats
+import msgspec
+
+from localspec import formats, private
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
-from localspec.pairs import catalogue, installed, vocabulary
+from localspec.pairs import catalogue, folders, installed, vocabulary
 from localspec.pairs.examine import PairReport, examine
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
@@ -243,6 +248,28 @@ class PullRequest:
     pair: str
     draft: str | None = None
     name: str | None = None
+
+
+def recall_wanted() -> PullRequest | None:
+    """What was to be fetched and changed to when the program ended; None where nothing was."""
+    try:
+        return msgspec.json.decode(_wanted_path().read_bytes(), type=PullRequest)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def remember_wanted(wanted: PullRequest | None) -> None:
+    """Keep what is to be fetched, None for nothing more; a closed folder costs the memory alone."""
+    with contextlib.suppress(OSError):
+        if wanted is None:
+            _wanted_path().unlink(missing_ok=True)
+        else:
+            private.make_folder(_wanted_path().parent)
+            private.write_whole(_wanted_path(), json.dumps(asdict(wanted)) + "\n")
+
+
+def _wanted_path() -> Path:
+    return folders.data_folder() / "wanted.json"
 
 
 def parse_request(text: str) -> PullRequest:

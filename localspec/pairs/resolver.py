@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from localspec.errors import ModelFileError, NotOnHub, UsageError
+from localspec.errors import ModelFileError, NotFetched, NotOnHub, UsageError
 from localspec.pairs import catalogue, demo, folders, found, installed, references
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.found import FoundModel, Scan
@@ -111,12 +111,12 @@ def _on_disk(text: str, scan: bool, pull_draft: str | None = None) -> ResolvedPa
             if meant.draft is not None:
                 draft, reason = here[1][0], f"part of {meant.name}"
             return ResolvedPair(meant.name, here[0][0], draft, reason)
-        raise NotOnHub(f"{meant.name} is not on this disk", f"Run `localspec pull {meant.name}`.")
+        raise NotFetched(f"{meant.name} is not on this disk", f"Run `localspec pull {meant.name}`.")
     if isinstance(meant, Reference):
         if paths := hub_cache.find(meant):
             return _with_known_draft(text, paths[0])
         more = f" --draft {pull_draft}" if pull_draft and pull_draft.lower() != NO_DRAFT else ""
-        raise NotOnHub(f"{text} is not on this disk", f"Run `localspec pull {text}{more}`.")
+        raise NotFetched(f"{text} is not on this disk", f"Run `localspec pull {text}{more}`.")
     if isinstance(meant, FoundModel):
         return _with_known_draft(meant.name, meant.path)
     gguf.require_file(meant)

@@ -1,5 +1,8 @@
 """Whether a draft speaks the target's vocabulary: llama.cpp's five rules, on two headers.
 
+A draft that does not can still serve, through the text: what counts then is how much of it both
+spell alike (see `spelling`).
+
 The rules are those of `common_speculative_are_compatible` (llama.cpp, common/speculative.cpp),
 and the values that a file leaves out are those that llama.cpp would use (llama-vocab.cpp).
 llama.cpp only says *that* a rule failed; here it is said which, and where.
@@ -11,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from localspec.errors import VocabularyMismatch
-from localspec.pairs.gguf.header import TOKENS_KEY, Accept, GgufHeader
+from localspec.pairs import spelling
+from localspec.pairs.gguf.header import TOKENS_KEY, GgufHeader, SeesKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,12 +75,14 @@ class VocabularyReport:
     """The outcome of comparing a target's vocabulary with a draft's.
 
     Attributes:
-        compatible: whether llama.cpp would take the draft.
+        compatible: whether the tokens are the same, as llama.cpp asks of a draft.
         rule: the rule that failed (``type``, ``bos``, ``eos``, ``size`` or ``text``), else empty.
         reason: one line for people: what differs, or that nothing does.
         token: the first id whose texts differ, where that is what failed.
         target_size: number of tokens of the target.
         draft_size: number of tokens of the draft.
+        alike: where they are others, the share of a text's tokens that both spell alike, 0 to 1;
+            None where one of them cannot write a text or none is needed.
     """
 
     compatible: bool
@@ -85,16 +91,28 @@ class VocabularyReport:
     token: int | None
     target_size: int
     draft_size: int
+    alike: float | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether the draft can serve the target, if need be through the text."""
+        return self.compatible or self.alike is not None
 
 
-def check(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
+def check(target: GgufHeader, draft: GgufHeader, *, same: bool = False) -> VocabularyReport:
     """Compare both vocabularies and insist that the draft can serve the target.
 
+    Args:
+        target: the header of the model that decides.
+        draft: the header of the one that guesses.
+        same: only the same tokens will do, as for a head, which shares the target's.
+
     Raises:
-        VocabularyMismatch: it cannot; the message names the rule and the first difference.
+        VocabularyMismatch: it cannot, not even through the text; the message names the rule and
+            the first difference.
     """
     report = compare(target, draft)
-    if not report.compatible:
+    if not (report.compatible if same else report.usable):
         raise VocabularyMismatch(
             f"this draft cannot serve this target: {report.reason}",
             "Choose a draft of the same model family, or go without one (`--draft none`).",
@@ -111,10 +129,11 @@ def compare(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
     elif not rule:
         sizes = f"target {ours.size:,}, draft {theirs.size:,}"
         reason = f"the same tokens where both have them ({sizes})"
-    return VocabularyReport(not rule, rule, reason, token, ours.size, theirs.size)
+    alike = spelling.alike(target, draft) if rule else None
+    return VocabularyReport(not rule, rule, reason, token, ours.size, theirs.size, alike)
 
 
-def require_like(target: GgufHeader) -> Accept:
+def require_like(target: GgufHeader) -> SeesKey:
     """Make a check that stops the reading of a draft's header once it cannot fit `target`.
 
     What it lets through still has to pass `check`: the settings behind the tokens count too.

@@ -57,6 +57,7 @@ class EngineClient:
         info: the session, None while none is loaded.
         latest: what was loaded last, also once it is gone.
         alive: whether there is anybody to ask.
+        wanted: what was to be loaded last.
     """
 
     def __init__(self, request: LoadRequest, connect: Connect = connect) -> None:
@@ -66,7 +67,7 @@ class EngineClient:
         self._connect = connect
         self._transport = connect()
         self._hear: Hear | None = None
-        self._first = self._wanted = self._loaded = request
+        self._first = self.wanted = self._loaded = request
         self._number = 0
         self._turn = self._changed = 0  # numbers of requests
         self._load = self._send(m.Load(request))
@@ -81,7 +82,7 @@ class EngineClient:
         match letter.body:
             case m.Loaded(info):
                 self.info = self.latest = info
-                self._loaded = self._wanted
+                self._loaded = self.wanted
             case m.LoadFailed(_, info):
                 self.info = info
             case m.Changed(info) if letter.request >= self._changed:
@@ -101,15 +102,25 @@ class EngineClient:
         """Load again what was loaded, or was to be, with `changes`; the conversation goes on."""
         self._begin_loading(replace(self._loaded, **changes), messages)
 
-    def _begin_loading(self, request: LoadRequest, messages: Sequence[Message]) -> None:
+    def perform(self, make: Callable[[LoadRequest], Struct], messages: Sequence[Message]) -> None:
+        """Free what is loaded, have a job done for it, then load it again."""
+        request = self._loaded
+        if self.latest is not None:
+            pair, draft = self.latest.pair_reference
+            request = replace(request, pair=pair, draft=draft)
+        self._begin_loading(request, messages, msgpack.encode(make(request)))
+
+    def _begin_loading(
+        self, request: LoadRequest, messages: Sequence[Message], job: bytes | None = None
+    ) -> None:
         if not self.alive:
             self._transport.join(0)
             self._transport = self._connect()
             if self._hear is not None:
                 self._transport.listen(self._hear)
             self.alive = True
-        self.info, self._wanted = None, request
-        self._load = self._send(m.Load(request, self._kept(messages)))
+        self.info, self.wanted = None, request
+        self._load = self._send(m.Load(request, self._kept(messages), job))
 
     def _kept(self, messages: Sequence[Message]) -> m.Kept | None:
         latest = self.latest
@@ -134,9 +145,30 @@ class EngineClient:
         """Send what was reserved for, or what else can be stopped."""
         self._send(body, self._turn)
 
-    def ask(self, text: str, earlier: Sequence[Message] | None = None) -> None:
-        """Have `text` answered, after `reserve`; after `earlier` where that is another path."""
-        self.begin(m.Ask(text, None if earlier is None else tuple(earlier)))
+    def ask(
+        self, text: str, earlier: Sequence[Message] | None = None, conversation: str = ""
+    ) -> None:
+        """Have `text` answered, after `reserve`.
+
+        Args:
+            text: the question.
+            earlier: what was said before, where that is another path.
+            conversation: the id under which it is stored; empty for none.
+        """
+        self.begin(m.Ask(text, None if earlier is None else tuple(earlier), conversation))
+
+    @property
+    def turn(self) -> int:
+        """The number of the reserved, running or else last turn."""
+        return self._turn
+
+    def look(self, turn: int, number: int) -> int:
+        """Ask what happened inside a round (see `Look`); the number of the request."""
+        return self._send(m.Look(turn, number))
+
+    def withdraw(self, request: int) -> None:
+        """Ask a request to end."""
+        self._send(m.Stop(request))
 
     def stop(self) -> None:
         """Ask the reserved or running turn to end."""

@@ -51,7 +51,7 @@ class TuneJob(Struct, frozen=True, tag=True):
     request: LoadRequest
 
 
-Job: TypeAlias = AnswerJob | BenchJob | TuneJob
+AnyJob: TypeAlias = AnswerJob | BenchJob | TuneJob
 
 
 def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
@@ -77,7 +77,7 @@ def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
         tell(Turn(event))
 
     found: Answered | Report | TunedPair
-    match msgpack.decode(job, type=Job):  # late imports: each needs only its own
+    match msgpack.decode(job, type=AnyJob):  # late imports: each needs only its own
         case AnswerJob(request, prompt, trace):
             from localspec.loading.answering import answer  # noqa: PLC0415
 

@@ -23,10 +23,11 @@ from localspec.chat.events import TurnEvent
 from localspec.chat.figures import Figures
 from localspec.chat.settings import ChatSettings
 from localspec.chat.thinking import Thinking
+from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse
 from localspec.loading.request import LoadRequest
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Both ends must speak the same version: the first frame each way says which."""
 
 _SIZE = 4
@@ -139,10 +140,15 @@ class Load(Struct, frozen=True, tag=True):
     """Load models, in place of those that are there; `Loaded` or `LoadFailed` answers.
 
     What is there is freed first, and loaded again if the new ones fail.
+
+    Attributes:
+        job: one of `process/jobs.py`, encoded, to be done while nothing is loaded; `Performed`
+            answers it. Stopping ends the job alone.
     """
 
     request: LoadRequest
     kept: Kept | None = None
+    job: bytes | None = None
 
 
 class Ask(Struct, frozen=True, tag=True):
@@ -151,10 +157,12 @@ class Ask(Struct, frozen=True, tag=True):
     Attributes:
         text: what is asked.
         earlier: what was said before, where that is another path than the session's.
+        conversation: the id under which it is stored; empty for none.
     """
 
     text: str
     earlier: tuple[Message, ...] | None = None
+    conversation: str = ""
 
 
 class Complete(Struct, frozen=True, tag=True):
@@ -172,10 +180,17 @@ class Compact(Struct, frozen=True, tag=True):
 
 
 class Open(Struct, frozen=True, tag=True):
-    """Go on from other messages, perhaps with other settings; `ChangeDone` answers."""
+    """Go on from other messages, perhaps with other settings; `ChangeDone` answers.
+
+    Attributes:
+        messages: what was said.
+        settings: None for those in force.
+        conversation: the id under which it is stored; empty for none.
+    """
 
     messages: tuple[Message, ...]
     settings: ChatSettings | None = None
+    conversation: str = ""
 
 
 class Compare(Struct, frozen=True, tag=True):
@@ -205,6 +220,18 @@ class Perform(Struct, frozen=True, tag=True):
     job: bytes
 
 
+class Look(Struct, frozen=True, tag=True):
+    """Tell what happened inside a round; `Looked` answers.
+
+    Attributes:
+        turn: the request of the answer.
+        number: of the round, from 1; 0 for the next one with a draft that is made, or the last.
+    """
+
+    turn: int
+    number: int
+
+
 class Stop(Struct, frozen=True, tag=True):
     """End what a request began, also where that request has not come yet."""
 
@@ -213,7 +240,7 @@ class Stop(Struct, frozen=True, tag=True):
 
 Request: TypeAlias = (
     Hello | Load | Ask | Complete | Regenerate | Compact | Open | Compare
-    | Configure | Perform | Stop
+    | Configure | Perform | Look | Stop
 )  # fmt: skip
 
 
@@ -312,6 +339,18 @@ class Performed(Struct, frozen=True, tag=True):
     error: Fault | None = None
 
 
+class Looked(Struct, frozen=True, tag=True):
+    """What happened inside a round.
+
+    Attributes:
+        inside: that; None where it cannot be told.
+        error: why it cannot; None where that was asked for.
+    """
+
+    inside: Inside | None
+    error: Fault | None = None
+
+
 class Died(Struct, frozen=True, tag=True):
     """The engine's process has ended by itself; nothing comes after this."""
 
@@ -320,7 +359,7 @@ class Died(Struct, frozen=True, tag=True):
 
 Event: TypeAlias = (
     Hello | Loading | Loaded | LoadFailed | Turn | TurnOver | ChangeDone | Changed | Status
-    | Asking | Performed | Died
+    | Asking | Performed | Looked | Died
 )  # fmt: skip
 
 

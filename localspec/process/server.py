@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from localspec.engine.cancel import Cancel
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from localspec.chat.events import TurnEvent
     from localspec.chat.session import Session
     from localspec.chat.settings import ChatSettings
+    from localspec.engine.inside import Inside
+    from localspec.engine.look import Written
     from localspec.loading.load import Progress
     from localspec.loading.request import LoadRequest
 
@@ -31,6 +33,8 @@ Tell: TypeAlias = "Callable[[m.Event], None]"
 """Takes what is to be said while a job is done."""
 
 _FIGURES_S = 0.75
+_ANSWERS = 32  # that can be looked into: some hundred bytes a round
+_IDLE_S = 2.0  # without a request, after which the session rests
 _log = logging.getLogger(__name__)
 
 
@@ -76,6 +80,10 @@ class Server:
         self._loaded: LoadRequest | None = None  # also once it is freed
         self._letters: queue.SimpleQueue[m.Letter[m.Request] | None] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
+        self._answers: dict[int, Written] = {}  # of the session, by request, the latest last
+        self._running = 0  # the request of the answer that is being written
+        self._watched: set[int] = set()  # requests for a look that were answered meanwhile
+        self._resting = Cancel()  # of what is done while nobody asks for anything
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
         self._in_use = threading.Lock()  # of the session, by whoever looks at its figures
@@ -95,8 +103,12 @@ class Server:
                     self._cancels[request].set()
             case m.Configure(settings, on):
                 self._change(self._teller(letter), settings, on)
+            case m.Look(turn, 0):
+                self._watch(letter, turn)
+                self._letters.put(letter)
             case _:
                 self._letters.put(letter)
+                self._resting.set()
 
     def shut_down(self) -> None:
         """Stop whatever runs, close the session, end the thread; returns at once."""
@@ -104,6 +116,7 @@ class Server:
         for cancel in list(self._cancels.values()):
             cancel.set()
         self._letters.put(None)
+        self._resting.set()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for the thread's end; whether it has ended."""
@@ -119,7 +132,7 @@ class Server:
 
     def _run(self) -> None:
         try:
-            while not self._closing.is_set() and (letter := self._letters.get()) is not None:
+            while not self._closing.is_set() and (letter := self._next()) is not None:
                 cancel = self._cancels[letter.request]
                 if not self._closing.is_set():
                     self._do(letter, cancel)
@@ -128,21 +141,39 @@ class Server:
         finally:
             self._free()
 
+    def _next(self) -> m.Letter[m.Request] | None:
+        """The next request; while none comes the session rests, once."""
+        try:
+            return self._letters.get(timeout=_IDLE_S)
+        except queue.Empty:
+            self._resting = Cancel()
+        if self._session is not None and self._letters.empty():
+            try:
+                self._session.rest(self._resting)
+            except Cancelled:
+                pass  # a request has come
+            except Exception as error:
+                _log.info("while resting", exc_info=error)
+        return self._letters.get()
+
     def _do(self, letter: m.Letter[m.Request], cancel: Cancel) -> None:
         tell = self._teller(letter)
         match letter.body:
-            case m.Load(request, kept):
-                self._load(letter.request, tell, request, kept, cancel)
-            case m.Ask(text, earlier):
-                self._turn(tell, lambda session: session.turn(text, cancel), earlier)
+            case m.Load() as load:
+                self._load(letter.request, tell, load, cancel)
+            case m.Ask(text, earlier, conversation):
+                ask = partial(_ask, text=text, conversation=conversation, cancel=cancel)
+                self._answer(letter, ask, earlier)
             case m.Complete(asked):
                 self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
             case m.Regenerate():
-                self._turn(tell, lambda session: session.regenerate(cancel))
+                self._answer(letter, lambda session: session.regenerate(cancel))
             case m.Compact():
                 self._turn(tell, lambda session: session.compact(cancel))
-            case m.Open(messages, settings):
-                self._report(tell, lambda session: _open(session, messages, settings))
+            case m.Open(messages, settings, conversation):
+                self._report(tell, lambda one: _open(one, messages, settings, conversation))
+            case m.Look(turn, number):
+                self._look(letter.request, tell, turn, number, cancel)
             case m.Perform(job):
                 self._perform(tell, job, cancel)
             case m.Compare(text, before):
@@ -165,13 +196,15 @@ class Server:
 
     # Loading
 
-    def _load(
-        self, number: int, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel
-    ) -> None:
+    def _load(self, number: int, tell: Tell, load: m.Load, cancel: Cancel) -> None:
+        request, kept = load.request, load.kept
         try:
             if self._session is not None:
                 self._loader.check(request)  # all that it can, while nothing is freed yet
                 self._free()
+            if load.job is not None:
+                self._perform(tell, load.job, cancel)
+                cancel = self._new_cancel(number)
             self._take(tell, request, kept, cancel)
         except Exception as error:
             tell(self._go_back(number, tell, error, kept))
@@ -187,14 +220,19 @@ class Server:
             return m.LoadFailed(failure, self._info())
         if self._loaded is None:
             return m.LoadFailed(failure)
-        cancel = self._cancels[number] = Cancel()
-        if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
-            cancel.set()
+        cancel = self._new_cancel(number)
         try:
             self._take(tell, self._loaded, kept, cancel)
         except Exception as second:
             return m.LoadFailed(failure, None, _fault(second))
         return m.LoadFailed(failure, self._info())
+
+    def _new_cancel(self, number: int) -> Cancel:
+        """One for what goes on although the request before it was stopped."""
+        cancel = self._cancels[number] = Cancel()
+        if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
+            cancel.set()
+        return cancel
 
     def _take(self, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel) -> None:
         session = self._session = self._loader.load(
@@ -202,7 +240,7 @@ class Server:
         )
         self._loaded = request
         if kept is not None:
-            _open(session, kept.messages, kept.settings)
+            _open(session, kept.messages, kept.settings, "")
             if not kept.speculation:
                 session.speculation = False
         self._tell_status(tell)
@@ -211,6 +249,7 @@ class Server:
         with self._in_use:
             session, self._session = self._session, None
             self._completions = None
+            self._answers.clear()
         if session is not None:
             session.close()
 
@@ -263,6 +302,55 @@ class Server:
         error = self._attempt(turn)
         self._tell_status(tell)
         tell(m.TurnOver(error, self._joined(known)))
+
+    def _answer(
+        self,
+        letter: m.Letter[m.Request],
+        begin: Callable[[Session], Iterator[TurnEvent]],
+        earlier: tuple[Message, ...] | None = None,
+    ) -> None:
+        """Write an answer that can be looked into, then and later."""
+        self._running = letter.request
+        try:
+            self._turn(self._teller(letter), begin, earlier)
+        finally:
+            self._running = 0
+        written = self._session.written if self._session is not None else None
+        if written is not None:
+            self._answers[letter.request] = written
+            for old in list(self._answers)[:-_ANSWERS]:
+                del self._answers[old]
+
+    def _watch(self, letter: m.Letter[m.Request], turn: int) -> None:
+        """Have the next round of the running answer told, if it is the one that is asked about."""
+
+        def told(inside: Inside) -> None:
+            self._watched.add(letter.request)
+            self._teller(letter)(m.Looked(inside))
+
+        with self._in_use:
+            if self._session is not None and turn == self._running:
+                self._session.watch(told)
+
+    def _look(self, request: int, tell: Tell, turn: int, number: int, cancel: Cancel) -> None:
+        """Look inside a round of an answer that is there, unless that was done as it was made."""
+        if request in self._watched:
+            self._watched.remove(request)
+            return
+
+        def look(session: Session) -> None:
+            session.watch(None)  # no such round was made until now
+            written = self._answers.get(turn)
+            if written is None:
+                raise LocalspecError(
+                    "how this answer was drafted is not known any more",
+                    "Answer again (F5) and look then.",
+                )
+            tell(m.Looked(session.look(written, number, cancel)))
+
+        error = self._attempt(look)
+        if error is not None or cancel.is_set():
+            tell(m.Looked(None, error))
 
     def _completions_of(self, session: Session) -> Completions:
         from localspec.chat.completion import Completions  # noqa: PLC0415 - only `serve` needs it
@@ -333,7 +421,15 @@ def _compare(
         tell(m.Turn(event, speculation))
 
 
-def _open(session: Session, messages: tuple[Message, ...], settings: Any) -> None:
+def _ask(session: Session, text: str, conversation: str, cancel: Cancel) -> Iterator[TurnEvent]:
+    session.enter(conversation)
+    return session.turn(text, cancel)
+
+
+def _open(
+    session: Session, messages: tuple[Message, ...], settings: Any, conversation: str
+) -> None:
+    session.enter(conversation)
     session.open(messages)
     if settings is not None:
         session.settings = settings

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from localspec.chat.asked import Asked
     from localspec.process.messages import SessionInfo
-    from localspec.serve.desk import Desk, Said
+    from localspec.serve.desk import Answers, Desk
     from localspec.serve.guard import Rules
     from localspec.serve.tally import Tally
 
@@ -249,10 +249,10 @@ class Endpoint:
             self._desk.withdraw(job)
             raise
         stream = _streamed(job, first, reply, usage=wished.usage_wanted)
-        return _Stream(stream, lambda: self._desk.withdraw(job))
+        return _EventStream(stream, lambda: self._desk.withdraw(job))
 
 
-class _Stream(StreamingResponse):
+class _EventStream(StreamingResponse):
     """Server-sent events; however they end, `leave` is called."""
 
     def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
@@ -269,7 +269,7 @@ class _Stream(StreamingResponse):
 
 
 async def _streamed(
-    job: Job, first: list[Said], reply: Reply, *, usage: bool
+    job: Job, first: list[Answers], reply: Reply, *, usage: bool
 ) -> AsyncIterator[bytes]:
     """What a client reads, and pings while there is nothing to tell."""
     if data := _events(reply.opening()):
@@ -304,7 +304,7 @@ def _events(documents: Any) -> bytes:
     return b"".join(b"data: " + msgspec.json.encode(one) + b"\n\n" for one in documents)
 
 
-async def _heard(job: Job) -> list[Said]:
+async def _heard(job: Job) -> list[Answers]:
     """What a job has said since it was asked last, at least one thing."""
     said = [await job.said.get()]
     while not job.said.empty():
@@ -312,7 +312,7 @@ async def _heard(job: Job) -> list[Said]:
     return said
 
 
-def _sorted(said: list[Said]) -> tuple[list[TurnEvent], Refusal | None]:
+def _sorted(said: list[Answers]) -> tuple[list[TurnEvent], Refusal | None]:
     """The events, and what went wrong: also that the prompt is longer than the context."""
     events: list[TurnEvent] = []
     for one in said:
@@ -340,13 +340,13 @@ def _too_long(begun: Begun) -> Refusal:
     )
 
 
-async def _first(job: Job) -> list[Said]:
+async def _first(job: Job) -> list[Answers]:
     """What a job says at first; nothing, where that takes long.
 
     Raises:
         Refusal: it cannot be answered.
     """
-    said: list[Said] = []
+    said: list[Answers] = []
     with suppress(TimeoutError):
         said = await asyncio.wait_for(_heard(job), _HEADERS_S)
     refusal = _sorted(said)[1]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from localspec.process.client import EngineClient
     from localspec.serve.tally import Tally
 
-Said: TypeAlias = TurnEvent | Refusal
+Answers: TypeAlias = TurnEvent | Refusal
 
 _PATIENCE_S = 30
 _DEATHS = 3  # in a row, without an answer in between, before the next start has to wait
@@ -40,7 +40,7 @@ class Job:
     def __init__(self, asker: str, asked: Asked) -> None:
         self.asker = asker
         self.asked = asked
-        self.said: asyncio.Queue[Said] = asyncio.Queue()
+        self.said: asyncio.Queue[Answers] = asyncio.Queue()
         self.ended = False
 
 

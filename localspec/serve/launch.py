@@ -132,8 +132,40 @@ async def serve(
     """
     tally = Tally()
     desk = Desk(engine, tally, most=queue, limit_s=seconds)
-    config = uvicorn.Config(
-        Endpoint(desk, rules, tally).app(),
+    server = EndpointServer(_config(Endpoint(desk, rules, tally)), engine.shut_down)
+
+    async def loaded() -> None:
+        try:
+            await desk.ready
+        finally:  # without models there is nothing to serve
+            server.should_exit = not desk.loaded
+        ready(engine)
+        await _tell(tally, show)
+
+    telling = asyncio.create_task(loaded())
+    try:
+        await server.serve([sock])
+    finally:
+        engine.shut_down()
+        telling.cancel()
+        with suppress(asyncio.CancelledError):
+            await telling
+        await asyncio.to_thread(engine.join, _FAREWELL_S)
+
+
+async def _tell(tally: Tally, show: Callable[[str], None]) -> None:
+    """Show a line of figures whenever it has changed."""
+    shown = ""
+    while True:
+        if (line := tally.line()) != shown:
+            shown = line
+            show(line)
+        await asyncio.sleep(_FIGURES_S)
+
+
+def _config(endpoint: Endpoint) -> uvicorn.Config:
+    return uvicorn.Config(
+        endpoint.app(),
         http=PatientProtocol,
         ws="none",
         lifespan="off",
@@ -145,27 +177,3 @@ async def serve(
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_FAREWELL_S,
     )
-    server = EndpointServer(config, engine.shut_down)
-
-    async def tell() -> None:
-        try:
-            await desk.ready
-        finally:  # without models there is nothing to serve
-            server.should_exit = not desk.loaded
-        ready(engine)
-        shown = ""
-        while True:
-            if (line := tally.line()) != shown:
-                shown = line
-                show(line)
-            await asyncio.sleep(_FIGURES_S)
-
-    telling = asyncio.create_task(tell())
-    try:
-        await server.serve([sock])
-    finally:
-        engine.shut_down()
-        telling.cancel()
-        with suppress(asyncio.CancelledError):
-            await telling
-        await asyncio.to_thread(engine.join, _FAREWELL_S)

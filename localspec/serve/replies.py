@@ -85,15 +85,12 @@ class Reply:
             if isinstance(piece, str):
                 yield {"content": piece}
                 continue
-            name, arguments = piece
-            call = {
-                "index": self._n_calls,
-                "id": f"call_{secrets.token_hex(8)}",
-                "type": "function",
-                "function": {"name": name, "arguments": arguments},
-            }
-            self._n_calls += 1
-            yield {"tool_calls": [call]}
+            call: Delta = {"function": {"arguments": piece.arguments}}
+            if piece.name:
+                self._n_calls += 1
+                call |= {"id": f"call_{secrets.token_hex(8)}", "type": "function"}
+                call["function"]["name"] = piece.name
+            yield {"tool_calls": [{"index": self._n_calls - 1, **call}]}
 
     # Streams
 
@@ -142,16 +139,13 @@ class Reply:
         """The whole answer, of all its deltas."""
         text = "".join(delta.get("content", "") for delta in deltas)
         thoughts = "".join(delta.get("reasoning_content", "") for delta in deltas)
-        calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        calls = _whole_calls(call for delta in deltas for call in delta.get("tool_calls", ()))
         choice: Delta = {"index": 0, "finish_reason": self._finish()}
         if self._chat:
             message: Delta = {"role": "assistant", "content": text if text or not calls else None}
             message |= {"reasoning_content": thoughts} if thoughts else {}
             if calls:
-                message["tool_calls"] = [
-                    {name: value for name, value in call.items() if name != "index"}
-                    for call in calls
-                ]
+                message["tool_calls"] = calls
             choice["message"] = message
         else:
             choice["text"] = text
@@ -194,6 +188,18 @@ class Reply:
             "top_logprobs": [{_text(piece): p for piece, p in best} for _, _, best in scored],
             "text_offset": offsets,
         }
+
+
+def _whole_calls(pieces: Iterable[Delta]) -> list[Delta]:
+    """Calls of their pieces, the name first."""
+    calls: list[Delta] = []
+    for piece in pieces:
+        function = piece["function"]
+        if "id" in piece:
+            calls.append({"id": piece["id"], "type": piece["type"], "function": {**function}})
+        else:
+            calls[-1]["function"]["arguments"] += function["arguments"]
+    return calls
 
 
 def _chat_score(piece: bytes, logprob: float, best: Iterable[tuple[bytes, float]] = ()) -> Delta:

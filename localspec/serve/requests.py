@@ -21,7 +21,7 @@ from localspec.serve.tools import FunctionTool, Toolbox
 
 Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
 Seed = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
-Stop = Annotated[str, Meta(max_length=256)]
+StopText = Annotated[str, Meta(max_length=256)]
 Top = Annotated[int, Meta(ge=0, le=20)]
 T = TypeVar("T")
 
@@ -43,6 +43,7 @@ class Sampled(Struct, kw_only=True):
     Attributes:
         model: a name of the loaded pair.
         gamma, accept: localspec's own: the draft length and the acceptance rule.
+        draft: who of those that are loaded may draft: ``auto``, ``none``, or names with commas.
         repeat_penalty, repetition_penalty: the same, under llama.cpp's name and the one of others.
     """
 
@@ -62,11 +63,19 @@ class Sampled(Struct, kw_only=True):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: Seed | None = None
-    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
     n: int | None = None
     grammar: str | None = None
     gamma: Annotated[int, Meta(ge=0, le=MAX_GAMMA)] | Literal["auto"] | None = None
     accept: Accept | None = None
+    draft: Annotated[str, Meta(max_length=256)] | None = None
+
+    @property
+    def drafters(self) -> tuple[str, ...] | None:
+        """Who may draft, by name; None for all."""
+        if self.draft in (None, "auto"):
+            return None
+        return tuple(name.strip() for name in self.draft.split(",")) if self.draft != "none" else ()
 
     @property
     def usage_wanted(self) -> bool:
@@ -224,6 +233,7 @@ class ChatRequest(Sampled):
             variables={**(self.chat_template_kwargs or {}), **toolbox.variables},
             after=toolbox.after if settings.grammar == toolbox.grammar else "",
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            drafters=self.drafters,
         )
 
 
@@ -278,7 +288,12 @@ class CompletionRequest(Sampled):
             if getattr(self, name) not in usual:
                 raise Refusal(400, f"{name} is not supported", param=name)
         settings = self.settings(own, self.max_tokens, "")
-        return Asked(settings=settings, prompt=_prompt(self.prompt), top_logprobs=self.logprobs)
+        return Asked(
+            settings=settings,
+            prompt=_prompt(self.prompt),
+            top_logprobs=self.logprobs,
+            drafters=self.drafters,
+        )
 
 
 def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:

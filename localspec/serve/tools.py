@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,6 +28,13 @@ To call one, write its name and arguments as JSON between marks, and nothing aft
 </tool_call>"""
 
 
+# What a call begins with, up to its arguments, an object.
+_HEAD = re.compile(
+    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")'
+    r'\s*,\s*"arguments"\s*:\s*(?=\{)'
+)
+
+
 class Function(Struct):
     """A function by name."""
 
@@ -42,7 +50,7 @@ class FunctionTool(Struct):
     function: Function
 
 
-Choice = Literal["none", "auto", "required"] | FunctionTool | None
+ToolChoice = Literal["none", "auto", "required"] | FunctionTool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class Toolbox:
 
     @staticmethod
     def of(
-        tools: Sequence[FunctionTool], choice: Choice, *, native: bool, parallel: bool
+        tools: Sequence[FunctionTool], choice: ToolChoice, *, native: bool, parallel: bool
     ) -> Toolbox:
         """The tools that a request allows.
 
@@ -168,58 +176,92 @@ def _moved(schema: Any, place: str) -> Any:
     return moved
 
 
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A part of a call: its name at first, then its arguments, JSON in pieces."""
+
+    name: str = ""
+    arguments: str = ""
+
+
 class CallSplitter:
     """Tells calls from text while an answer arrives in pieces."""
 
     def __init__(self) -> None:
         self._held = ""
-        self._inside = False
+        self._inside = self._called = False  # behind the mark of a call; behind its name
+        self._arguments: _Object | None = None
 
-    def feed(self, text: str) -> Iterator[str | tuple[str, str]]:
-        """Pieces of text, and calls as (name, arguments as JSON), as they are complete."""
+    def feed(self, text: str) -> Iterator[str | CallPiece]:
+        """Text, and parts of calls, as soon as they are known to be that."""
         self._held += text
-        while True:
-            mark = END if self._inside else BEGIN
-            at = self._held.find(mark)
-            while self._inside and at >= 0 and _within_string(self._held[:at]):
-                at = self._held.find(mark, at + 1)
-            if at < 0:
-                break
-            before, rest = self._held[:at], self._held[at + len(mark) :]
-            if self._inside:
-                yield _call(before) or f"{BEGIN}{before}{END}"
-            elif before.strip():
-                yield before.rstrip()
-            self._held, self._inside = rest, not self._inside
-        if not self._inside:
+        going_on = True
+        while going_on:
+            if self._arguments is not None:
+                piece, self._held = self._arguments.take(self._held)
+                yield from [CallPiece(arguments=piece)] if piece else []
+                going_on = self._arguments.complete
+                if going_on:
+                    self._arguments = None
+            elif self._inside:
+                going_on = yield from self._within()
+            else:
+                going_on = yield from self._outside()
+
+    def _outside(self) -> Generator[str | CallPiece, None, bool]:
+        """Release text; whether a call begins."""
+        before, mark, rest = self._held.partition(BEGIN)
+        if not mark:
             keep = next(
                 (n for n in range(len(BEGIN) - 1, 0, -1) if self._held.endswith(BEGIN[:n])), 0
             )
-            text = self._held[: len(self._held) - keep].rstrip()  # blanks ahead of a call are none
-            if text:
-                yield text
-            self._held = self._held[len(text) :]
+            before = self._held[: len(self._held) - keep]
+            rest = self._held[len(before.rstrip()) :]  # blanks ahead of a call are none
+        self._inside, self._called, self._held = bool(mark), False, rest
+        yield from [before.rstrip()] if before.strip() else []
+        return self._inside
+
+    def _within(self) -> Generator[str | CallPiece, None, bool]:
+        """Look for a call's name, or for its end behind the arguments; whether it was there."""
+        if not self._called and (found := _HEAD.match(self._held)):
+            self._called, self._arguments = True, _Object()
+            self._held = self._held[found.end() :]
+            yield CallPiece(json.loads(found[1]))
+            return True
+        before, mark, rest = self._held.partition(END)
+        if not mark:
+            return False
+        yield from [] if self._called else [f"{BEGIN}{before}{END}"]
+        self._inside, self._held = False, rest
+        return True
 
     def flush(self) -> str:
-        """What was held back: a call that did not end, say."""
+        """What was held back: a call that did not come to its name, say."""
         held, self._held = self._held, ""
-        return BEGIN + held if self._inside else held if held.strip() else ""
+        if self._inside:
+            return "" if self._called else BEGIN + held
+        return held if held.strip() else ""
 
 
-def _within_string(text: str) -> bool:
-    """Whether JSON that has begun is in the middle of a string, where a mark is only text."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string")
-    except (ValueError, RecursionError):
-        return False
-    return False
+class _Object:
+    """Finds the end of a JSON object that arrives in pieces."""
 
+    def __init__(self) -> None:
+        self._depth = 0
+        self._within = self._escaped = False  # a string, in which what follows is only text
+        self.complete = False
 
-def _call(text: str) -> tuple[str, str] | None:
-    try:
-        found = json.loads(text)
-        return str(found["name"]), json.dumps(found["arguments"], ensure_ascii=False)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    def take(self, text: str) -> tuple[str, str]:
+        """What of `text` belongs to it, and what comes after it."""
+        for end, char in enumerate(text, 1):
+            if self._within:
+                self._within = char != '"' or self._escaped
+                self._escaped = char == "\\" and not self._escaped
+            elif char == '"':
+                self._within = True
+            else:
+                self._depth += (char in "{[") - (char in "}]")
+                if self._depth == 0:
+                    self.complete = True
+                    return text[:end], text[end:]
+        return text, ""

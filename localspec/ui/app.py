@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -35,6 +37,7 @@ from localspec.ui.lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen
+from localspec.ui.screens.rounds import RoundScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from localspec.chat.events import PromptProgress
     from localspec.process.client import EngineClient
     from localspec.process.messages import Fault, SessionInfo
+    from localspec.ui.measuring import Measuring
     from localspec.ui.pair_work import Pairs
 
 _AGAIN_WITHIN_S = 2.0
@@ -62,6 +66,7 @@ class Looks:
         panel: a form of the panel; None for what suits the terminal's size.
         problems: what is wrong with the choices that were left out, to be shown.
         settings: the file of the settings.
+        proposes: whether pairs that suit this machine are proposed.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +74,7 @@ class Looks:
     panel: str | None = None
     problems: tuple[str, ...] = ()
     settings: Path | None = None
+    proposes: bool = False
 
 
 def themes() -> list[str]:
@@ -166,10 +172,14 @@ class ChatApp(App[None], inherit_bindings=False):
         self.turns = Turns(gate, engine, record, stream, transcript, prompt, dashboard)
         self.shelf = Shelf(keeper, record, resume, gate, engine, self.turns, transcript, prompt)
         troubles: list[Exception] = [*map(UsageError, self._looks.problems)]
-        self.in_use = InUse(gate, engine, self.turns, transcript, self._seat, troubles)
+        self.in_use = InUse(
+            gate, engine, self.turns, transcript, self._seat,
+            lambda: self._later(self._offer), troubles,
+        )  # fmt: skip
         self._parts = commands.Parts(
-            engine, self.turns, self.shelf, self.in_use, lambda: self.pairs, dashboard, transcript,
-            prompt, say=gate.say, copy=self._copy, open=self.push_screen,
+            engine, self.turns, self.shelf, self.in_use, lambda: self.pairs,
+            lambda: self.measuring, dashboard, transcript, prompt,
+            say=gate.say, copy=self._copy, open=self.push_screen,
             show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
 
@@ -212,8 +222,16 @@ class ChatApp(App[None], inherit_bindings=False):
             self._pairs = Pairs(
                 gate=self._gate, engine=self.engine, switch=self.in_use.switch,
                 tell=self.transcript.say, hints=commands.hints(self.commands), soon=self.soon,
+                news=self.show_phase,
             )  # fmt: skip
         return self._pairs
+
+    @cached_property
+    def measuring(self) -> Measuring:
+        """Made when it is first asked for."""
+        from localspec.ui.measuring import Measuring  # noqa: PLC0415
+
+        return Measuring(self.in_use, self.transcript, self._status)
 
     def on_unmount(self) -> None:
         """However the app ends, what works in the background is told."""
@@ -273,16 +291,15 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.in_use.loaded(info)
             case messages.LoadFailed() as failed:
                 self.in_use.failed(failed)
-            case messages.Turn(event, speculation) if isinstance(self.screen, CompareScreen):
-                self.screen.hear(event, speculation=bool(speculation))
+            case messages.Turn() | messages.Looked():
+                self._to_dialogue(letter.body)
             case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
                 self._ask_next(error is None)
             case messages.ChangeDone(error):
-                if error is not None:
-                    self._leave_comparison()
-                self.turns.changed(_raised(error))
-                self._ask_next()
+                self._changed(error)
+            case messages.Asking() | messages.Performed() as news:
+                self.measuring.hear(news)
             case messages.Status() as status:
                 self.dashboard.hear(status)
             case messages.Died(error):
@@ -290,9 +307,24 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.in_use.died(error.exception())
                 self._unqueue()
 
+    def _to_dialogue(self, event: messages.Turn | messages.Looked) -> None:
+        """Tell the dialogue that asked, if it is still there."""
+        match self.screen, event:
+            case CompareScreen() as screen, messages.Turn(said, speculation):
+                screen.hear(said, speculation=bool(speculation))
+            case RoundScreen() as screen, messages.Looked(inside, error):
+                screen.hear(inside, error.message if error is not None else "")
+
+    def _changed(self, error: Fault | None) -> None:
+        """A change was made, or refused."""
+        if error is not None:
+            self._leave_comparison()
+        self.turns.changed(_raised(error))
+        self._ask_next()
+
     def _leave_comparison(self) -> None:
         """It would wait for ever, and hides what is said."""
-        if isinstance(self.screen, CompareScreen):
+        if isinstance(self.screen, CompareScreen | RoundScreen):
             self.pop_screen()
 
     def _seat(self, info: SessionInfo) -> None:
@@ -300,6 +332,23 @@ class ChatApp(App[None], inherit_bindings=False):
         self.dashboard.seat(info)
         self.title_line.show(info)
         self.shelf.loaded()
+        if self._looks.proposes and self._pairs is None:
+            self._later(self._propose)
+
+    def _propose(self) -> None:
+        self.pairs.propose()
+
+    def _offer(self) -> None:
+        self.pairs.offer(self.engine.wanted.pair or "")
+
+    def _later(self, call: Callable[[], None]) -> None:
+        """Have something done with the pairs once what they need is imported, elsewhere."""
+
+        def wait() -> None:
+            import_module("localspec.ui.pair_work")
+            self.soon(call)
+
+        threading.Thread(target=wait, name="pairs", daemon=True).start()
 
     # From the keyboard
 
@@ -464,13 +513,15 @@ class ChatApp(App[None], inherit_bindings=False):
     def _phase_changed(self) -> None:
         self.show_phase()
         if self._pairs is not None:
-            self._pairs.redraw()
+            self._pairs.phase_changed()
 
     def show_phase(self) -> None:
         """The status line for what is going on."""
         text, hint = self._gate.shown()
         if waiting := len(self._waiting):
             hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
+        if self._pairs is not None and (doing := self._pairs.doing()):
+            hint = f"{doing}  {hint}"
         self._status.settle()
         self._status.lasting(text, hint=hint, tail=legend() if self.transcript.by_origin else None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.history import exchange
@@ -17,6 +18,7 @@ from localspec.ui.conversation.gate import ANY_TIME, IDLE, LOADABLE, LOADED, WHO
 from localspec.ui.panel.dashboard import PanelForm
 from localspec.ui.screens import compare
 from localspec.ui.screens.history import HistoryScreen
+from localspec.ui.screens.rounds import RoundScreen
 
 if TYPE_CHECKING:
     from localspec.process.client import EngineClient
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from localspec.ui.conversation.shelf import Shelf
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.conversation.turns import Turns
+    from localspec.ui.measuring import Measuring
     from localspec.ui.pair_work import Pairs
     from localspec.ui.panel.dashboard import Dashboard
 
@@ -50,6 +53,7 @@ class Parts:
     shelf: Shelf
     in_use: InUse
     pairs: Callable[[], Pairs]
+    measuring: Callable[[], Measuring]
     dashboard: Dashboard
     transcript: Transcript
     prompt: PromptArea
@@ -208,6 +212,48 @@ def _pairs(app: Parts, argument: str) -> None:
         app.open(screen)
 
 
+def _get(app: Parts, argument: str) -> None:
+    app.pairs().get(argument)
+
+
+def _draft(app: Parts, argument: str) -> None:
+    if argument:
+        app.in_use.reload(draft=argument)
+    else:
+        app.pairs().drafts()
+
+
+def _tune(app: Parts, _argument: str) -> None:
+    app.measuring().tune()
+
+
+def _bench(app: Parts, argument: str) -> None:
+    app.measuring().bench(user_path(argument) if argument else None)
+
+
+def _stats(app: Parts, _argument: str) -> None:
+    app.transcript.say(parameters.totals([node.figures for node in app.turns.record.nodes()]))
+
+
+def _preset(app: Parts, argument: str) -> None:
+    word, _, name = argument.partition(" ")
+    settings = app.session().settings
+    if name.strip() and word in ("save", "forget"):
+        text = settings.system_prompt if word == "save" else ""
+        parameters.keep_preset(name.strip(), text)
+        app.transcript.say(f"{one_line(name.strip(), 60)} is {'kept' if text else 'forgotten'}")
+    elif argument:
+        prompt = parameters.preset(argument)
+        app.engine.configure(replace(settings, system_prompt=prompt))
+        app.transcript.say(f"system prompt for the answers to come: {prompt}")
+    else:
+        app.transcript.say(
+            "\n".join(f"{name}: {text}" for name, text in parameters.presets().items())
+            or "no system prompt is kept",
+            "/preset save NAME keeps the present one.",
+        )
+
+
 def _compare(app: Parts, _argument: str) -> None:
     if note := app.session().speculation_note:
         raise UsageError(f"there is nothing to compare: {note}")
@@ -215,6 +261,21 @@ def _compare(app: Parts, _argument: str) -> None:
     text, before = compare.question(app.turns.messages(), typed)
     app.turns.compare(text, before)
     app.open(compare.CompareScreen(text, app.engine.stop))
+
+
+def _inside(app: Parts, argument: str) -> None:
+    app.session()
+    back = (
+        parameters.whole("round", argument, "Say which answer, from the last: 1.")
+        if argument
+        else 1
+    )
+    turn, engine, turns = app.turns.number_of(back - 1), app.engine, app.turns
+
+    def ask(number: int) -> Callable[[], None]:
+        return partial(engine.withdraw, engine.look(turn, number))
+
+    app.open(RoundScreen(ask, lambda: turns.busy and turn == engine.turn))
 
 
 def _set(app: Parts, argument: str) -> None:
@@ -340,10 +401,32 @@ COMMANDS = (
         _pairs, "f12", "Pairs", when=LOADABLE, bare=True,
     ),
     Command(
+        "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
+        _get, "ctrl+n",
+    ),
+    Command(
         "twice", "", "answer the prompt without and with speculation, side by side",
         _compare, "ctrl+b", when=IDLE,
     ),
+    Command(
+        "round", "[N]", "look inside a round of an answer: guesses, checks and why, in slow motion",
+        _inside, "ctrl+n,alt+r", when=LOADED,
+    ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
+    Command(
+        "preset", "[NAME|save NAME|forget NAME]", "system prompts that are kept, by name", _preset,
+        when=LOADED,
+    ),
+    Command(
+        "draft", "[NAME|auto|lookup|mtp|none]", "show what can draft for this target, or choose it",
+        _draft, when=LOADABLE,
+    ),
+    Command("tune", "", "measure thoroughly what this pair costs here", _tune, when=IDLE),
+    Command(
+        "bench", "[FILE]", "speculation off against on, within a minute; FILE takes the report",
+        _bench, when=IDLE,
+    ),
+    Command("stats", "", "figures of the whole conversation", _stats),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),
     Command(
         "set", "[NAME VALUE]", "show or set any parameter: of sampling, n-predict, stop, ctx-size",

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from localspec import formats
 from localspec.errors import Cancelled, UsageError, in_words
-from localspec.pairs import catalogue, installed, pull, remove
+from localspec.loading import ranking
+from localspec.pairs import catalogue, describe, found, installed, pull, remove
+from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
+from localspec.pairs.installed import DEMO
 from localspec.pairs.pull import PullRequest
-from localspec.ui.conversation.gate import Gate, Phase
+from localspec.safe_text import one_line
+from localspec.ui.conversation.gate import ANSWER, LOADABLE, Gate, Phase
 from localspec.ui.screens.pairs import PairsScreen, PairsState, Work
 
 if TYPE_CHECKING:
+    from localspec.loading.ranking import RankedPair
     from localspec.pairs.catalogue import ListedPair
-    from localspec.pairs.pull import PullPlan
+    from localspec.pairs.pull import PullPlan, PullProgress
     from localspec.process.client import EngineClient
 
+GET = "Ctrl+N"
 _STOP_WITHIN_S = 2.0
+_NEWS_S = 0.5
 
 
 @dataclass(eq=False, repr=False)
@@ -32,6 +40,7 @@ class Pairs:
         tell: says in the conversation what became of a pull while the screen is closed.
         hints: keys of the app that work on the screen as well, and what they do.
         soon: has something called in the screen's thread.
+        news: told that `doing` says something else.
         state: what the screen shows.
     """
 
@@ -41,11 +50,127 @@ class Pairs:
     tell: Callable[..., None]
     hints: Sequence[tuple[str, str]]
     soon: Callable[[Callable[[], None]], None]
+    news: Callable[[], None]
     state: PairsState = field(default_factory=PairsState)
     _patience: Patience = field(default_factory=Patience)
     _thread: threading.Thread | None = None
     _screen: PairsScreen | None = None
     _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
+    _offered: str = ""  # what `get` fetches where it is not told
+    _getting: PullRequest | None = None  # what is fetched to be changed to
+    _arrived: str = ""  # the name that it has, once it is here
+    _told: float = 0.0  # when `news` was called last
+    _phase: Phase = Phase.LOADING  # of which the engine was last
+    _reminds: bool = False  # whether the first answer is still to be followed by the proposal
+
+    # For this machine
+
+    def propose(self) -> None:
+        """Say what suits this machine better than the demo, or what was being fetched before."""
+        wanted = pull.recall_wanted()
+        if wanted is not None:
+            self._offered = wanted.pair
+            name = one_line(wanted.pair, 80)
+            remedy = f"{GET} goes on: it fetches the rest, measures it, and changes to it."
+            self.tell(f"{name} was being fetched; what came is kept", remedy)
+        elif self._in_demo:
+            self._reminds = True
+            self._list_and(lambda: self._propose(ranking.proposed(self.state.ranked)))
+
+    @property
+    def _in_demo(self) -> bool:
+        return self.engine.info is not None and self.engine.info.pair_name == DEMO
+
+    def _propose(self, best: Sequence[RankedPair]) -> None:
+        speed = self.state.speed
+        if speed is not None and speed.advice is not None:
+            self.tell(f"first of all: {speed.advice[0]}", speed.advice[1])
+        if best and speed is not None:
+            self._offered = best[0].row.name
+            lines = [f"{one.row.kind}: {one.row.name}, {one.offer}" for one in best]
+            said = "\n".join([f"for this machine ({speed.basis}):", *lines])
+            self.tell(said, f"{self._what_get_does()} /get NAME takes another, F12 shows all.")
+
+    def _what_get_does(self) -> str:
+        name = one_line(self._offered, 80)
+        return f"{GET} fetches {name}, checks and measures it, and changes to it."
+
+    def offer(self, name: str) -> None:
+        """Offer to fetch a pair that was asked for and is not here."""
+        self._offered = name
+
+        def say() -> None:
+            known = next((one for one in self.state.ranked if one.row.name == name.lower()), None)
+            more = f": {known.offer}" if known is not None else ""
+            self.tell(f"{one_line(name, 80)} is not on this disk yet{more}", self._what_get_does())
+
+        self._list_and(say)
+
+    def _answered(self) -> None:
+        """The first answer of the demo is followed by the proposal."""
+        if self._reminds and self._in_demo and self._offered and self._getting is None:
+            self._reminds = False
+            known = next(one for one in self.state.ranked if one.row.name == self._offered)
+            self.tell(f"for this machine: {known.row.name}, {known.offer}", self._what_get_does())
+
+    def get(self, text: str = "") -> None:
+        """Fetch a pair, the offered one unless another is named, and change to it when it is here.
+
+        What is done goes on with the screen closed, and is offered again after a restart.
+
+        Raises:
+            UsageError: nothing is offered, or the text names nothing.
+        """
+        if not (text or self._offered):
+            raise UsageError("nothing is proposed", "Say /get NAME; F12 shows the pairs.")
+        wanted = pull.parse_request(text or self._offered)
+        if self.engine.info is not None and self.engine.info.pair_name == wanted.pair.lower():
+            self.gate.say(f"{wanted.pair} is in use")
+        elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
+            self._getting = wanted
+            pull.remember_wanted(wanted)
+            self.news()
+
+    def doing(self) -> str:
+        """What goes on with the screen closed, for the status line; empty for nothing."""
+        state = self.state
+        name = one_line(state.name, 40)
+        if state.work is Work.PULLING:
+            at = state.progress
+            share = f" {at.done / at.total:.0%}" if at and at.total else ""
+            left = f", {formats.duration(at.seconds_left)} left" if at and at.seconds_left else ""
+            return f"fetching {name}{share}{left}"
+        if state.work is Work.CHECKING and self._getting is not None:
+            return f"checking {name}"
+        return f"{self._arrived} waits for the answer's end" if self._arrived else ""
+
+    def phase_changed(self) -> None:
+        """The engine does something else: what waited for that is done after all that it means."""
+        before, self._phase = self._phase, self.gate.phase
+        self.redraw()
+        if self._phase in (Phase.READY, Phase.UNUSABLE):
+            if before in ANSWER:
+                self.soon(self._answered)
+            elif before is Phase.LOADING:
+                self.soon(self._loaded)
+        if self._arrived:
+            self.soon(self._change)
+
+    def _change(self) -> None:
+        if self._arrived and self.gate.phase in LOADABLE:
+            name, self._arrived = self._arrived, ""
+            self._use(name)
+
+    def _loaded(self) -> None:
+        """What was wanted answers now, or cannot be loaded: it is wanted no more."""
+        self.refresh_in_use()
+        gone = self.state.work is Work.NONE and not self._arrived
+        if (self._getting is not None and gone) or self.state.in_use == self._offered:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._getting, self._offered, self._arrived = None, "", ""
+        pull.remember_wanted(None)
 
     # What the user asks for
 
@@ -69,6 +194,9 @@ class Pairs:
         if row.name == state.in_use:
             self._say(f"{row.name} is in use", row.name)
         elif (plan := state.checked(row.name)) is not None:
+            if row.state == "found":
+                self._use(row.name)
+                return
             state.expect(plan)  # before the first progress can come
             self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
         elif row.state == "installed":
@@ -93,7 +221,7 @@ class Pairs:
         state = self.state
         if row.name == state.in_use:
             self._say(f"{row.name} is in use: change to another pair first", row.name)
-        elif row.state == "available" or row.kind == "demo":
+        elif row.state in ("available", "found") or row.kind == "demo":
             stays = f"{row.name} is not installed" if row.kind != "demo" else "demo stays"
             self._say(stays, row.name)
         elif state.doomed != row.name:
@@ -108,6 +236,7 @@ class Pairs:
         """Stop what is being done; what came of a download stays."""
         if self.state.work is not Work.NONE:
             self._patience.cancel.set()
+            pull.remember_wanted(None)
 
     def step_back(self) -> bool:
         """Leave a question unanswered; whether there was one."""
@@ -120,9 +249,22 @@ class Pairs:
 
     def refresh(self) -> None:
         """Look at the disk and at the catalogue again."""
+        self.refresh_in_use()
+        self._list_and(lambda: None)
+
+    def refresh_in_use(self) -> None:
+        """Another pair may answer by now."""
         session = self.engine.info
         self.state.in_use = session.pair_name if session is not None else ""
-        threading.Thread(target=self._list_safely, name="pairs list", daemon=True).start()
+
+    def _list_and(self, then: Callable[[], None]) -> None:
+        """Find out which pairs there are, and do something with that."""
+
+        def work() -> None:
+            if self._list_safely():
+                self._settle(then)
+
+        threading.Thread(target=work, name="pairs list", daemon=True).start()
 
     def redraw(self) -> None:
         """Show the state as it is now, if the screen is open."""
@@ -143,16 +285,20 @@ class Pairs:
     # The work itself, in its own thread
 
     def _list(self) -> None:
-        rows = catalogue.rows()
+        speed = ranking.recall()
+        theirs = found.rows(found.scan().models) if self.engine.wanted.scan else []
+        pairs = ranking.ranked([*catalogue.rows(), *theirs], speed)
         used = remove.used_bytes(installed.all_pairs())
-        self._settle(lambda: self.state.list(rows, used))
+        self._settle(lambda: self.state.list(pairs, speed, used))
 
-    def _list_safely(self) -> None:
+    def _list_safely(self) -> bool:
         try:
             self._list()
         except Exception as error:
             text, _ = in_words(error)
             self._settle(lambda: self._say(f"✗ {text}"))
+            return False
+        return True
 
     def _look(self, wanted: PullRequest) -> None:
         plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience)
@@ -163,9 +309,22 @@ class Pairs:
         self.state.note = text  # one word, read by the screen now and then
 
     def _fetch(self, plan: PullPlan) -> None:
-        record = pull.execute(plan, self._patience, self.state.move)
-        self._settle(lambda: self._ended(f"{record.name} is installed", "Enter uses it."))
+        record = pull.execute(plan, self._patience, self._move)
+        self._settle(lambda: self._fetched(record.name))
         self._list()
+
+    def _move(self, progress: PullProgress) -> None:
+        self.state.move(progress)
+        if (now := time.monotonic()) - self._told > _NEWS_S:
+            self._told = now
+            self.soon(self.news)
+
+    def _fetched(self, name: str) -> None:
+        getting = self._getting is not None
+        self._ended(f"{name} is installed", "" if getting else "Enter uses it.")
+        if getting:
+            self._arrived = name
+            self.phase_changed()
 
     def _remove(self, name: str) -> None:
         removal = remove.remove(name, self._patience)
@@ -173,6 +332,29 @@ class Pairs:
         text = f"{name} is removed, {formats.size(removal.freed)} freed"
         self._settle(lambda: self._ended(text, kept))
         self._list()
+
+    def drafts(self) -> None:
+        """Say what drafts for the target in use, and what else could."""
+        session, scan = self.engine.info, self.engine.wanted.scan
+        if session is None:
+            raise UsageError("no model is loaded", "Load one first: /pairs NAME.")
+        pair, draft = session.pair_reference
+
+        def look() -> None:
+            report = examine(
+                pair, draft if draft in (None, "none") else None, self._patience, scan=scan
+            )
+            lines = describe.draft_lines(report, session.draft_name)
+            self._settle(lambda: self._told_drafts(lines))
+
+        self._begin(Work.CHECKING, session.pair_name, look)
+
+    def _told_drafts(self, lines: Sequence[str]) -> None:
+        self.state.end(())
+        words = "auto (all there is), lookup, mtp or none"
+        self.tell(
+            "\n".join(lines), f"/draft NAME takes one of these, a file, a reference, {words}."
+        )
 
     # Around it
 
@@ -215,12 +397,16 @@ class Pairs:
         """Bring the state up to date, in the screen's thread."""
         self.soon(settle)
         self.soon(self.redraw)
+        self.soon(self.news)
 
     def _looked(self, plan: PullPlan, wanted: PullRequest) -> None:
         """Ask whether to go on; what was typed gets a line of its own if it is no known pair."""
         state = self.state
         typed, known = state.typed, state.row(plan.name)
         state.work, state.typed, state.name = Work.NONE, False, plan.name
+        if wanted is self._getting:
+            self._go_on(plan)
+            return
         if known is not None and known.state == "installed" and not plan.report.missing:
             state.say((f"{plan.name} is installed already",), plan.name)
         else:
@@ -231,6 +417,15 @@ class Pairs:
         if typed and self._screen is not None:
             self._screen.select(plan.name)
 
+    def _go_on(self, plan: PullPlan) -> None:
+        """What was checked to be changed to is fetched, if it fits."""
+        if plan.report.outlook.plan is None:
+            self._forget()
+            self._ended(plan.report.outlook.refusal, failed=True)
+        else:
+            self.state.expect(plan)
+            self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
+
     def _cancelled(self) -> None:
         kept = self.state.work is Work.PULLING
         remedy = "What came so far is kept; pulling again continues there." if kept else ""
@@ -239,7 +434,8 @@ class Pairs:
     def _ended(self, text: str, remedy: str = "", *, failed: bool = False) -> None:
         """Say how the work ended, where the user is now."""
         state = self.state
-        if self._screen is None and state.work in (Work.PULLING, Work.REMOVING):
+        told = state.work in (Work.PULLING, Work.REMOVING) or self._getting is not None
+        if self._screen is None and told:
             self.tell(f"{state.name}: {text}", remedy, error=failed)
         state.end((f"{'✗ ' if failed else ''}{text}", remedy))
         if state.typed:

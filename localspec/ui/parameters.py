@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from localspec import formats, private
 from localspec.engine.params import SamplingParams
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.limits import MAX_GAMMA
+from localspec.pairs.folders import data_folder
 from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from localspec.chat.settings import ChatSettings, Gamma
 
@@ -65,6 +72,69 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
     sampling = replace(settings.sampling, **{_field(plain): taken})
     repeatable = settings.repeatable if plain != "seed" else taken is not None
     return replace(settings, sampling=sampling, repeatable=repeatable)
+
+
+def presets() -> dict[str, str]:
+    """The system prompts that are kept, by name."""
+    try:
+        return msgspec.json.decode(_presets_path().read_bytes(), type=dict[str, str])
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def preset(name: str) -> str:
+    """One of them. Raises UsageError: there is none of that name."""
+    kept = presets()
+    if name not in kept:
+        there = ", ".join(kept) or "none is kept yet: /preset save NAME"
+        raise UsageError(f"there is no system prompt {one_line(name, 60)}", f"There is {there}.")
+    return kept[name]
+
+
+def keep_preset(name: str, text: str) -> None:
+    """Keep a system prompt under a name; an empty one is forgotten.
+
+    Raises:
+        LocalspecError: the folder cannot be written.
+    """
+    kept = {key: value for key, value in presets().items() if key != name}
+    kept |= {name: text} if text else {}
+    try:
+        private.make_folder(_presets_path().parent)
+        private.write_whole(_presets_path(), json.dumps(kept, indent=1) + "\n")
+    except OSError as error:
+        raise LocalspecError(
+            f"{_presets_path()} cannot be written: {error.strerror}", "Make room on the disk."
+        ) from None
+
+
+def _presets_path() -> Path:
+    return data_folder() / "presets.json"
+
+
+def totals(answers: Iterable[Mapping[str, Any]]) -> str:
+    """The figures of all answers of a conversation, pair by pair."""
+    by_pair: dict[str, list[tuple[int, float, float | None]]] = {}
+    for figures in answers:
+        tokens, speed = figures.get("generated_tokens"), figures.get("tokens_per_second")
+        if isinstance(tokens, int) and isinstance(speed, int | float) and speed > 0:
+            share = figures.get("acceptance_rate")
+            accepted = float(share) if isinstance(share, int | float) else None
+            known = by_pair.setdefault(str(figures.get("pair", "?")), [])
+            known.append((tokens, tokens / speed, accepted))
+    return "\n".join(starmap(_total, by_pair.items())) or "no answer has figures yet"
+
+
+def _total(pair: str, answers: list[tuple[int, float, float | None]]) -> str:
+    tokens, seconds = sum(one[0] for one in answers), sum(one[1] for one in answers)
+    drafted = [one[2] for one in answers if one[2] is not None]
+    shares = sorted(drafted)
+    accepted = f", {formats.percent(shares[len(shares) // 2])} accepted (median)" if shares else ""
+    return (
+        f"{one_line(pair, 40)}: {len(answers)} answer{'s' if len(answers) > 1 else ''},"
+        f" {formats.count(tokens)} tokens in {formats.seconds(seconds)},"
+        f" {formats.speed(tokens / seconds)} tokens/s{accepted}"
+    )
 
 
 def whole(name: str, value: str, remedy: str) -> int:

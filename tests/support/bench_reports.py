@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.bench.result import (
     ALL,
-    Agreement,
+    AnswersAgree,
     ArmReport,
     CurvePoint,
     Interval,
@@ -145,7 +145,7 @@ def report(*on: ArmReport, **changes: Any) -> Report:
         "curve": tuple(CurvePoint(n, seconds, None) for n, seconds in CHEAP.items()),
         "draft_step_s": 1e-3 if on else None,
         "sweep": (),
-        "agreement": Agreement(12, 12, greedy=True, partings=()),
+        "agreement": AnswersAgree(12, 12, greedy=True, partings=()),
         "prompts": 54,
         "too_long": (),
         "too_short": (),

@@ -33,13 +33,11 @@ class Chat:
         raise AssertionError(f"never happened: {what or condition}; {self.screen()}")
 
     async def press(self, *keys: str) -> None:
-        """Press keys, and see to it that they have been dealt with.
-
-        Textual's pilot takes a process that gets no processor for one that has nothing to do.
-        """
-        await self.pilot.press(*keys)
-        for _ in range(_HOPS):
-            await self.pilot.pause(0)
+        """Press keys, and see to it that each has been dealt with."""
+        for key in keys:
+            await self.pilot.press(key)
+            for _ in range(_HOPS):
+                await self.pilot.pause(0)
 
     async def send(self, text: str) -> None:
         self.app.prompt.insert(text)

@@ -492,6 +492,10 @@ def _draft(path: Path, role: str, target: Path) -> None:
     from localspec.engine.heads import HeadDrafter  # noqa: PLC0415
     from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
     from localspec.engine.llama import Context, ContextOptions, Head, Model  # noqa: PLC0415
+    from localspec.engine.translated import TranslatedDrafter  # noqa: PLC0415
+    from localspec.engine.translation import Translation  # noqa: PLC0415
+    from localspec.pairs import vocabulary  # noqa: PLC0415
+    from localspec.pairs.gguf.header import read_header  # noqa: PLC0415
 
     options = ContextOptions(n_ctx=64, threads=1)
     with contextlib.ExitStack() as stack:
@@ -504,6 +508,8 @@ def _draft(path: Path, role: str, target: Path) -> None:
             if not drafts.can_truncate:
                 return
             drafter = ModelDrafter(drafts, large.n_vocab)
+            if not vocabulary.compare(read_header(target), read_header(path)).compatible:
+                drafter = TranslatedDrafter(drafts, Translation(large, small))
         else:
             inside = role == "mtp"
             held = large if inside else stack.enter_context(Model.load(path, head=True))

@@ -192,7 +192,7 @@ FIELDS = (
     *("model", "messages", "stream", "stream_options", "max_tokens", "temperature", "top_p"),
     *("top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n", "presence_penalty"),
     *("frequency_penalty", "logit_bias", "seed", "stop", "n", "grammar", "gamma", "accept"),
-    *("max_completion_tokens", "response_format", "tools", "tool_choice", "logprobs"),
+    *("draft", "max_completion_tokens", "response_format", "tools", "tool_choice", "logprobs"),
     *("top_logprobs", "chat_template_kwargs", "prompt", "parallel_tool_calls", "suffix", "echo"),
 )
 SCHEMAS: tuple[Any, ...] = (

@@ -7,6 +7,7 @@ paired with the demo's.
 
     write_random_llama         a draft that guesses badly
     write_other_vocabulary     a Llama whose tokens are not the demo's
+    write_renumbered           the demo's draft with other ids, some tokens left out
     write_embedding_model      BERT: has no next token to give
     write_random_qwen3         grouped-query attention with normed queries and keys
     write_random_moe           the same with experts
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 DEMO_TARGET = Path(__file__).parents[2] / "models" / "demo" / "target-Q8_0.gguf"
+DEMO_DRAFT = DEMO_TARGET.with_name("draft-Q8_0.gguf")
 KINDS = {"f32": Kind.F32, "f16": Kind.F16, "q8_0": Kind.Q8_0, "q4_0": Kind.Q4_0}
 BLOCK = 32
 EPSILON = 1e-5
@@ -278,6 +280,38 @@ def write_other_vocabulary(
     if not template:
         vocabulary = replace(vocabulary, template=None)
     return write_llama(path, vocabulary, Sizes(), seed=seed, type="q8_0", name=name)
+
+
+def write_renumbered(path: Path, *, like: Path = DEMO_DRAFT, fewer: int = 0) -> Path:
+    """Write a model again, its first three tokens put last, the `fewer` learned last left out.
+
+    It computes the same function, but for what it has no tokens for.
+    """
+    known, reader = read_vocabulary(like), gguf.GGUFReader(like)
+    count = len(known.tokens) - fewer
+    order = np.roll(np.arange(count), -3)
+    place = np.argsort(order)
+    vocabulary = replace(
+        known,
+        tokens=tuple(known.tokens[token] for token in order),
+        types=tuple(known.types[token] for token in order),
+        merges=known.merges[: len(known.merges) - fewer],
+        bos=int(place[known.bos]),
+        eos=int(place[known.eos]),
+    )
+    weights = Weights(path, "llama", vocabulary, 0, "q8_0", name="renumbered")
+    fields = {key: field.contents() for key, field in reader.fields.items()}
+    for key in ("context_length", "embedding_length", "block_count", "feed_forward_length"):
+        weights.writer.add_uint32(f"llama.{key}", int(fields[f"llama.{key}"]))
+    for key in ("attention.head_count", "attention.head_count_kv", "rope.dimension_count"):
+        weights.writer.add_uint32(f"llama.{key}", int(fields[f"llama.{key}"]))
+    for key in ("attention.layer_norm_rms_epsilon", "rope.freq_base"):
+        weights.writer.add_float32(f"llama.{key}", float(fields[f"llama.{key}"]))
+    weights.writer.add_vocab_size(count)
+    for tensor in reader.tensors:
+        rows = tensor.data[order] if tensor.name == "token_embd.weight" else tensor.data
+        weights.writer.add_tensor(tensor.name, rows, raw_dtype=tensor.tensor_type)
+    return weights.save()
 
 
 def write_embedding_model(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:

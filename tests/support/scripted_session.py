@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import (
@@ -22,6 +24,7 @@ from localspec.chat.figures import Figures
 from localspec.chat.settings import ChatSettings
 from localspec.chat.thinking import Thinking
 from localspec.engine.cancel import Cancel
+from localspec.engine.inside import Inside
 from localspec.engine.stats import (
     DeviceMemory,
     FinishReason,
@@ -94,6 +97,7 @@ class ScriptedSession:
     messages: list[Message] = field(default_factory=list)
     settings: ChatSettings = field(default_factory=ChatSettings)
     context_size: int = 4096
+    entered: list[str] = field(default_factory=list)
     closed: bool = False
     resets: int = 0
     rounds_made: int = 0
@@ -101,6 +105,9 @@ class ScriptedSession:
     left_out: int = 0
     shows_tools: bool = False
     thinking: Thinking = Thinking()  # noqa: RUF009 - frozen
+    inside: Inside | None = None
+    watching: Callable[[Inside], None] | None = None
+    looks: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._turn = 0
@@ -144,6 +151,19 @@ class ScriptedSession:
         if summary.finish is FinishReason.STOP:
             self.messages[:] = [Message(Role.USER, "so far?"), summary]
 
+    @property
+    def written(self) -> object:
+        return self
+
+    def watch(self, told: Callable[[Inside], None] | None) -> None:
+        self.watching = told
+
+    def look(self, _written: object, number: int, cancel: Cancel) -> Inside:
+        self.looks.append(number)
+        if self.inside is None:
+            raise LocalspecError("there is no such round")
+        return replace(self.inside, number=number or self.inside.number)
+
     def figures(self) -> Figures:
         stats = self._stats
         elapsed = time.monotonic() - self._started
@@ -185,6 +205,9 @@ class ScriptedSession:
             devices=self.devices,
         )
 
+    def enter(self, conversation: str) -> None:
+        self.entered.append(conversation)
+
     def open(self, messages: Sequence[Message]) -> None:
         self.messages[:] = messages
         self.resets += not messages
@@ -194,6 +217,9 @@ class ScriptedSession:
         before = list(self.messages), self.settings, self.speculation, self._stats
         yield
         self.messages[:], self.settings, self.speculation, self._stats = before
+
+    def rest(self, cancel: Cancel) -> None:
+        """There is nothing to measure."""
 
     def close(self) -> None:
         self.closed = True

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama import Context, Reader
+from localspec.engine.llama import Context, Listener
+from localspec.engine.llama.context import common_prefix
 from localspec.errors import EngineError
 
 Script = Callable[[tuple[int, ...]], NDArray[np.float32]]
@@ -26,6 +27,9 @@ class StubModel:
     def is_end(self, token: int) -> bool:
         return token in self.ends
 
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return b"<%d>" % token
+
 
 @dataclass
 class StubContext:
@@ -39,7 +43,7 @@ class StubContext:
     tokens: list[int] = field(default_factory=list)
     batches: list[list[int]] = field(default_factory=list)
     on_decode: Callable[[], None] = lambda: None
-    readers: tuple[Reader, ...] = ()
+    readers: tuple[Listener, ...] = ()
 
     @property
     def free(self) -> int:
@@ -75,15 +79,16 @@ class StubContext:
         self.truncate(n)
         return len(self.tokens)
 
+    def clear(self) -> None:
+        self.tokens.clear()
+
     def truncate(self, n: int) -> None:
         if n < len(self.tokens) and not self.can_truncate:
             raise EngineError("cannot truncate")
         del self.tokens[n:]
 
     def keep_prefix(self, tokens: Sequence[int]) -> int:
-        n = 0
-        while n < min(len(tokens), len(self.tokens)) and tokens[n] == self.tokens[n]:
-            n += 1
+        n = common_prefix(self.tokens, tokens)
         del self.tokens[n:]
         return n
 

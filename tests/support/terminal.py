@@ -24,6 +24,8 @@ class Terminal:
         columns: int = 100,
         rows: int = 30,
         program: tuple[str, ...] = ("-m", "localspec"),
+        *,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
@@ -35,7 +37,7 @@ class Terminal:
             env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "LANG": "C.UTF-8",
                  "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data), "LOCALSPEC_DEMO": "small",
                  "LOCALSPEC_CONFIG": str(data),
-                 "PYTHONPATH": str(ROOT)},
+                 "PYTHONPATH": str(ROOT), **(environment or {})},
             timeout=PATIENCE_S,
         )  # fmt: skip
 

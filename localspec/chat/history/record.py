@@ -61,6 +61,11 @@ class Record:
         """What is going on."""
         return self._header
 
+    @property
+    def stored_as(self) -> str:
+        """The id under which it is stored; empty where nothing is kept."""
+        return self._header.id if self._stream is not None else ""
+
     def fresh(self) -> None:
         """Begin a new conversation; it is stored with its first question."""
         now = time.time()

@@ -14,7 +14,14 @@ from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copy, Copying
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
-from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation, StoppingPlan
+from localspec.engine.length.stopping import (
+    PLAIN,
+    FixedPlan,
+    Plan,
+    Situation,
+    StoppingPlan,
+    gamma_for,
+)
 from localspec.engine.stats import LOOKUP, GammaNote, GammaReason, Round, Speedup
 
 LONGEST = 24
@@ -239,14 +246,15 @@ class AutoGamma:
         if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
             return self._decided(FixedPlan(copy.length, LOOKUP))
         if plan is not None and plan.pays(cost):
-            self._probes.rest()
+            if self._tracks[plan.drafter].accepted:  # and not by the prior alone
+                self._probes.rest()
             return self._decided(plan)
         self._note_willing(0.0)
         if self._hopes:
             prices = self._hoping(situation, prices)
         if plan is None or not self._probe(plan.drafter, situation, prices.times):
             return PLAIN
-        self._probing = self._hopes
+        self._probing = True
         return self._choice(plan.drafter, situation, prices)[0] if self._hopes else plan
 
     def _decided(self, plan: Plan) -> Plan:
@@ -280,8 +288,10 @@ class AutoGamma:
             if drafted or done.draft_passes:
                 self._tracks[name].count(drafted, accepted)
         if done.draft_passes:
-            self._tracks[done.drafter].calibration.learn(done.confidences, done.chances)
-            if self._probing and done.drafted:  # what verifying it cost, over what it brought
+            track = self._tracks[done.drafter]
+            track.calibration.learn(done.confidences, done.chances)
+            # What verifying a probe cost over what it brought, and all that finding out costs.
+            if done.drafted if self._probing else not track.accepted:
                 self._probes.credit -= max(0.0, rounds - done.emitted)
 
     def follow(self, done: Round) -> None:
@@ -401,12 +411,17 @@ class AutoGamma:
         return total
 
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
-        """This round's share of what reading `lag` tokens costs more than the usual."""
+        """This round's share of what reading `lag` tokens costs more than the usual.
+
+        It pays for all rounds to come, as far as can be seen, or until the next copy: behind that
+        the model lags again.
+        """
         if lag <= _USUAL_LAG:
             return 0.0
         extra = curve.seconds(lag) - curve.seconds(_USUAL_LAG)
         tokens = min(situation.remaining, max(_HORIZON, self._generated))
-        return extra / max(1.0, tokens / _TOKENS_A_ROUND)
+        copying = self._tracks[LOOKUP].lately
+        return extra * max(copying, 1 / max(1.0, tokens / _TOKENS_A_ROUND))
 
     def _probe(self, name: str, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
@@ -422,26 +437,3 @@ class AutoGamma:
             return False
         probes.spend(cost)
         return True
-
-
-def gamma_for(
-    acceptance: float, times: Sequence[float], step: float, *, rereads: float = 0.0
-) -> tuple[int, float]:
-    """The draft length that is best for a steady acceptance, and its speed-up over plain decoding.
-
-    Args:
-        acceptance: of every drafted token, given that those before it were accepted.
-        times: T(n) at index n, in seconds.
-        step: seconds of one draft pass.
-        rereads: seconds of going back over those of a decode of what is then read again.
-    """
-    best, gain = 0, 1.0
-    chain, tokens, back = 1.0, 1.0, 0.0
-    for m in range(1, len(times) - 1):
-        back += chain * (1 - acceptance) * rereads * times[m]
-        chain *= acceptance
-        tokens += chain
-        faster = tokens * times[1] / (m * step + times[m + 1] + back)
-        if faster > gain:
-            best, gain = m, faster
-    return best, gain

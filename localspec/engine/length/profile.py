@@ -61,7 +61,7 @@ _Seconds = Annotated[float, Meta(gt=0, lt=1e5)]
 _Table = dict[_Depth, Annotated[dict[_Size, _Seconds], Meta(min_length=1)]]
 
 
-class _Stored(msgspec.Struct):
+class _StoredProfile(msgspec.Struct):
     """A profile as it is stored; tables by context hold seconds by tokens."""
 
     identity: dict[str, Any]
@@ -145,7 +145,7 @@ def _seconds(context: Context, n: int, one_row: bool, clock: Callable[[], float]
     What a round does before it drafts counts as well: a recurrent state is copied, except where one
     token is decoded. Going back is no part of it.
     """
-    kept, tokens = len(context.tokens), _scratch(context, n)
+    kept, tokens = len(context.tokens), scratch(context, n)
     started = clock()
     if n > 1:  # a plain round copies no recurrent state, one that drafts does
         context.mark(0 if one_row else n, anew=True)
@@ -230,12 +230,12 @@ def fill(
         if clock() > until:
             return False
         context.mark()  # an interrupted decode goes back to here
-        context.decode(_scratch(context, min(step, tokens - start)), 0)
+        context.decode(scratch(context, min(step, tokens - start)), 0)
     context.wait()
     return True
 
 
-def _scratch(context: Context, n: int) -> list[int]:
+def scratch(context: Context, n: int) -> list[int]:
     """Tokens of all sorts, so that a mixture of experts uses many of its experts."""
     return [(7919 * (i + 1)) % context.model.n_vocab for i in range(n)]
 
@@ -347,7 +347,7 @@ class ProfileStore:
 def _load(path: Path) -> Profile | None:
     """The profile in a file; None where there is none that can be read."""
     try:
-        stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+        stored = msgspec.json.decode(path.read_bytes(), type=_StoredProfile)
     except (OSError, ValueError, RecursionError):
         return None
     return Profile(stored.identity, stored.measured, stored.learned, stored.threads, stored.spread)

@@ -1,6 +1,6 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
-from localspec.engine.llama.context import Context, ContextOptions, Reader
+from localspec.engine.llama.context import Context, ContextOptions, Listener
 from localspec.engine.llama.crew import BUSY, LOOK_S, busy_cores
 from localspec.engine.llama.hardware import (
     RPC,
@@ -22,8 +22,8 @@ __all__ = [
     "Context",
     "ContextOptions",
     "Head",
+    "Listener",
     "Model",
-    "Reader",
     "add_servers",
     "backends",
     "build",

@@ -55,7 +55,7 @@ class ContextOptions:
     cache_v: str = "f16"
 
 
-class Reader(Protocol):
+class Listener(Protocol):
     """Reads what a context computes, besides the logits that whoever decodes asks for."""
 
     def listen(self, *, wanted: bool) -> None:
@@ -97,11 +97,12 @@ class Context:
         self.n_ctx = options.n_ctx
         self.n_batch = min(options.n_batch, options.n_ctx)
         self.tokens: list[int] = []
-        self.readers: tuple[Reader, ...] = ()
+        self.readers: tuple[Listener, ...] = ()
         self.tapped: Counter[int] = Counter()
         self._watched: Cancel | None = None
         self._crew: Crew | None = None
         self._threads = 0  # as the options say, until others are set
+        self._asked = 0, 0
         self._follows, self._held = False, True
         section = start_backend().section()
         self._handle = lib.llama_init_from_model(model.handle, self._params(options))
@@ -183,7 +184,7 @@ class Context:
             reader.after_decode(tokens, self._batch_start)
         return self._logits(n, n_logits)
 
-    def show(self, readers: Sequence[Reader]) -> None:
+    def show(self, readers: Sequence[Listener]) -> None:
         """Show the decodes from now on to `readers`, and to nobody else."""
         before, self.readers = self.readers, tuple(readers)
         if before == self.readers:
@@ -244,8 +245,9 @@ class Context:
             batch: None for as many.
             at_most: use fewer while other programs keep cores busy, unless they are held.
         """
-        self._crew, self._follows, self._threads_batch = Crew(threads), at_most, batch or threads
-        self._set_threads(threads)
+        self._asked = threads, batch or threads
+        self._crew, self._follows = Crew(max(self._asked)), at_most
+        self._set_threads(self._crew.most)
 
     def hold_threads(self, hold: bool) -> None:
         """Whether their number stays, whatever else runs: it changes the last bits of logits."""
@@ -272,13 +274,12 @@ class Context:
     @property
     def most_threads(self) -> int:
         """The same while nothing else runs."""
-        return self._crew.most if self._crew is not None else self.threads
+        return self.threads if self._crew is None else self._asked[0]
 
     def _set_threads(self, threads: int) -> None:
         self._threads = threads
-        few = self._crew is not None and threads < self._crew.most
-        batch = min(threads, self._threads_batch) if few else self._threads_batch
-        lib.llama_set_n_threads(self._handle, threads, batch)
+        one, batch = (min(threads, asked) for asked in self._asked)
+        lib.llama_set_n_threads(self._handle, one, batch)
 
     @property
     def handle(self) -> Any:

@@ -46,7 +46,7 @@ class LlamaGrammar:
     """
 
     def __init__(
-        self, handle: int, vocabulary: _Vocabulary, *, before: int = 0, over: bool = False
+        self, handle: int, vocabulary: _LlamaVocabulary, *, before: int = 0, over: bool = False
     ) -> None:
         self._handle = handle
         self._vocabulary = vocabulary
@@ -66,7 +66,7 @@ class LlamaGrammar:
         handle = lib.llama_sampler_init_grammar(vocab, _encoded(gbnf), ROOT)
         if not handle:
             raise _refusal(section.text())
-        return cls(handle, _Vocabulary.of(model, by_id="<[" in gbnf))
+        return cls(handle, _LlamaVocabulary.of(model, by_id="<[" in gbnf))
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of `ids` (k,) may come next: (k,). After the end: all, since nobody reads on."""
@@ -131,7 +131,7 @@ class LlamaGrammar:
 
 
 @dataclass(frozen=True, slots=True)
-class _Vocabulary:
+class _LlamaVocabulary:
     """What a grammar needs to know of a vocabulary of n tokens.
 
     Attributes:
@@ -149,7 +149,7 @@ class _Vocabulary:
     ends: frozenset[int]
 
     @staticmethod
-    def of(model: Model, *, by_id: bool) -> _Vocabulary:
+    def of(model: Model, *, by_id: bool) -> _LlamaVocabulary:
         """Read it from `model`; `by_id` where the grammar names tokens by id, whatever they say."""
         vocab = lib.llama_model_get_vocab(model.handle)
         n, ends = model.n_vocab, model.end_tokens
@@ -164,7 +164,7 @@ class _Vocabulary:
                 hidden[token] |= _NO_TEXT.search(text) is not None
                 if len(text) == 1 and text[0] < 128:
                     single[text[0]] = token
-        return _Vocabulary(hidden, first, last, single, ends)
+        return _LlamaVocabulary(hidden, first, last, single, ends)
 
 
 @cache

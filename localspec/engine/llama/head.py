@@ -32,6 +32,7 @@ from localspec.limits import HEAD_BATCH, HEAD_REACH
 _OUTPUTS: Final = 8  # up to so many rows it is quicker to take logits of all than to decode twice
 _ENCODE, _DECODE = 0, 1  # enum llama_process_type
 _ABORTED: Final = 2
+_ABOUT: Final = 24  # bytes of three numbers ahead of a head's state
 _LAST: Final = -1  # stands for the state after the last layer
 
 Rows = NDArray[np.float32]
@@ -80,15 +81,17 @@ def _symbol(name: str, result: Any, *arguments: Any) -> Any:
     return found
 
 
-class States:
+class TargetStates:
     """What a target computed for the latest tokens of a text, as far as it was shown.
 
     Attributes:
+        width: floats of each.
         first, end: they are known for the tokens from `first` on and before `end`.
     """
 
     def __init__(self, reach: int, width: int) -> None:
         """Know those of no token; later of `reach` at most, `width` floats for each."""
+        self.width = width
         self.first = self.end = 0
         self._rows = np.empty((reach, width), np.float32)  # that of token i at i modulo `reach`
 
@@ -169,7 +172,7 @@ class Head(Context):
         taps = None if self.kind == MTP else self._call.layers(model.handle)
         self._taps = tuple(taps[: self._call.n_layers(model.handle)]) if taps else (_LAST,)
         self._inner = int(lib.llama_model_n_embd(target.model.handle))
-        self.states = States(min(HEAD_REACH, options.n_ctx), len(self._taps) * self._inner)
+        self.states = TargetStates(min(HEAD_REACH, options.n_ctx), len(self._taps) * self._inner)
         n_batch = min(HEAD_BATCH, options.n_batch)
         super().__init__(model, replace(options, n_batch=n_batch, snapshots=0), cancel)
 
@@ -197,7 +200,8 @@ class Head(Context):
 
         What it decodes meanwhile may change all that was known: a head begins anew after that.
         """
-        self.clear()
+        if not wanted:
+            self.clear()
         tapped = self.target.tapped
         for tap in self._taps:
             tapped[tap] += 1 if wanted else -1
@@ -358,8 +362,21 @@ class Head(Context):
         self.states.forget()
 
     def state(self) -> NDArray[np.uint8]:
-        """Nothing: of another text it begins with the last part anew."""
-        return np.empty(0, np.uint8)
+        """As `Context.state`, with what the target computed and where the rows begin."""
+        known = self.states
+        about = np.array([self.first, known.first, known.end], np.int64)
+        rows = known.get(known.first, known.end - known.first).reshape(-1)
+        return np.concatenate([about.view(np.uint8), rows.view(np.uint8), super().state()])
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
+        """As `Context.restore`."""
+        first, known, end = map(int, state[:_ABOUT].view(np.int64))
+        at = _ABOUT + 4 * (end - known) * self.states.width
+        super().restore(tokens, state[at:])
+        if len(self.tokens) == len(tokens):
+            self.first = first
+            rows = state[_ABOUT:at].view(np.float32).reshape(-1, self.states.width)
+            self.states.put(known, [rows])
 
     def close(self) -> None:
         """Free the context."""

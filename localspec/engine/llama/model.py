@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,9 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama.hardware import device_list, repacking_works
 from localspec.engine.llama.log import start_backend
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
+
+_PART = 1 << 16  # characters that are tokenised at once, in some milliseconds
+_GAP, _JOINED = re.compile("[A-Za-z](?=[ \\n])"), re.compile("[A-Za-z][ \\n]")
 
 
 class Model:
@@ -43,6 +47,7 @@ class Model:
         self.mtp, self.gpu_layers = False, 0
         # Asked for token by token: to ask for a whole large vocabulary takes a tenth of a second.
         self._ends: dict[int, bool] = {}
+        self._watched: Cancel | None = None
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
     @classmethod
@@ -135,6 +140,20 @@ class Model:
         return _token_or_none(lib.llama_vocab_eos(self._vocab))
 
     @cached_property
+    def end(self) -> int | None:
+        """The token that ends a turn: the one that the chat template writes, else end of text.
+
+        What llama.cpp calls the end of a turn may be any of several tokens where a file names none.
+        """
+        end_of_turn = _token_or_none(lib.llama_vocab_eot(self._vocab))
+        for token in (end_of_turn, self.eos, *sorted(self.end_tokens)):
+            if token is not None and self.piece(token, special=True).decode("utf-8", "replace") in (
+                self.chat_template or ""
+            ):
+                return token
+        return self.eos
+
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Every id that ends generation (end of text, end of turn, ...)."""
         vocab = self._vocab
@@ -154,7 +173,46 @@ class Model:
             text: any text; lone surrogates are replaced.
             add_special: add BOS (and EOS) where the model asks for it.
             parse_special: let the text of control tokens stand for those tokens.
+
+        Raises:
+            Cancelled: the watched flag was set, in the middle of a long text.
         """
+        if len(text) <= _PART or (add_special and lib.llama_vocab_get_add_eos(self._vocab)):
+            return self._ids(text, add_special, parse_special)
+        ids: list[int] = []
+        anchor, known = "", 0
+        for part in self._parts(text):
+            if self._watched is not None:
+                self._watched.check()
+            ids += self._ids(anchor + part, add_special and not anchor, parse_special)[known:]
+            anchor = part[-1]
+            known = len(self._ids(anchor, False, parse_special))
+        return ids
+
+    def _parts(self, text: str) -> Iterator[str]:
+        """A long text in parts that have the ids they have in it, each behind one letter.
+
+        They end with a letter ahead of a blank. No tokeniser looks further than the end of a word
+        there, and where no token holds both, none can lie across.
+        """
+        start = 0
+        while start < len(text):
+            gaps = (found.end() for found in _GAP.finditer(text, start + _PART))
+            end = next((at for at in gaps if text[at - 1 : at + 1] not in self._joined), len(text))
+            yield text[start:end]
+            start = end
+
+    @cached_property
+    def _joined(self) -> frozenset[str]:
+        """Letters and blanks that follow each other within a token."""
+        texts = (self._text(token).decode("utf-8", "replace") for token in range(self.n_vocab))
+        return frozenset(pair for text in texts for pair in _JOINED.findall(text))
+
+    def watch(self, cancel: Cancel | None) -> None:
+        """Let `cancel` interrupt the tokenising of long texts from now on."""
+        self._watched = cancel
+
+    def _ids(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         raw = text.encode("utf-8", "replace")
         size = len(raw) + 8
         while True:
@@ -171,10 +229,13 @@ class Model:
         key = (token, special)
         known = self._pieces.get(key)
         if known is None:
-            known = self._pieces[key] = _written(
-                lambda to, size: lib.llama_token_to_piece(self._vocab, token, to, size, 0, special)
-            )
+            known = self._pieces[key] = self._text(token, special=special)
         return known
+
+    def _text(self, token: int, *, special: bool = True) -> bytes:
+        return _written(
+            lambda to, size: lib.llama_token_to_piece(self._vocab, token, to, size, 0, special)
+        )
 
     def close(self) -> None:
         """Free the weights. Contexts of this model must be closed before."""

@@ -270,12 +270,12 @@ def _file_reader(file: BinaryIO) -> ReadRange:
     return read
 
 
-Accept = Callable[[str, Mapping[str, Value]], None]
+SeesKey = Callable[[str, Mapping[str, Value]], None]
 """Sees each new key with the metadata so far; raises to stop the reading there."""
 
 
 def parse_header(
-    read: ReadRange, total: int | None, label: str, accept: Accept | None = None
+    read: ReadRange, total: int | None, label: str, accept: SeesKey | None = None
 ) -> GgufHeader:
     """Parse a header through `read`, asking for no more than it takes.
 

@@ -93,7 +93,7 @@ def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:
     strict.require_whole(head, label)
     _refuse(_own_problems(head), f"the head {label} cannot be used")
     _refuse(_fit_problems(head, target), f"the head {label} does not fit this target")
-    vocabulary.check(target, head)
+    vocabulary.check(target, head, same=True)
 
 
 def require_head(head: ModelFiles, target: GgufHeader) -> None:

@@ -85,17 +85,17 @@ class RemoteRepo:
     files: dict[str, RemoteFile]
 
 
-_Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_FILE)]
+_FileSize = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_FILE)]
 
 
 class _Lfs(msgspec.Struct):
     sha256: str
-    size: _Size
+    size: _FileSize
 
 
 class _Sibling(msgspec.Struct):
     rfilename: str
-    size: _Size | None = None
+    size: _FileSize | None = None
     blob_id: str | None = msgspec.field(default=None, name="blobId")
     lfs: _Lfs | None = None
 

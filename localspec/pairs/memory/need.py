@@ -206,6 +206,15 @@ def mtp_facts(target: GgufHeader) -> ModelFacts:
     )
 
 
+def active_share(header: GgufHeader) -> float:
+    """Share of the weights that one token reads: of a mixture of experts those that it uses."""
+    used, count = _most(header, "expert_used_count"), _most(header, "expert_count")
+    experts = sum(tensor.n_bytes for tensor in header.tensors if "_exps." in tensor.name)
+    if not (experts and 0 < used < count):
+        return 1.0
+    return 1.0 - experts / header.tensor_bytes * (1 - used / count)
+
+
 def _number(header: GgufHeader, name: str, default: int = 0) -> int:
     """The architecture's own setting `name`; what a size cannot be counts as 0."""
     return max(0, header.setting(name, default))

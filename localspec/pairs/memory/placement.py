@@ -55,7 +55,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How both models are going to be loaded.
+    """How a target, and a draft beside it, are going to be loaded.
 
     Attributes:
         target, draft: their setups; the draft's is None without one.
@@ -161,7 +161,7 @@ def usual_context(target: ModelFacts) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Two models, what is free, and what the user has decided."""
+    """A target, perhaps a draft, what is free, and what the user has decided."""
 
     target: ModelFacts
     draft: ModelFacts | None
@@ -216,7 +216,7 @@ class _Planner:
         yield from (replace(kind, n_ctx=n) for n in sizes[len(large) :] for kind in kinds)
 
     def placed(self, setup: Setup) -> MemoryPlan:
-        """Both models set up so, as many layers on accelerators as these hold.
+        """Target and draft set up so, as many layers on accelerators as these hold.
 
         The draft comes first: it reads all its weights for every token that it guesses, and is
         small.
@@ -369,7 +369,7 @@ class Fit:
     """Memory that is needed against memory that there is, in bytes.
 
     Attributes:
-        needed: by both models, their caches and buffers, and the program.
+        needed: by the models, their caches and buffers, and the program.
         available: what could be used now, accelerators with memory of their own included.
         total: what could be used if nothing else ran.
         verdict: ``fits``, ``tight`` (only when other programs make room) or ``too large``.

@@ -53,7 +53,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class HorizontalRule:
     """A line across."""
 
 
@@ -62,7 +62,7 @@ class Gap:
     """An empty line."""
 
 
-Body: TypeAlias = Paragraph | Code | Grid | Rule | Gap
+BlockBody: TypeAlias = Paragraph | Code | Grid | HorizontalRule | Gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Block:
     """A body in its frame."""
 
     frame: Frame
-    body: Body
+    body: BlockBody
 
 
 # As many lines as are laid out in one step; one that is longer is divided.
@@ -94,7 +94,7 @@ def lay_out(blocks: Iterable[Block], width: int) -> list[Content]:
     return lines
 
 
-def _body_lines(body: Body, room: int) -> Sequence[Content]:
+def _body_lines(body: BlockBody, room: int) -> Sequence[Content]:
     match body:
         case Paragraph(text):
             return text.wrap(room)
@@ -102,7 +102,7 @@ def _body_lines(body: Body, room: int) -> Sequence[Content]:
             return _code_lines(lines, room)
         case Grid(rows):
             return _table_lines(rows, room)
-        case Rule():
+        case HorizontalRule():
             return [Content.styled("─" * room, _RULE)]
         case Gap():
             return [Content("")]

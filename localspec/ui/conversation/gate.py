@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from localspec.errors import in_words
+from localspec.errors import NotFetched, in_words
 from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from localspec.loading.request import LoadRequest
     from localspec.process.client import EngineClient
     from localspec.process.messages import LoadFailed, SessionInfo
     from localspec.ui.conversation.transcript import Transcript
@@ -121,7 +124,9 @@ class InUse:
 
     Attributes:
         seat: told of the pair that answers from now on, also where it is the one before.
+        offer: told of a pair that is not on this disk, and could be.
         troubles: what to tell once the first pair is there.
+        remarks: what to tell once a pair is there, and what one can do about it.
         load_error: why the last load failed; None where it did not, or was cancelled.
     """
 
@@ -130,7 +135,9 @@ class InUse:
     turns: Turns
     transcript: Transcript
     seat: Callable[[SessionInfo], None]
+    offer: Callable[[], None]
     troubles: list[Exception]
+    remarks: list[tuple[str, str]] = field(default_factory=list)
     load_error: Exception | None = None
     _first: bool = True
     _freed: bool = False  # whether the pair before had to make room
@@ -152,6 +159,10 @@ class InUse:
         """A pair could not be loaded, or the user cancelled it: the one before is back, or none."""
         first, self._first, self._then = self._first, False, None
         error = None if failed.error is None else failed.error.exception()
+        if isinstance(error, NotFetched):
+            self.gate.enter(Phase.READY if failed.info is not None else Phase.UNUSABLE)
+            self.offer()
+            return
         if error is not None and failed.info is not None and not self._freed:
             self.gate.enter(Phase.READY)
             self.transcript.say_error(error)
@@ -196,6 +207,12 @@ class InUse:
             self._freed, self._then = False, then
             self.engine.reload(self.turns.messages(), **changes)
 
+    def perform(self, make: Callable[[LoadRequest], Struct]) -> None:
+        """Have a job done for the pair while it is not loaded; then it is there again."""
+        if self.gate.close_for_loading():
+            self._freed = True
+            self.engine.perform(make, self.turns.messages())
+
     def trouble(self, error: Exception) -> None:
         """Tell what went wrong elsewhere, now or when loading has ended."""
         if self.engine.info is None:  # the end of loading shows everything anew
@@ -208,7 +225,10 @@ class InUse:
         self.turns.show_conversation()
         for trouble in self.troubles:
             self.transcript.say_error(trouble)
+        for text, remedy in self.remarks:
+            self.transcript.say(text, remedy)
         self.troubles.clear()
+        self.remarks.clear()
         self.seat(info)
 
 

@@ -18,7 +18,7 @@ from localspec.ui.conversation.markdown_blocks import parse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from localspec.ui.conversation.items import Figures
+    from localspec.ui.conversation.items import AnswerFigures
 
 # Underlined and coloured: the difference stays where there are no colours.
 STYLES = {
@@ -195,7 +195,7 @@ class Thought:
             return {}
         return {"thought_tokens": round(self.tokens), "thought_s": self.seconds}
 
-    def recall(self, figures: Figures) -> None:
+    def recall(self, figures: AnswerFigures) -> None:
         """Take over what was kept of an answer that was written earlier."""
         tokens, seconds = figures.get("thought_tokens"), figures.get("thought_s")
         if not self.tokens and isinstance(tokens, int) and isinstance(seconds, int | float):

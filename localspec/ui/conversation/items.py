@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from localspec.engine.stats import GenerationStats
     from localspec.process.messages import SessionInfo
 
-Figures: TypeAlias = "Mapping[str, Any]"
+AnswerFigures: TypeAlias = "Mapping[str, Any]"
 """How an answer was made, by name; `figures_of` says what there can be."""
 
 _SHOWN_OF_QUESTION, _SHOWN_OF_NOTICE = 20_000, 5000
@@ -268,7 +268,7 @@ class Answer(Item):
         self.thought.show(shown)
         self.forget()
 
-    def finish(self, figures: Figures, reason: FinishReason | None) -> None:
+    def finish(self, figures: AnswerFigures, reason: FinishReason | None) -> None:
         """No more text comes: say how it went."""
         self._ended = True
         self.thought.recall(figures)
@@ -406,7 +406,7 @@ def figures_of(stats: GenerationStats | None) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def footnote(figures: Figures, reason: FinishReason | None, *, empty: bool) -> str:
+def footnote(figures: AnswerFigures, reason: FinishReason | None, *, empty: bool) -> str:
     """One line about a finished answer: length, speed, acceptance, and how it ended."""
     known = {name: value for name, value in figures.items() if isinstance(value, int | float)}
     parts = []

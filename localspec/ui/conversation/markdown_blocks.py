@@ -21,7 +21,15 @@ from textual.content import Content
 
 from localspec.safe_text import safe
 from localspec.ui.bases import MUTED
-from localspec.ui.conversation.blocks import Block, Code, Frame, Gap, Grid, Paragraph, Rule
+from localspec.ui.conversation.blocks import (
+    Block,
+    Code,
+    Frame,
+    Gap,
+    Grid,
+    HorizontalRule,
+    Paragraph,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-    from localspec.ui.conversation.blocks import Body
+    from localspec.ui.conversation.blocks import BlockBody
 
 _HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 _INLINE = {"strong_open": "bold", "em_open": "italic", "s_open": "strike"}
@@ -94,7 +102,7 @@ def parse(
 
 
 @dataclass(slots=True)
-class _Level:
+class _Nesting:
     """One list item or quote that the present block stands in."""
 
     first: Content
@@ -112,7 +120,7 @@ class _Builder:
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
-        self._levels: list[_Level] = []
+        self._levels: list[_Nesting] = []
         self._lists: list[int | None] = []  # the next number, None in a list with bullets
         self._gap = False
         self._style = ""
@@ -128,7 +136,7 @@ class _Builder:
                 handle(token)
         return self._blocks
 
-    def _emit(self, body: Body, *, gap_after: bool = True) -> None:
+    def _emit(self, body: BlockBody, *, gap_after: bool = True) -> None:
         rest = Content("").join(level.rest for level in self._levels)
         if self._gap and self._blocks:
             self._blocks.append(Block(Frame(rest, rest), Gap()))
@@ -173,7 +181,7 @@ class _Builder:
             marker = f"{number}. "
             self._lists[-1] = number + 1
         first = Content.styled(marker, "$text-primary")
-        self._levels.append(_Level(first, Content(" " * first.cell_length)))
+        self._levels.append(_Nesting(first, Content(" " * first.cell_length)))
 
     def _on_list_item_close(self, token: Token) -> None:
         if not self._levels[-1].used:  # an item without text
@@ -182,7 +190,7 @@ class _Builder:
 
     def _on_blockquote_open(self, token: Token) -> None:
         bar = Content.styled("▌ ", "$primary 60%")
-        self._levels.append(_Level(bar, bar))
+        self._levels.append(_Nesting(bar, bar))
 
     def _on_blockquote_close(self, token: Token) -> None:
         self._levels.pop()
@@ -197,7 +205,7 @@ class _Builder:
         self._emit(Code(code_lines(token.content, "")))
 
     def _on_hr(self, token: Token) -> None:
-        self._emit(Rule())
+        self._emit(HorizontalRule())
 
     def _on_table_open(self, token: Token) -> None:
         self._in_table, self._rows = True, []

@@ -22,7 +22,7 @@ from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking
 from localspec.errors import in_words
 from localspec.ui.bases import Plain, PlainScrollBar
-from localspec.ui.conversation.items import Answer, Figures, Item, Notice, Question, Welcome
+from localspec.ui.conversation.items import Answer, AnswerFigures, Item, Notice, Question, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ _JUMPS = 8  # by this part of what is seen an answer scrolls that grows at the e
 
 AnyItem = TypeVar("AnyItem", bound=Item)
 
-Shown: TypeAlias = "tuple[Message, Place, Figures]"
+Shown: TypeAlias = "tuple[Message, Place, AnswerFigures]"
 """A message, where it stands, and how it was made."""
 
 
@@ -210,7 +210,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         """Append text to an answer, `tokens` in all."""
         self._grown(answer, answer.write(spans, tokens))
 
-    def finish(self, answer: Answer, figures: Figures, reason: FinishReason | None) -> None:
+    def finish(self, answer: Answer, figures: AnswerFigures, reason: FinishReason | None) -> None:
         """An answer is complete."""
         answer.finish(figures, reason)
         self._grown(answer)

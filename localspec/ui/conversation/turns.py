@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from localspec import formats
 from localspec.chat.conversation import Message, Role
-from localspec.errors import in_words
+from localspec.errors import UsageError, in_words
 from localspec.process.messages import Compact, Compare, Open, Regenerate, Request
 from localspec.ui.conversation.gate import ANSWER, Gate, Phase
 from localspec.ui.conversation.items import figures_of
@@ -50,6 +50,7 @@ class Turns:
     _then: Callable[[], None] | None = None
     _unsent: str = ""  # what stood in the input before an earlier question was edited
     _notice: str = ""  # to be shown once the change that is being made is done
+    _numbers: dict[str, int] = field(default_factory=dict)  # of the engine's turns, by node
 
     @property
     def phase(self) -> Phase:
@@ -79,6 +80,24 @@ class Turns:
             f"about {formats.count(max(1, round(len(text) * tokens / max(1, characters))))} tokens"
         )
 
+    def number_of(self, back: int) -> int:
+        """The engine's number of an answer: the last one, or so many before it.
+
+        Raises:
+            UsageError: there is no such answer, or nobody knows how it was drafted.
+        """
+        path = self.record.nodes()
+        nodes = [node.id for node in path if node.message.role is Role.ASSISTANT]
+        if not 0 <= back < len(nodes):
+            raise UsageError("there is no such answer", "Ask something first.")
+        number = self._numbers.get(nodes[-1 - back], 0)
+        if not number:
+            raise UsageError(
+                "how this answer was drafted is not known any more",
+                "It was written at an earlier start: answer again (F5) and look then.",
+            )
+        return number
+
     # What is asked for
 
     def reserve(self) -> bool:
@@ -100,9 +119,10 @@ class Turns:
         question, answer = (self.record.place(node) for node in nodes)
         item = self.transcript.ask(text, question)
         item.place = answer
+        self._numbers[answer.node] = self.engine.turn
         self._asked = text
         self.stream.begin(item)
-        self.engine.ask(text, earlier)
+        self.engine.ask(text, earlier, self.record.stored_as)
 
     def regenerate(self) -> None:
         """Answer the last message again."""
@@ -113,6 +133,7 @@ class Turns:
             self._replaced, answer = last, self.transcript.answer_again(last)
             (node,) = self.record.begin(None, self._settings())
             answer.place = self.record.place(node)
+            self._numbers[node] = self.engine.turn
             self._asked = ""
             self.stream.begin(answer)
             self.engine.begin(Regenerate())
@@ -203,7 +224,7 @@ class Turns:
         """
         self._notice = notice
         if self.engine.alive:
-            opened = Open(tuple(self.messages()), settings)
+            opened = Open(tuple(self.messages()), settings, self.record.stored_as)
             self.change(opened, self.show_conversation)
         else:
             self.show_conversation()

@@ -15,6 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec import formats
+from localspec.loading import ranking
 from localspec.pairs import describe
 from localspec.safe_text import one_line, safe
 from localspec.ui.bases import KEY, MUTED, MarkedList
@@ -22,11 +23,15 @@ from localspec.ui.lines import as_many
 from localspec.ui.panel.drawing import bar, two_sides
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.timer import Timer
 
+    from localspec.loading.ranking import RankedPair, Speed
     from localspec.pairs.catalogue import ListedPair
+    from localspec.pairs.examine import PairReport
     from localspec.pairs.hub.client import RemoteFile
     from localspec.pairs.hub.download import FileProgress
     from localspec.pairs.pull import PullPlan, PullProgress
@@ -54,7 +59,9 @@ class PairsState:
     """All that the screen shows.
 
     Attributes:
-        rows: the pairs; None until they are known.
+        rows: the pairs, the best for this machine first; None until they are known.
+        ranked: what to expect of them.
+        speed: what that rests on; None where nothing was measured.
         used: bytes on disk of the installed pairs.
         in_use: the name of the pair in the chat.
         work: what is being done with the pair `name`.
@@ -69,6 +76,8 @@ class PairsState:
     """
 
     rows: list[ListedPair] | None = None
+    ranked: Sequence[RankedPair] = ()
+    speed: Speed | None = None
     used: int = 0
     in_use: str = ""
     work: Work = Work.NONE
@@ -84,9 +93,10 @@ class PairsState:
     files: list[RemoteFile] = field(default_factory=list)
     moved: dict[str, FileProgress] = field(default_factory=dict)
 
-    def list(self, rows: list[ListedPair], used: int) -> None:
+    def list(self, pairs: Sequence[RankedPair], speed: Speed | None, used: int) -> None:
         """Take the pairs as they are now."""
-        self.rows, self.used = rows, used
+        self.ranked, self.speed, self.used = pairs, speed, used
+        self.rows = [one.row for one in pairs]
         if self.guest is not None and self.row(self.guest.name) is not self.guest:
             self.guest = None
 
@@ -97,6 +107,11 @@ class PairsState:
     def row(self, name: str) -> ListedPair | None:
         """The pair of that name; a known one goes before one that was typed."""
         return next((row for row in reversed(self.shown()) if row.name == name), None)
+
+    def expected(self, row: ListedPair) -> RankedPair:
+        """What to expect of `row`, one that was typed too."""
+        known = next((one for one in self.ranked if one.row is row), None)
+        return known or ranking.ranked([row], self.speed)[0]
 
     def checked(self, name: str) -> PullPlan | None:
         """What was found out about `name`, if the user is being asked about it now."""
@@ -135,7 +150,8 @@ def row_line(state: PairsState, row: ListedPair, width: int) -> Content:
         (f"  {row.kind:<10}", MUTED),
         (f"  {one_line(row.licence or 'not stated', 20):<20}", MUTED),
     ]
-    fit = (f"{row.fit.verdict}  ", "$text-warning" if row.fit.verdict != "fits" else MUTED)
+    known = state.expected(row)
+    fit = (f"{known.short}  ", "$text-warning" if known.verdict != "fits" else MUTED)
     return _columns(left, [fit, (f"{_state(state, row):>11}", "")], width)
 
 
@@ -143,7 +159,7 @@ def head_line(width: int) -> Content:
     """The names of the columns of `row_line`."""
     names = "  ", "pair", f"{'size':>{_NAME + 5}}", f"  {'for':<10}", f"  {'licence':<20}"
     left = [(name, MUTED) for name in names]
-    return _columns(left, [("memory  ", MUTED), (f"{'state':>11}", MUTED)], width)
+    return _columns(left, [("tokens/s  ", MUTED), (f"{'state':>11}", MUTED)], width)
 
 
 def _columns(left: list[Piece], right: list[Piece], width: int) -> Content:
@@ -177,10 +193,11 @@ def detail_lines(
     elif state.work is not Work.NONE and here:
         lines = _wrap(f"{state.work.name.lower()} … {state.note}", width)
     elif row is not None and state.checked(row.name) is not None:
-        lines = _plan_lines(state.checked(row.name), width, height)
+        there = "uses" if row.state == "found" else "installs"
+        lines = _plan_lines(state.checked(row.name), width, height, there)
     else:
         lines = _said_lines(state, row.name if row is not None else "", width)
-        lines += _row_lines(row, width) if row is not None else []
+        lines += _row_lines(state, row, width) if row is not None else []
     return lines[:height]
 
 
@@ -194,9 +211,11 @@ def _said_lines(state: PairsState, name: str, width: int) -> list[Content]:
     return [line for text in state.said for line in _wrap(text, width, style)]
 
 
-def _row_lines(row: ListedPair, width: int) -> list[Content]:
+def _row_lines(state: PairsState, row: ListedPair, width: int) -> list[Content]:
     """What is known about a pair that nobody has looked at yet."""
-    need = row.fit
+    need, known = row.fit, state.expected(row)
+    basis = state.speed.basis if state.speed is not None and not known.measured else "as measured"
+    speeds = f"{known.speeds} tokens/s, {basis}" if known.speeds else "not known before loading"
     memory = (
         f"about {formats.size(need.needed)} needed, {formats.size(need.available)} available:"
         f" {need.verdict}"
@@ -205,28 +224,36 @@ def _row_lines(row: ListedPair, width: int) -> list[Content]:
     return _wrap(row.notes, width) + _labelled(
         width,
         ("memory", memory),
+        ("speed", speeds),
         ("licence", licence),
         ("target", row.target),
         ("draft", row.draft),
+        ("evidence", row.evidence),
     )
 
 
 def _labelled(width: int, *rows: tuple[str, str]) -> list[Content]:
-    return [line for name, text in rows for line in _wrap(f"{name:<9}{text}", width, hang=9)]
+    return [
+        line for name, text in rows if text for line in _wrap(f"{name:<9}{text}", width, hang=9)
+    ]
 
 
-def _plan_lines(plan: PullPlan | None, width: int, height: int) -> list[Content]:
-    """The report of a check, and what Enter does now; the last line is never left out."""
+def _plan_lines(plan: PullPlan | None, width: int, height: int, there: str) -> list[Content]:
+    """The report of a check, and what Enter does now; the last line is never left out.
+
+    To a pair whose files are all there it does what `there` says.
+    """
     if plan is None:
         return []
     missing = plan.report.missing
-    question = f"Enter fetches {formats.size(missing)}" if missing else "Enter installs it"
+    question = f"Enter fetches {formats.size(missing)}" if missing else f"Enter {there} it"
     free = f" ({formats.size(plan.free)} free on disk)" if missing else ""
     found, draft = plan.report, plan.report.draft
     lines = _labelled(
         width,
         ("licence", describe.licence_line(found)),
         ("memory", describe.memory_line(found.outlook)),
+        ("template", _template(found)),
         ("tokens", found.vocabulary.reason if found.vocabulary else "no draft to compare"),
         ("target", f"{found.target.label}, {formats.size(found.target.n_bytes)}"),
         (
@@ -238,6 +265,12 @@ def _plan_lines(plan: PullPlan | None, width: int, height: int) -> list[Content]
         *(("", line) for line in describe.candidate_lines(found.candidates)),
     )
     return [*lines[: height - 1], *_wrap(f"{question}{free}, Esc leaves it.", width, "bold")[:1]]
+
+
+def _template(report: PairReport) -> str:
+    """Whether the target says how to chat with it; empty where it does, as nearly all do."""
+    known = report.target.header.text("tokenizer.chat_template")
+    return "" if known else "none in the file: a plain transcript stands in"
 
 
 def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
@@ -302,9 +335,10 @@ def key_hints(state: PairsState, row: ListedPair | None) -> list[tuple[str, str]
     busy = row is not None and row.name == state.name and state.work is not Work.NONE
     if row is not None and row.name != state.in_use and not busy:
         planned = state.checked(row.name) is not None
-        word = "pull" if planned else "use" if row.state == "installed" else "check"
+        known = row.state == "installed" or (planned and row.state == "found")
+        word = "use" if known else "pull" if planned else "check"
         hints.append(("Enter", word))
-        if row.state != "available" and row.kind != "demo":
+        if row.state not in ("available", "found") and row.kind != "demo":
             hints.append(("X", "remove"))
     hints += [("Esc", "close"), ("P", "pull another")]
     return hints

@@ -1,0 +1,63 @@
+"""Why an answer is slower than it could be, in one sentence, from what was measured."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from localspec import formats, machine
+from localspec.chat.figures import Figures
+from localspec.engine.length.cost import Costs
+from localspec.engine.llama import BUSY, Context
+
+_LOOK_S = 5.0  # from one look at the machine to the next: to ask for all of it takes milliseconds
+_GROWN = 1.5  # times the time of a token at the beginning of the context
+_FEW = 4  # tokens of a usual pass over a draft
+_NO_SAVING = 0.8  # of the time that so many take one by one: drafts bring next to nothing then
+_WRONG, _ENOUGH = 0.3, 20  # share of drafted tokens accepted, and tokens after which it is known
+
+
+class Slow:
+    """Looks for reasons; what all programs on the machine feel comes before what is the pair's own.
+
+    Args:
+        target: the context that decides every token.
+        costs: what passes take here; None where nobody measured.
+    """
+
+    def __init__(self, target: Context, costs: Costs | None) -> None:
+        self._target, self._costs = target, costs
+        self._looked, self._machine = -_LOOK_S, ""
+
+    def sentence(self, now: Figures) -> str:
+        """The first reason there is; empty where nothing was found."""
+        others = self._target.others
+        if others >= BUSY:
+            return formats.busy(others, os.cpu_count() or 1)
+        if now.generating and time.monotonic() - self._looked >= _LOOK_S:  # idle cores are slow
+            self._looked, self._machine = time.monotonic(), next(_machine(), "")
+        return self._machine or next(self._pair(now), "")
+
+    def _pair(self, now: Figures) -> Iterator[str]:
+        if self._costs is not None:
+            curve = self._costs.target.at(now.context_used)
+            grown = curve.seconds(1) / self._costs.target.at(0).seconds(1)
+            if grown >= _GROWN:
+                context = formats.count(now.context_used)
+                yield f"behind {context} tokens of context a token takes {grown:.1f} times as long"
+            several = curve.seconds(_FEW) / curve.seconds(1)
+            if now.speculation and several >= _NO_SAVING * _FEW:
+                yield f"a pass over {_FEW} tokens takes {several:.1f} times one over a token here"
+        share = now.acceptance_rate
+        if share is not None and share < _WRONG and now.drafted >= _ENOUGH:
+            yield f"the draft is often wrong: {formats.percent(share)} of its tokens were accepted"
+
+
+def _machine() -> Iterator[str]:
+    """What slows down everything here, in the words of `localspec doctor`."""
+    total, free = machine.total(), machine.available()
+    yield from formats.swapped(machine.swapped_out(), free, total)
+    yield from formats.throttled(*machine.clock())
+    if machine.on_battery():
+        yield formats.ON_BATTERY

@@ -1,0 +1,182 @@
+"""Files of what the caches held of stored conversations, to go on without reading them again.
+
+One file for a conversation and the models that read it. Its header has a digest of its own, and
+one of what follows: wrong ids would make wrong answers. What is no such file is put aside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from localspec import private
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+STATES = "states"
+"""The folder beside the stored conversations."""
+
+_MAGIC = b"localspec state 1\n"
+_ENDING, _ASIDE = ".state", ".damaged"
+_LARGEST = 1 << 30  # bytes of a file: more take longer to write than anybody waits at the end
+_MOST = 4 << 30  # of all of them
+_SHARE = 0.1  # of what is free on the disk
+_MOST_HEADER = 1 << 28
+
+
+class StateHeader(Struct, frozen=True):
+    """What a file holds.
+
+    Attributes:
+        made_by: the models and how they ran.
+        known: the text behind the ids, as `KnownIds.packed` gives it.
+        tokens: the ids in each cache, the target's first.
+        sizes: bytes of each cache's state.
+        digest: of these bytes.
+    """
+
+    made_by: str
+    known: bytes
+    tokens: list[list[int]]
+    sizes: list[int]
+    digest: bytes
+
+
+class States:
+    """The files of one set of models.
+
+    Args:
+        folder: made where it is missing; its files are the user's own.
+        made_by: the models and how they run: what others made is of no use.
+    """
+
+    def __init__(self, folder: Path, made_by: str) -> None:
+        self._folder = folder
+        self._made_by = made_by
+
+    def save(
+        self,
+        name: str,
+        known: bytes,
+        tokens: Sequence[Sequence[int]],
+        states: Sequence[NDArray[np.uint8]],
+    ) -> None:
+        """Keep the caches of a conversation; what was not used for longest makes room.
+
+        Without room, or where the folder cannot be written, nothing is kept.
+
+        Args:
+            name: of the conversation.
+            known: as `StateHeader` has it.
+            tokens: as `StateHeader` has them.
+            states: of the caches.
+        """
+        sizes = [len(state) for state in states]
+        if not all(sizes) or sum(sizes) > _LARGEST:
+            return
+        digest = hashlib.sha256()
+        for state in states:
+            digest.update(state.data)
+        header = StateHeader(self._made_by, known, [*map(list, tokens)], sizes, digest.digest())
+        packed = msgspec.msgpack.encode(header)
+        with suppress(OSError):
+            private.make_folder(self._folder)
+            self._make_room(sum(sizes))
+            with private.whole_file(self._path(name)) as file:
+                file.write(_MAGIC + len(packed).to_bytes(4, "little"))
+                file.write(hashlib.sha256(packed).digest() + packed)
+                for state in states:
+                    file.write(state.data)
+
+    def find(self, name: str) -> StateHeader | None:
+        """What is kept of a conversation."""
+        try:
+            with self._path(name).open("rb") as file:
+                return self._header(file)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            self.put_aside(name)
+            return None
+
+    def states(self, name: str, header: StateHeader) -> list[NDArray[np.uint8]]:
+        """The caches' contents that `find` has told of; nothing where they are damaged."""
+        import numpy as np  # noqa: PLC0415 - whoever only deletes has none
+
+        try:
+            with self._path(name).open("rb") as file:
+                if self._header(file) != header:
+                    return []
+                found = [np.fromfile(file, np.uint8, size) for size in header.sizes]
+            os.utime(self._path(name))
+        except (OSError, ValueError):
+            return []
+        digest = hashlib.sha256()
+        for state in found:
+            digest.update(state.data)
+        return found if digest.digest() == header.digest else []
+
+    def put_aside(self, name: str) -> None:
+        """Give a file that is of no use another name; it goes with its conversation."""
+        with suppress(OSError):
+            self._path(name).replace(self._path(name).with_suffix(_ASIDE))
+
+    def _header(self, file: Any) -> StateHeader:
+        """Read a header, and stand behind it.
+
+        Raises:
+            ValueError: there is none, or one of other models.
+        """
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise ValueError("no state")
+        size = int.from_bytes(file.read(4), "little")
+        digest, packed = file.read(32), file.read(min(size, _MOST_HEADER))
+        if hashlib.sha256(packed).digest() != digest:
+            raise ValueError("a damaged header")
+        header = msgspec.msgpack.decode(packed, type=StateHeader)
+        if header.made_by != self._made_by or len(header.sizes) != len(header.tokens):
+            raise ValueError("made by other models")
+        return header
+
+    def _path(self, name: str) -> Path:
+        models = hashlib.sha256(self._made_by.encode()).hexdigest()[:16]
+        return self._folder / f"{_checked(name)}.{models}{_ENDING}"
+
+    def _make_room(self, size: int) -> None:
+        """Delete the oldest files until there is room for another."""
+        files = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        taken = sum(path.stat().st_size for path in files)
+        most = min(_MOST, taken + int(_SHARE * shutil.disk_usage(self._folder).free))
+        while files and taken + size > most:
+            taken -= files[0].stat().st_size
+            files.pop(0).unlink()
+        if size > most:
+            raise OSError("no room")
+
+
+def forget(folder: Path, name: str) -> None:
+    """Delete the files of a conversation."""
+    with suppress(OSError):
+        for path in folder.glob(f"*{_checked(name)}.*"):
+            path.unlink(missing_ok=True)
+
+
+def _checked(name: str) -> str:
+    """A conversation's id, which is the name of a file; others come from a damaged store.
+
+    Raises:
+        OSError: it is none.
+    """
+    if not (name.isascii() and name.isalnum()):
+        raise OSError(f"no name of a file: {name!r}")
+    return name

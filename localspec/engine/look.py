@@ -1,0 +1,296 @@
+"""A look inside a round: what was guessed, what the target thought of it, and why it came out so.
+
+A round that somebody looks at while it is made is noted as it happens; any other is decoded again
+from what a generation keeps of it: which tokens were drafted, and how many numbers had been drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from localspec.engine.acceptance import Verification, verification
+from localspec.engine.explain import Case, Explained, Word, explain
+from localspec.engine.inside import Bar, Guessed, Inside, Opinion
+from localspec.engine.length.stopping import FixedPlan
+from localspec.engine.proposer import Proposer, View
+from localspec.engine.sampling import Dist, Logits, TargetRows, logprobs
+from localspec.engine.stats import LOOKUP, Round
+from localspec.engine.verify import Draft, Verdict
+from localspec.errors import EngineError
+
+if TYPE_CHECKING:
+    from localspec.engine.cancel import Cancel
+    from localspec.engine.generate import Engine, GenerateSettings
+
+_BARS = 5
+_BEFORE = 160  # tokens of the text before that are told
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What is kept of a round.
+
+    Attributes:
+        position: tokens before it.
+        drafted: the tokens that were proposed.
+        own: how many of them, from the first, are the drafter's; lookup added the others.
+        verdict: what came of them.
+        drawn: numbers that the target had drawn before.
+        figures: the round's.
+    """
+
+    position: int
+    drafted: tuple[int, ...]
+    own: int
+    verdict: Verdict
+    drawn: int
+    figures: Round
+
+
+@dataclass(slots=True)
+class Written:
+    """A generation as far as it is written.
+
+    Attributes:
+        settings: how it runs, with the seed in force.
+        tokens: the prompt and all that was emitted; grows.
+        begun: tokens of the prompt.
+        rounds: what is kept of each.
+    """
+
+    settings: GenerateSettings
+    tokens: list[int]
+    begun: int
+    rounds: list[Made] = field(default_factory=list)
+
+    def drafted(self, numbers: Iterable[int]) -> int:
+        """The first of these rounds that has a draft; 0 for none."""
+        return next((number for number in numbers if self.rounds[number - 1].drafted), 0)
+
+    def latest(self) -> int:
+        """The last round that has a draft, else the last one, by number."""
+        return self.drafted(range(len(self.rounds), 0, -1)) or len(self.rounds)
+
+    def plain_s(self) -> float:
+        """Seconds of a plain round."""
+        plain = [one.figures.total_s for one in self.rounds if not one.drafted]
+        return statistics.median(plain[1:] or plain or [0.0])  # the first one warms up
+
+
+class Sight:
+    """Sees what a draft's passes show, for whoever looks inside; proposes as it would without.
+
+    Args:
+        proposer: the generation's own.
+        drafted: tokens to be proposed whatever is drawn now; None to let the proposer choose.
+
+    Attributes:
+        logits: a copy of the target's rows, once they are there.
+    """
+
+    def __init__(self, proposer: Proposer, drafted: Sequence[int] | None = None) -> None:
+        self._proposer = proposer
+        self._drafted = drafted
+        self._passes: list[Logits] = []
+        self.logits: Logits | None = None
+
+    def __call__(self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> View:
+        """See what may follow, as every `Proposer`."""
+        self._passes.append(logits.copy())  # the next pass writes over it
+        view = self._proposer(logits, tokens, drafted)
+        return view if self._drafted is None else _Forced(view, self._drafted[len(drafted)])
+
+    def of_draft(self, i: int, token: int, draft: Draft, word: Word) -> Opinion | None:
+        """What the draft thought of its token `i`."""
+        if i >= len(self._passes):
+            return None
+        if draft.q is not None:
+            return _side(draft.q[i], token, word)
+        return before_choice(self._passes[i], token, word)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forced:
+    """A view of which a token is picked that was picked before."""
+
+    view: View
+    token: int
+
+    @property
+    def firm(self) -> bool:
+        """As the view."""
+        return self.view.firm
+
+    def confidence(self) -> float:
+        """As the view."""
+        return self.view.confidence()
+
+    def pick(self) -> tuple[int, Dist | None]:
+        """The token of then, with the q of now."""
+        return self.token, getattr(self.view, "q", None)
+
+    def chance(self, p: Dist) -> float:
+        """As the view."""
+        return self.view.chance(p)
+
+
+def before_choice(logits: Logits, token: int, word: Word) -> Opinion:
+    """The softmax of logits (n_vocab,): what a model thinks before its best token is taken."""
+    (found,) = logprobs(logits[None], [token], _BARS)
+    bars = tuple(Bar(word(one), _exp(share)) for one, share in found.best)
+    return Opinion(_exp(found.logprob), bars)
+
+
+def _exp(logprob: float) -> float:
+    return math.exp(logprob)
+
+
+def _side(dist: Dist, token: int, word: Word) -> Opinion:
+    order = (-dist.probs).argsort(kind="stable")[:_BARS]
+    bars = (Bar(word(int(dist.ids[i])), float(dist.probs[i])) for i in order)
+    return Opinion(dist.prob(token), tuple(bars))
+
+
+class Pieces(Protocol):
+    """What turns tokens into text."""
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of a token; control tokens have some if they are asked for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A look inside a round that is being made, or decoded again.
+
+    Attributes:
+        how: how its generation draws.
+        written: the generation.
+        sight: what was seen of the draft's passes, and the target's rows.
+        model: the target.
+    """
+
+    how: Verification
+    written: Written
+    sight: Sight
+    model: Pieces
+
+    def inside(self, number: int, draft: Draft, p: TargetRows, *, again: bool) -> Inside:
+        """All that happened inside round `number`, whose draft and rows of the target these are."""
+        written, made, how = self.written, self.written.rounds[number - 1], self.how
+        case = Case(how.name, how.lenience, how.coupled, how.greedy, draft, p, made.position)
+        found = explain(case, how.noise.after(made.drawn), self._word)
+        begin, end = max(0, made.position - _BEFORE), made.position
+        before = map(self.model.piece, written.tokens[begin:end])
+        count = len(written.rounds)
+        return Inside(
+            number=number,
+            rounds=count,
+            earlier=written.drafted(range(number - 1, 0, -1)),
+            later=written.drafted(range(number + 1, count + 1)),
+            before=b"".join(before).decode("utf-8", "replace"),
+            rule="coupled" if how.coupled else how.name,
+            greedy=how.greedy,
+            guesses=self._guesses(made, draft, p, found),
+            accepted=made.verdict.accepted,
+            token=self._word(made.verdict.token),
+            last=self._last(made.verdict, found),
+            made=made.figures,
+            plain_s=written.plain_s(),
+            again=again,
+            same=found.verdict == made.verdict,
+        )
+
+    def _guesses(
+        self, made: Made, draft: Draft, p: TargetRows, found: Explained
+    ) -> tuple[Guessed, ...]:
+        seen, tests = p.seen(), dict(enumerate(found.tests))
+        return tuple(
+            Guessed(
+                text=self._word(token),
+                drafter=made.figures.drafter if i < made.own else LOOKUP,
+                draft=self.sight.of_draft(i, token, draft, self._word) if i < made.own else None,
+                target=self._target(i, token, seen[i]) if i in seen else None,
+                test=tests.get(i),
+            )
+            for i, token in enumerate(draft.tokens)
+        )
+
+    def _target(self, i: int, token: int, row: Dist) -> Opinion:
+        """What the target thought of a token at position `i`, where its row is `row`."""
+        if self.how.greedy and self.sight.logits is not None:
+            return before_choice(self.sight.logits[i], token, self._word)
+        return _side(row, token, self._word)
+
+    def _last(self, verdict: Verdict, found: Explained) -> Opinion | None:
+        if found.last is None and not self.how.greedy:
+            return None
+        return self._target(verdict.accepted, verdict.token, found.last or Dist.point(0))
+
+    def _word(self, token: int) -> str:
+        return self.model.piece(token, special=True).decode("utf-8", "replace")
+
+
+def look_again(engine: Engine, written: Written, number: int, cancel: Cancel) -> Inside:
+    """Decode a round again and look inside; the caches are left at that place.
+
+    Args:
+        engine: the one that wrote it, between two generations.
+        written: the generation.
+        number: the round, from 1.
+        cancel: stops it.
+
+    Raises:
+        Cancelled: `cancel` was set.
+        EngineError: the drafter does not propose there any more.
+    """
+    settings, made = written.settings, written.rounds[number - 1]
+    tokens = written.tokens[: made.position]
+    how = verification(
+        settings.accept,
+        settings.sampling,
+        constraint=settings.constraint,
+        lenience=settings.lenience,
+    )
+    how.sampler.accept(tokens[written.begun :])
+    look = Witness(how, written, Sight(how.proposer, made.drafted), engine.target.model)
+    draft = _drafted_again(engine, made, tokens, look.sight, cancel)
+    for _ in engine.prefill(tokens, cancel):
+        cancel.check()
+    engine.target.mark(len(made.drafted) + 1)
+    logits = engine.target.decode([tokens[-1], *made.drafted], len(made.drafted) + 1)
+    look.sight.logits = logits
+    rows = how.sampler.rows(logits, tokens, made.drafted)
+    found = look.inside(number, draft, rows, again=True)
+    engine.target.truncate(made.position - 1)
+    return found
+
+
+def _drafted_again(
+    engine: Engine, made: Made, tokens: Sequence[int], sight: Sight, cancel: Cancel
+) -> Draft:
+    """The draft of then, with the rows that it was drawn from."""
+    own, copied = made.drafted[: made.own], made.drafted[made.own :]
+    drafter = engine.drafters.get(made.figures.drafter)
+    if drafter is None or not own:
+        return Draft(own).followed_by(copied)
+    if drafter.reader is not None:  # it has to be shown all of it
+        engine.target.clear()
+        for _ in engine.prefill(tokens[:-1], cancel):
+            cancel.check()
+        engine.target.decode(tokens[-2:-1], 0)
+    drafter.begin(tokens, sight, cancel)
+    asked = drafter.propose(tokens, FixedPlan(made.own, drafter.name))
+    drafter.observe(tokens, 0)
+    rows = asked.draft.q or ()
+    drawn = all(q.prob(token) > 0 for q, token in zip(rows, own, strict=False))
+    if asked.draft.tokens != own or not drawn:
+        raise EngineError(
+            f"the {drafter.name} does not draft here any more",
+            "Answer again (F5) and look while the answer is written.",
+        )
+    return asked.draft.followed_by(copied)

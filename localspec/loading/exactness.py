@@ -1,0 +1,134 @@
+"""Whether a pass over several tokens gives the bits of single ones: found by trying, and kept.
+
+llama.cpp has other kernels for other sizes of a pass, and most of them round differently. Which do
+depends on the weights' type, the processor and the build, so every size is tried. Drafts that keep
+to the sizes found alike change no bit of what the target computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.length.profile import Profile, ProfileStore, fill, of_file, scratch
+from localspec.engine.llama import Context, default_threads
+from localspec.errors import UsageError
+from localspec.limits import MAX_BATCH_OUTPUTS
+from localspec.loading.request import LoadRequest
+from localspec.pairs.memory.need import Setup
+
+_MOST = 16  # tokens of a pass that is tried: longer ones take long to try, and few rounds want them
+_SECONDS = 10.0  # in which another size may be tried
+# Behind more than 256 cells several threads share the attention of a single token.
+_DEPTH = 288
+
+
+def settled(options: LoadRequest) -> LoadRequest:
+    """With the settings that `exact` stands for, as far as no others are asked for.
+
+    Several threads split the attention of a single token, but not that of more at once: prompts
+    and passes over drafts may have all of them.
+
+    Raises:
+        UsageError: flash attention is not to be used, without which sizes round differently.
+    """
+    if not options.exact:
+        return options
+    if options.flash_attn == "off":
+        raise UsageError("--exact needs flash attention", "Leave --flash-attn off out.")
+    several = options.threads_batch or options.threads or default_threads()
+    return replace(options, flash_attn="on", threads=options.threads or 1, threads_batch=several)
+
+
+def key(target: Path, setup: Setup, options: LoadRequest) -> dict[str, Any]:
+    """What a trial holds for, `options` being settled.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return {
+        **of_file(target, draft=False),
+        "use": "exact",
+        "threads": [options.threads, options.threads_batch],
+        "n_gpu_layers": setup.gpu_layers,
+        "cache": [setup.cache_k, setup.cache_v],
+    }
+
+
+def stored(known: Mapping[str, Any], store: ProfileStore) -> int | None:
+    """What `longest` found before."""
+    found = store.load(known)
+    return max(max(points) for points in found.measured.values()) if found else None
+
+
+def longest(
+    target: Context,
+    known: Mapping[str, Any],
+    *,
+    store: ProfileStore,
+    announce: Callable[[], None],
+) -> int:
+    """Tokens of a pass up to which all give the bits of single ones; 1 where two do not.
+
+    Args:
+        target: with an empty cache, which is left empty.
+        known: `key` of it.
+        store: where that is kept.
+        announce: called before trying.
+
+    Raises:
+        Cancelled: the target's watched flag was set.
+    """
+    before = stored(known, store)
+    if before is not None or not target.can_truncate:
+        return before or 1
+    announce()
+    depth = min(_DEPTH, target.n_ctx - _MOST)
+    target.hold_threads(False)
+    try:
+        fill(target, depth)
+        times = _alike(target)
+    finally:
+        target.truncate(0)
+    store.save(Profile(known, {depth: times}))
+    return max(times)
+
+
+def rows(exact: int | None) -> int:
+    """Tokens that a pass may have: as many as are alike, or any number where not even two are."""
+    return exact if exact is not None and exact > 1 else MAX_BATCH_OUTPUTS
+
+
+def words(exact: int) -> str:
+    """What was found, for people."""
+    if exact > 1:
+        return f"passes of up to {exact} tokens give equal bits"
+    return (
+        "cannot be had with this device or these weights: a pass over two tokens gives other bits"
+        " than one by one (Q8_0 on the processor gives equal ones)"
+    )
+
+
+def _alike(target: Context) -> dict[int, float]:
+    """The sizes of passes that give equal bits, from 1 on without a gap, and their seconds."""
+    depth, tokens = len(target.tokens), scratch(target, _MOST)
+    until = perf_counter() + _SECONDS
+    singles: list[NDArray[np.float32]] = []
+    times: dict[int, float] = {}
+    target.mark()
+    for n in range(1, _MOST + 1):
+        singles.append(target.decode([tokens[n - 1]], 1)[0].copy())
+        target.truncate(depth)
+        started = perf_counter()
+        several = target.decode(tokens[:n], n)  # and the next single token goes on from there
+        seconds = perf_counter() - started
+        if not np.array_equal(several, singles) or (times and started > until):
+            break
+        times[n] = seconds
+    return times

@@ -1,0 +1,257 @@
+"""Which pairs suit this machine: the speed to expect of each, their order, and a short proposal.
+
+An expectation is made of what was measured when a pair was loaded here: a token of any other model
+takes as much longer as it reads more bytes of weights, and a check of several tokens as many times
+a single one. What drafts is taken to be accepted as `ACCEPTED` says. No llama.cpp, no numpy: lists
+and the screen ask this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from localspec import formats, machine, private
+from localspec.engine.length.stopping import gamma_for
+from localspec.engine.stats import DRAFT, MTP
+from localspec.pairs import folders
+from localspec.pairs.catalogue import ListedPair
+
+ACCEPTED: Final = {DRAFT: 0.7, MTP: 0.7}
+"""Share of a drafter's tokens that is taken to be accepted; of copies nothing can be expected."""
+
+LEAST: Final = {"chat": 6.0, "code": 6.0, "reasoning": 10.0}
+"""Tokens per second from which on a kind of pair is no pain: people read about six."""
+
+_HEAD: Final = 0.05  # of a target's bytes: what a head inside it reads
+_ROOM: Final = 1.225  # bytes that a model takes, for every byte of its files
+_WORTH_A_WORD: Final = 1.05
+_ORDER: Final = ("fits", "slow", "tight", "too large")
+
+
+@dataclass(frozen=True, slots=True)
+class PairCosts:
+    """What a pair was measured to cost here.
+
+    Attributes:
+        weights: bytes of the target's weights.
+        times: seconds of its decodes of 0 (no matter), 1, 2, ... tokens.
+        overhead: seconds of a decode that no weights explain.
+        step: seconds of a drafted token; None where no model drafts.
+        on_device: whether an accelerator computed.
+    """
+
+    weights: int
+    times: tuple[float, ...]
+    overhead: float = 0.0
+    step: float | None = None
+    on_device: bool = False
+
+    def alike(self, other: PairCosts) -> bool:
+        """Whether the same models ran in the same place."""
+        drafting = (self.step is None) == (other.step is None)
+        return drafting and (self.weights, self.on_device) == (other.weights, other.on_device)
+
+    @property
+    def per_byte(self) -> float:
+        """Seconds that a byte of weights takes."""
+        return (self.times[1] - self.overhead) / self.weights
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What is known of this machine.
+
+    Attributes:
+        processor: whose; of another machine nothing is believed.
+        pairs: what was measured, by the pairs' names.
+        room: bytes free on accelerators with memory of their own; None without any.
+        advice: about a card that llama.cpp was not built for, and the command that helps.
+    """
+
+    processor: str
+    pairs: dict[str, PairCosts] = field(default_factory=dict)
+    room: int | None = None
+    advice: tuple[str, str] | None = None
+
+    def largest(self, *, on_device: bool) -> tuple[str, PairCosts] | None:
+        """The pair that tells most of others: the largest that ran there."""
+        there = [item for item in self.pairs.items() if item[1].on_device == on_device]
+        return max(there, key=lambda item: item[1].weights, default=None)
+
+    @property
+    def basis(self) -> str:
+        """How expectations are made, in a sentence; empty where nothing was measured."""
+        one = self.largest(on_device=True) or self.largest(on_device=False)
+        if one is None:
+            return ""
+        rate = formats.size(round(1 / one[1].per_byte))
+        return (
+            f"expected from {one[0]}, which reads {rate} of weights a second here, with"
+            f" {formats.percent(ACCEPTED[DRAFT])} of drafted tokens accepted"
+        )
+
+
+def recall() -> Speed | None:
+    """What was measured on this machine; None where nothing was."""
+    try:
+        found = msgspec.json.decode(_path().read_bytes(), type=Speed)
+    except (OSError, ValueError, RecursionError):
+        return None
+    usable = all(one.weights > 0 and len(one.times) > 1 for one in found.pairs.values())
+    return found if usable and found.processor == machine.processor_name() else None
+
+
+def remember(
+    name: str, measured: PairCosts, room: int | None, advice: tuple[str, str] | None
+) -> None:
+    """Keep what the pair `name` costs; a folder that cannot be written costs the memory alone.
+
+    Whatever disturbs a measurement makes it longer: of the same pair the least times stay.
+    """
+    pairs = dict(known.pairs) if (known := recall()) else {}
+    before = pairs.get(name)
+    alike = before is not None and before.alike(measured)
+    if before is None or not alike or measured.times[1] < before.times[1]:
+        pairs[name] = measured
+    speed = Speed(machine.processor_name(), pairs, room, advice)
+    with suppress(OSError):
+        private.make_folder(_path().parent)
+        private.write_whole(_path(), msgspec.json.encode(asdict(speed)).decode() + "\n")
+
+
+def _path() -> Path:
+    return folders.cache_folder() / "speed.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPair:
+    """A pair and what to expect of it.
+
+    Attributes:
+        row: the pair.
+        verdict: ``fits``, ``slow`` (fits, and writes slower than one reads), ``tight`` or
+            ``too large``.
+        plain: tokens per second without drafting; None where nothing tells.
+        drafted: the same with what drafts for it, at least `plain`.
+        measured: whether its costs were measured; what is accepted is expected all the same.
+    """
+
+    row: ListedPair
+    verdict: str
+    plain: float | None = None
+    drafted: float | None = None
+    measured: bool = False
+
+    @property
+    def gains(self) -> bool:
+        """Whether drafting is expected to be worth a word."""
+        return (self.drafted or 0.0) > _WORTH_A_WORD * (self.plain or 0.0)
+
+    @property
+    def speeds(self) -> str:
+        """Tokens per second, without drafting and with it: ``9.4 › 14``; empty where unknown."""
+        more = f" › {_short(self.drafted)}" if self.gains else ""
+        return f"{_short(self.plain)}{more}" if self.plain else ""
+
+    @property
+    def offer(self) -> str:
+        """What it takes and what to expect, in one line."""
+        row = self.row
+        size = formats.size(row.n_bytes) + (" to fetch" if row.state != "installed" else "")
+        with_it = "the head inside it" if row.drafter == MTP else "its draft"
+        more = f", {_short(self.drafted)} with {with_it}" if self.gains else ""
+        how = "measured" if self.measured else "expected"
+        slow = ", slower than one reads" if self.verdict == "slow" else ""
+        speed = f"{how} {_short(self.plain)} tokens/s{more}{slow}" if self.plain else self.verdict
+        return f"{size}, {speed}, {row.licence or 'licence not stated'}"
+
+    @property
+    def short(self) -> str:
+        """The speeds, or why there are none: what a narrow column has room for."""
+        if self.verdict in ("tight", "too large") or not self.speeds:
+            return self.verdict
+        return f"slow {_short(self.drafted)}" if self.verdict == "slow" else self.speeds
+
+
+def _short(speed: float | None) -> str:
+    speed = speed or 0.0
+    return f"{speed:.1f}" if speed < 10 else f"{speed:,.0f}"
+
+
+def ranked(rows: Iterable[ListedPair], speed: Speed | None) -> list[RankedPair]:
+    """The pairs, the best for this machine first; in their own order where nothing was measured.
+
+    Of those that write as fast as one reads the largest is the best, of the others the fastest.
+    The demo comes first, then what is installed.
+    """
+    found = [_expected(row, speed) for row in rows]
+    return sorted(found, key=_key) if speed is not None and speed.pairs else found
+
+
+def _key(one: RankedPair) -> tuple[float, ...]:
+    row, fastest = one.row, one.drafted or 0.0
+    place = 0 if row.kind == "demo" else 1 if row.state != "available" else 2
+    size = row.memory_gb if one.verdict == "fits" else 0
+    by_size = row.n_bytes if one.verdict in _ORDER[2:] else 0
+    return (place, _ORDER.index(one.verdict), -size, by_size, -fastest)
+
+
+def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
+    """The best for every purpose, of `ranked` pairs: at most one each, none that does not fit."""
+    best = sorted((one for one in pairs if one.plain), key=lambda one: _key(one)[1:])
+    found = []
+    for kind in LEAST:
+        of_kind = [one for one in best if one.row.kind == kind and one.verdict in _ORDER[:2]]
+        found += of_kind[:1]
+    return found
+
+
+def _expected(row: ListedPair, speed: Speed | None) -> RankedPair:
+    known = None if speed is None else speed.pairs.get(row.name)
+    own = known is not None and row.state == "installed"
+    costs = known if own else None if speed is None else _costs(row, speed)
+    if costs is None or row.fit.verdict == "too large":
+        return RankedPair(row, row.fit.verdict)
+    plain = 1 / costs.times[1]
+    drafted = plain * _gain(row, costs)
+    slow = row.fit.verdict == "fits" and drafted < LEAST.get(row.kind, 0.0)
+    return RankedPair(row, "slow" if slow else row.fit.verdict, plain, drafted, own)
+
+
+def _costs(row: ListedPair, speed: Speed) -> PairCosts | None:
+    """What `row` would cost, by the largest pair that ran where it would run."""
+    read = row.target_bytes * row.active
+    device, host = speed.largest(on_device=True), speed.largest(on_device=False)
+    basis = device or host
+    if basis is None or not read:
+        return None
+    like, seconds = basis[1], basis[1].overhead + read * basis[1].per_byte
+    if device is not None and speed.room is not None and row.target_bytes * _ROOM > speed.room:
+        if host is None:  # nobody knows how fast the processor does the rest
+            return None
+        share = speed.room / (row.target_bytes * _ROOM)
+        seconds = share * seconds + (1 - share) * (host[1].overhead + read * host[1].per_byte)
+        like = host[1]
+    step = None
+    if row.drafter == DRAFT:
+        step = like.overhead + row.draft_bytes * like.per_byte
+    elif row.drafter == MTP:
+        step = like.overhead + _HEAD * read * like.per_byte
+    times = tuple(seconds * each / like.times[1] for each in like.times)
+    return PairCosts(row.target_bytes, times, like.overhead, step, like.on_device)
+
+
+def _gain(row: ListedPair, costs: PairCosts) -> float:
+    """What drafting is expected to bring, over none.
+
+    Nothing for a mixture of experts: every further token reads other experts.
+    """
+    if costs.step is None or row.drafter not in ACCEPTED or row.active < 1:
+        return 1.0
+    return gamma_for(ACCEPTED[row.drafter], costs.times, costs.step)[1]

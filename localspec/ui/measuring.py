@@ -1,0 +1,118 @@
+"""Tuning and benchmarking from the chat: jobs that have the engine for themselves, and reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from msgspec import msgpack
+
+from localspec import formats
+from localspec.bench import files, request
+from localspec.bench.request import BenchRequest
+from localspec.bench.result import Report
+from localspec.bench.tables import text
+from localspec.errors import LocalspecError
+from localspec.loading.results import TunedPair, tuned_text
+from localspec.process.jobs import BenchJob, TuneJob
+from localspec.process.messages import Performed
+from localspec.safe_text import one_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from localspec.loading.request import LoadRequest
+    from localspec.process.messages import Asking
+    from localspec.ui.conversation.gate import InUse
+    from localspec.ui.conversation.transcript import Transcript
+    from localspec.ui.lines import StatusLine
+
+
+@dataclass(eq=False, repr=False)
+class Measuring:
+    """Has the pair measured while it is not loaded for the conversation, which stays.
+
+    Attributes:
+        report: the latest bench, for exporting.
+    """
+
+    in_use: InUse
+    transcript: Transcript
+    status: StatusLine
+    report: Report | None = None
+    _kind: type[Report] | type[TunedPair] = Report
+    _output: Path | None = None
+
+    def tune(self) -> None:
+        """Measure thoroughly, as `localspec tune`."""
+        self._kind = TunedPair
+        self.in_use.perform(lambda loaded: TuneJob(replace(loaded, gamma=0)))
+
+    def bench(self, output: Path | None) -> None:
+        """Bench as `localspec bench --quick`; with a file, write the latest report to it.
+
+        Raises:
+            LocalspecError: the file cannot be written.
+        """
+        if output is not None:
+            files.check((output,))
+        if output is not None and self.report is not None:
+            files.write(self.report, output)
+            self.transcript.say(f"the report is in {output}")
+            return
+        self._kind, self._output = Report, output
+        self.in_use.perform(_quick)
+
+    def hear(self, news: Asking | Performed) -> None:
+        """A job goes on, or is over."""
+        if isinstance(news, Performed):
+            self._performed(news)
+        else:
+            self._asking(news)
+
+    def _asking(self, at: Asking) -> None:
+        left = f", about {formats.duration(at.left_s)} left" if at.left_s is not None else ""
+        share = at.done / at.total if at.total else None
+        said = f"{at.done + 1} of {at.total}{left}: {one_line(at.prompt, 40)}"
+        self.status.lasting(said, share, hint="Esc ends it")
+
+    def _performed(self, over: Performed) -> None:
+        """Show the report, or say why there is none."""
+        if over.result is None:
+            stopped = LocalspecError("stopped: nothing was measured")
+            self.in_use.troubles.append(over.error.exception() if over.error else stopped)
+        elif self._kind is TunedPair:
+            self._show(tuned_text(msgpack.decode(over.result, type=TunedPair)), "")
+        else:
+            self.report = msgpack.decode(over.result, type=Report)
+            self._show(text(self.report, colour=False), "/bench FILE writes it: .json, .csv, .md.")
+            if self._output is not None:
+                self._write(self.report, self._output)
+
+    def _show(self, lines: str, remedy: str) -> None:
+        # Shown with the conversation, which the end of loading draws anew.
+        self.in_use.remarks.append((lines, remedy))
+
+    def _write(self, report: Report, path: Path) -> None:
+        try:
+            files.write(report, path)
+        except LocalspecError as error:
+            self.in_use.troubles.append(error)
+        else:
+            self.in_use.remarks.append((f"the report is in {path}", ""))
+
+
+def _quick(loaded: LoadRequest) -> BenchJob:
+    """What `localspec bench --quick` asks for."""
+    started = perf_counter()
+    how = BenchRequest(
+        prompts=request.usual(loaded.pair),
+        repeats=request.QUICK_REPEATS,
+        n_predict=request.QUICK_TOKENS,
+        temperature=0.0,
+        seed=1,
+        gamma=loaded.gamma,
+        deadline=started + request.QUICK_S,
+    )
+    return BenchJob(replace(loaded, temp=0.0, seed=None), how)

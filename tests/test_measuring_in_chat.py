@@ -1,0 +1,92 @@
+"""Drafts, measuring, presets and statistics from the chat, with real models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from localspec.bench import request
+from localspec.loading import tuning
+from localspec.loading.request import LoadRequest
+from localspec.process.client import EngineClient
+from localspec.process.server import Server, loader
+from localspec.ui.app import ChatApp
+from localspec.ui.conversation.gate import Phase
+from tests.support.chat_pilot import Chat
+from tests.support.scripted_session import ScriptedSession
+
+
+@asynccontextmanager
+async def chatting() -> AsyncIterator[Chat]:
+    wanted = LoadRequest(pair="demo", threads=1, temp=0.0, n_predict=12)
+    app = ChatApp(EngineClient(wanted, lambda: Server(loader)))
+    async with app.run_test(size=(120, 60)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.turns.phase is Phase.READY, "loading")
+        yield chat
+    app.engine.shut_down()
+    assert await asyncio.to_thread(app.engine.join, 10)
+
+
+async def says(chat: Chat, command: str, said: str) -> None:
+    await chat.send(command)
+    await chat.until(lambda: said in chat.transcript() and chat.ready(), said)
+
+
+def test_another_draft_a_bench_its_report_and_the_conversation_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    monkeypatch.setattr(request, "QUICK_S", 1.0)
+
+    async def body() -> None:
+        async with chatting() as chat:
+            await chat.send("Tell me a story.")
+            await chat.until(lambda: "12 tokens" in chat.transcript(), "an answer")
+            await says(chat, "/stats", "demo: 1 answer, 12 tokens in")
+            await says(chat, "/draft", "auto: ")
+            assert "drafting now: localspec demo draft" in chat.transcript()
+            await chat.send("/draft lookup")
+            await chat.until(lambda: chat.ready() and not chat.app.session.draft_name, "lookup")
+            await says(chat, "/draft none-such", "there is no pair named none-such")
+            await says(chat, "/bench", "Verdict")
+            assert "Tell me a story." in chat.transcript()
+            report = tmp_path / "report.json"
+            await says(chat, f"/bench {report}", "the report is in")
+            assert json.loads(report.read_text())["verdict"]
+            assert chat.app.session.draft_name is None  # as it was chosen
+
+    asyncio.run(body())
+
+
+def test_tuning_can_be_ended_and_the_pair_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+
+    monkeypatch.setattr(tuning, "CALM_S", 0.0)
+
+    async def body() -> None:
+        async with chatting() as chat:
+            await chat.send("/tune")
+            await chat.until(lambda: "Measuring target" in chat.status(), "measuring")
+            await chat.press("escape")
+            await chat.until(lambda: "nothing was measured" in chat.transcript(), "the end")
+            await chat.until(chat.ready, "the pair")
+            await says(chat, "/preset", "no system prompt is kept")
+            await says(chat, "/system Speak like a pirate.", "set for the answers")
+            await says(chat, "/preset save pirate", "pirate is kept")
+            await says(chat, "/system none", "removed")
+            await says(chat, "/preset pirate", "to come: Speak like a pirate.")
+            assert chat.app.session.settings.system_prompt == "Speak like a pirate."
+            await says(chat, "/preset forget pirate", "pirate is forgotten")
+            await says(chat, "/preset pirate", "there is no system prompt pirate")
+
+    asyncio.run(body())

@@ -1,0 +1,159 @@
+"""From the demo to a better pair, in a real terminal and from a Hub on loopback."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("needs a pseudo-terminal", allow_module_level=True)
+
+from localspec.pairs import catalogue
+from tests.support.hub_server import HubServer, running, wait_for
+from tests.support.terminal import Terminal
+
+SIZES = [(80, 24), (120, 40)]
+GET = "\x0e"  # Ctrl+N
+
+
+@pytest.fixture
+def hub(demo_target: Path, demo_draft: Path) -> Iterator[HubServer]:
+    """All of the catalogue: where a small model drafts the demo pair, else the demo with a head."""
+    with running() as server:
+        for entry in catalogue.pairs().values():
+            served = demo_target if entry.draft else demo_target.with_name("mtp-Q8_0.gguf")
+            for file, path in zip(entry.files, (served, demo_draft), strict=False):
+                files = server.repos[file.repo].files if file.repo in server.repos else {}
+                server.add(file.repo, {**files, file.file: path})
+        yield server
+
+
+@pytest.fixture
+def start(hub: HubServer, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def begin(size: tuple[int, int], *arguments: str) -> Terminal:
+        folders = {"LOCALSPEC_CACHE": str(tmp_path / "cache"), "HF_HOME": str(tmp_path / "hf")}
+        more = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_TELEMETRY": "1", **folders}
+        arguments = ("chat", *arguments, "--n-predict", "8", "--temp", "0")
+        opened.append(Terminal([*arguments], tmp_path, *size, environment=more))
+        return opened[-1]
+
+    yield begin
+    for one in opened:
+        one.child.close(force=True)
+
+
+def proposed(chat: Terminal) -> str:
+    """The name of the pair that one key fetches."""
+    pattern = r"Ctrl\+N\s+fetches\s+([a-z0-9.-]+[a-z0-9])"
+    chat.until(lambda: re.search(pattern, chat.text()), "a proposal")
+    found = re.search(pattern, chat.text())
+    assert found is not None
+    return found[1]
+
+
+def ask(chat: Terminal, text: str) -> None:
+    chat.child.send(f"{text}\r")
+    chat.sees(f"▌ {text}")
+    chat.until(lambda: "ready" in chat.text() and "8 tokens" in chat.text(), "an answer")
+
+
+def answers(chat: Terminal, name: str) -> None:
+    """The pair is there, and the conversation goes on with it."""
+    chat.until(lambda: f"localspec  {name}" in chat.text() and "ready" in chat.text(), name)
+    ask(chat, "And now?")
+
+
+def leave(chat: Terminal) -> None:
+    chat.child.send("\x11")
+    assert chat.ends() == 0
+    assert chat.restored()
+
+
+def kill(chat: Terminal) -> None:
+    chat.child.kill(signal.SIGKILL)
+    chat.until(lambda: not chat.child.isalive(), "the end")
+
+
+@pytest.mark.parametrize("size", SIZES[:1])
+def test_one_key_leads_from_the_demo_to_a_better_pair(
+    start: Callable[..., Terminal], size: tuple[int, int]
+) -> None:
+    way(start, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_one_key_leads_to_a_better_pair_on_a_larger_screen(
+    start: Callable[..., Terminal], size: tuple[int, int]
+) -> None:
+    way(start, size)
+
+
+def way(start: Callable[..., Terminal], size: tuple[int, int]) -> None:
+    chat = start(size, "demo")
+    name = proposed(chat)
+    chat.sees("for this machine (expected from demo")
+    chat.child.send("Tell me a story.\r")
+    chat.sees("for this machine: ")
+    assert proposed(chat) == name
+    chat.child.send(GET)
+    chat.until(lambda: f"localspec  {name}" in chat.text(), "the other pair")
+    chat.sees("▌ Tell me a story.")
+    answers(chat, name)
+    leave(chat)
+    again = start(size)
+    again.sees(f"localspec  {name}")
+    again.sees("Enter  send")
+    assert "Ctrl+N" not in again.text()
+    leave(again)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+def test_whatever_interrupts_it_the_next_start_offers_to_go_on(
+    start: Callable[..., Terminal], hub: HubServer, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    name = next(iter(catalogue.pairs()))
+    file = f"/cdn/{catalogue.pairs()[name].target.repo}"
+    chat = start(size, name)  # which is not here: that is offered, and no error
+    chat.sees("is not on this disk yet")
+    assert proposed(chat) == name
+
+    checking = hub.fault(file, hold_after=10)
+    chat.child.send(GET)
+    wait_for(checking.reached.is_set)
+    chat.sees(f"checking {name}")
+    kill(chat)
+    checking.release.set()
+
+    chat = start(size, "demo")
+    chat.sees(f"{name} was being fetched")
+    fetching = hub.fault(file, whole=True, hold_after=5_000_000)
+    chat.child.send(GET)
+    wait_for(fetching.reached.is_set)
+    chat.sees(f"fetching {name}")
+    kill(chat)
+    fetching.release.set()
+    before = len(hub.bodies(file))
+
+    chat = start(size, "demo")
+    chat.sees("what came is kept")
+    chat.child.send(GET)
+    wait_for((tmp_path / "pairs" / f"{name}.json").exists)
+    kill(chat)  # while it is loaded or measured
+    ranges = [seen.range for seen in hub.bodies(file)[before:]]
+    assert any(not each.startswith("bytes=0-") for each in ranges), ranges
+
+    chat = start(size, "demo")
+    chat.sees(f"{name} was being fetched")
+    chat.child.send(GET)
+    answers(chat, name)
+    leave(chat)
+    assert not (tmp_path / "wanted.json").exists()

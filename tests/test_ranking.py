@@ -1,0 +1,134 @@
+"""What is expected of pairs on this machine, their order, and what is proposed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from localspec import machine
+from localspec.loading import ranking
+from localspec.loading.ranking import PairCosts, Speed
+from localspec.pairs import catalogue
+from localspec.pairs.catalogue import ListedPair
+from localspec.pairs.memory.placement import Fit
+
+GB = 10**9
+
+
+def row(
+    name: str, gb: float, kind: str = "chat", verdict: str = "fits", **more: object
+) -> ListedPair:
+    n_bytes = int(gb * GB)
+    known = {"n_bytes": n_bytes, "target_bytes": n_bytes, "memory_gb": round(1.3 * gb)}
+    fit = Fit(n_bytes, 16 * GB, 16 * GB, verdict)
+    given = {"kind": kind, "fit": fit, "licence": "MIT", "state": "available", "target": "t"}
+    return ListedPair(**(known | given | {"name": name, "draft": "none", "verified": False} | more))
+
+
+def costs(rate: float, weights: float = 0.3, *, flat: bool = True, **more: object) -> PairCosts:
+    """Weights (in GB) are read at so many GB a second; more tokens cost nothing, or as much."""
+    one = weights / rate
+    times = tuple(one * (1.0 if flat else n) for n in range(26))
+    return PairCosts(int(weights * GB), times, **more)
+
+
+def speed(rate: float = 20, **more: object) -> Speed:
+    return Speed("here", {"demo": costs(rate)}, **more)
+
+
+def test_a_token_takes_as_long_as_its_weights_are_read() -> None:
+    (one,) = ranking.ranked([row("a", 2)], speed(20))
+    assert one.plain == pytest.approx(10)
+    assert one.drafted == one.plain
+    assert not one.measured
+    (mixture,) = ranking.ranked([row("a", 2, active=0.1)], speed(20))
+    assert mixture.plain == pytest.approx(100)
+
+
+def test_a_draft_helps_where_checking_is_cheap_and_nowhere_else() -> None:
+    pair = row("a", 2, drafter="draft", draft_bytes=GB // 10)
+    (cheap,) = ranking.ranked([pair], speed(20))
+    assert cheap.drafted > 1.5 * cheap.plain
+    dear = Speed("here", {"demo": costs(20, flat=False)})
+    assert ranking.ranked([pair], dear)[0].drafted == pytest.approx(10)
+    (mixture,) = ranking.ranked([row("a", 2, active=0.2, drafter="mtp")], speed(20))
+    assert mixture.drafted == mixture.plain
+
+
+def test_the_best_is_the_largest_that_writes_as_fast_as_one_reads() -> None:
+    rows = [
+        row("huge", 17.6),  # 1.1 tokens/s: it fits, and that is all
+        row("small", 1),
+        row("good", 3),
+        row("slow", 5),
+        row("tight", 12, verdict="tight"),
+        row("beyond", 40, verdict="too large"),
+        row("coder", 2, "code"),
+    ]
+    found = ranking.ranked(rows, speed(20))
+    names = [one.row.name for one in found]
+    assert names == ["good", "coder", "small", "slow", "huge", "tight", "beyond"]
+    verdicts = {one.row.name: one.verdict for one in found}
+    assert (verdicts["huge"], verdicts["good"], verdicts["tight"]) == ("slow", "fits", "tight")
+    assert [one.row.name for one in ranking.proposed(found)] == ["good", "coder"]
+    assert "expected 1.1 tokens/s, slower than one reads" in found[4].offer
+    assert found[4].short == "slow 1.1"
+
+
+def test_where_nothing_was_measured_nothing_is_expected_and_the_order_stays() -> None:
+    rows = [row("b", 9), row("a", 1)]
+    found = ranking.ranked(rows, None)
+    assert [(one.row.name, one.plain, one.short) for one in found] == [
+        ("b", None, "fits"),
+        ("a", None, "fits"),
+    ]
+    assert ranking.proposed(found) == []
+
+
+def test_what_was_measured_itself_is_no_expectation() -> None:
+    known = Speed("here", {"demo": costs(20), "mine": costs(10, 2.0)})
+    mine, other = ranking.ranked([row("other", 2), row("mine", 2, state="installed")], known)
+    assert (mine.row.name, mine.measured) == ("mine", True)
+    assert mine.plain == pytest.approx(5)
+    assert other.plain == pytest.approx(5)  # by the larger one of those that were measured
+
+
+def test_a_model_that_a_card_does_not_hold_is_read_from_both() -> None:
+    pairs = {"demo": costs(500, on_device=True)}
+    card = Speed("here", pairs, room=12 * GB)
+    (inside,) = ranking.ranked([row("a", 5)], card)
+    assert inside.plain == pytest.approx(100)
+    (beyond,) = ranking.ranked([row("a", 15)], card)
+    assert beyond.plain is None  # nobody knows how fast the processor reads the rest
+    both = Speed("here", {**pairs, "other": costs(20)}, room=12 * GB)
+    (known,) = ranking.ranked([row("a", 15)], both)
+    assert 15 / 500 < 1 / known.plain < 15 / 20
+
+
+def test_it_is_kept_for_this_machine_and_a_disturbed_measurement_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    assert ranking.recall() is None
+    ranking.remember("demo", costs(20), None, ("a card is not used", "build anew"))
+    ranking.remember("demo", costs(2), None, None)
+    found = ranking.recall()
+    assert found is not None
+    assert found.pairs["demo"] == costs(20)
+    assert found.advice is None
+    assert "reads 20 GB of weights a second here, with 70 % of drafted" in found.basis
+    ranking.remember("demo", costs(2, step=0.01), None, None)  # with a draft now
+    assert ranking.recall().pairs["demo"].step == 0.01
+    monkeypatch.setattr(machine, "processor_name", lambda: "another")
+    assert ranking.recall() is None
+    (tmp_path / "speed.json").write_text('{"processor": "another", "pairs": {"a": 3}}')
+    assert ranking.recall() is None
+
+
+def test_the_whole_catalogue_has_an_expectation_where_it_fits() -> None:
+    found = ranking.ranked(catalogue.rows(), speed(50))
+    assert all(one.plain for one in found if one.verdict in ("fits", "slow"))
+    by_name = {one.row.name: one for one in found}
+    assert by_name["lfm2.5-8b-a1b"].row.active < 0.3
+    assert by_name["qwen3.5-4b"].row.drafter == "mtp"

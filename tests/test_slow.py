@@ -1,0 +1,103 @@
+"""Why it is slow: one sentence, in the words that `doctor` has for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from localspec import formats, machine
+from localspec.chat.figures import Figures
+from localspec.chat.slow import Slow
+from localspec.doctor import findings
+from localspec.engine.length.cost import Costs
+
+USUAL = {1: 1.0, 4: 1.5, 8: 2.0}
+NOW = Figures(generating=True, speculation=True, context_used=100)
+WELL: dict[str, Any] = {
+    "total": 16 << 30,
+    "available": 9 << 30,
+    "swapped_out": 0,
+    "clock": (3000.0, 3000.0),
+    "on_battery": False,
+}
+
+
+def sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    now: Figures = NOW,
+    costs: Costs | None = None,
+    *,
+    others: float = 0.0,
+    **found: Any,
+) -> str:
+    for name, value in {**WELL, **found}.items():
+        monkeypatch.setattr(machine, name, lambda value=value: value)
+    target = SimpleNamespace(others=others)
+    return Slow(cast(Any, target), costs or Costs({0: USUAL}, {})).sentence(now)
+
+
+def test_where_nothing_is_wrong_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sentence(monkeypatch) == ""
+    right = replace(NOW, acceptance_rate=0.6, drafted=100)
+    assert sentence(monkeypatch, right) == ""
+    few = replace(NOW, acceptance_rate=0.0, drafted=5)
+    assert sentence(monkeypatch, few) == ""
+
+
+def test_the_machine_s_reasons_are_in_doctor_s_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts: Any = SimpleNamespace(
+        swap_used=3 * 10**9,
+        memory_free=1 << 30,
+        memory_total=16 << 30,
+        load=None,
+        logical=8,
+        cores=8,
+        threads_asked=0,
+        power_profile="",
+        on_battery=True,
+        system="linux",
+        clock=1200.0,
+        clock_most=3000.0,
+        cards=("nvidia",),
+        devices=(1,),
+        amx_left_out=False,
+        address_space=None,
+        allowed=8,
+        share=None,
+    )
+    told = [
+        said
+        for part in (findings._busy, findings._power, findings._notes)
+        for said, _ in part(facts)
+    ]
+    swapped = sentence(monkeypatch, swapped_out=facts.swap_used, available=facts.memory_free)
+    battery = sentence(monkeypatch, on_battery=True)
+    throttled = sentence(monkeypatch, clock=(1200.0, 3000.0))
+    assert told == [swapped, battery, throttled]
+    assert sentence(monkeypatch, others=1.2).startswith(formats.busy(1.2, 1).split(" of ")[0])
+
+
+def test_an_idle_processor_is_not_taken_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sentence(monkeypatch, replace(NOW, generating=False), clock=(800.0, 3000.0)) == ""
+
+
+def test_what_is_the_pair_s_own_is_said_where_the_machine_is_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grows = Costs({0: USUAL, 1000: {1: 2.0, 4: 2.5, 8: 3.0}}, {})
+    deep = replace(NOW, context_used=2016)
+    assert sentence(monkeypatch, deep, grows) == (
+        "behind 2,016 tokens of context a token takes 3.0 times as long"
+    )
+    steep = Costs({0: {1: 1.0, 4: 3.6, 8: 7.0}}, {})
+    said = "a pass over 4 tokens takes 3.6 times one over a token here"
+    assert sentence(monkeypatch, costs=steep) == said
+    assert sentence(monkeypatch, replace(NOW, speculation=False), steep) == ""
+    wrong = replace(NOW, acceptance_rate=0.21, drafted=60)
+    assert sentence(monkeypatch, wrong) == (
+        "the draft is often wrong: 21 % of its tokens were accepted"
+    )
+    assert sentence(monkeypatch, wrong, on_battery=True) == formats.ON_BATTERY

@@ -1,0 +1,189 @@
+"""Stored conversations are gone on with as their caches were, and only as these were."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.chat import prefixes, states
+from localspec.chat.conversation import Message
+from localspec.chat.history.store import Store
+from localspec.chat.prefixes import Prefixes
+from localspec.chat.session import Session
+from localspec.chat.states import States, forget
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Context
+from localspec.engine.stats import GenerationStats
+from localspec.loading.load import load_session
+from localspec.loading.measuring import made_by
+from localspec.loading.request import LoadRequest
+from localspec.pairs.folders import shipped
+from tests.test_serve_parts import read
+
+STORY = "Tell me a story of a dog and a cat, and of a bird that they meet in the wood. " * 2
+TOKENS = [[*range(100)], [*range(90)]]
+BYTES = [np.arange(200, dtype=np.uint8), np.zeros(7, np.uint8)]
+
+
+def loaded(folder: Path, target: str = "target", draft: str = "draft-Q8_0.gguf") -> Session:
+    named = draft if draft == "mtp" else str(shipped("demo") / draft)
+    pair = str(shipped("demo") / f"{target}-Q8_0.gguf")
+    request = LoadRequest(
+        pair=pair, draft=named, ctx_size=512, threads=1, gamma=2, temp=0.9, seed=5, n_predict=24
+    )
+    session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+    session.keep_in(folder, made_by(session.pair))
+    return session
+
+
+def answered(session: Session, text: str) -> GenerationStats:
+    *_, end = session.turn(text, Cancel())
+    stats: GenerationStats = end.stats  # type: ignore[union-attr]
+    return stats
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Message], str]:
+    """A folder with one conversation, what was said in it, and what would be said next."""
+    folder = tmp_path_factory.mktemp("states")
+    session = loaded(folder)
+    session.enter("c1")
+    answered(session, STORY)
+    said = list(session.messages)
+    session.enter("c2")
+    answered(session, "And then?")
+    following = session.messages[-1].content
+    session.close()
+    forget(folder, "c2")
+    return folder, said, following
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [("target", "draft-Q8_0.gguf"), ("mtp", "mtp"), ("target", "eagle3-Q8_0.gguf")],
+)
+def test_it_goes_on_without_reading(tmp_path: Path, target: str, draft: str) -> None:
+    first = loaded(tmp_path, target, draft)
+    first.enter("c1")
+    answered(first, STORY)
+    said = list(first.messages)
+    n_read = len(first.pair.target.tokens)
+    first.enter("")  # it is written down, and the caches are what they were
+    expected = answered(first, "And then?")
+    text = first.messages[-1].content
+    first.close()
+    second = loaded(tmp_path, target, draft)
+    answered(second, "Something else.")
+    second.enter("c1")
+    second.open(said)
+    found = answered(second, "And then?")
+    assert found.prefill_cached == n_read > 60
+    assert found.prefill_decoded == expected.prefill_decoded < 20
+    assert found.draft_prefill <= expected.draft_prefill + 1
+    assert found.accepted_tokens == expected.accepted_tokens
+    assert second.messages[-1].content == text
+    second.close()
+
+
+def no_state(path: Path) -> None:
+    path.write_bytes(b"nonsense")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def flipped(at: int) -> Callable[[Path], None]:
+    def flip(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1
+        path.write_bytes(data)
+
+    return flip
+
+
+@pytest.mark.parametrize("damage", [no_state, cut, flipped(60), flipped(500), flipped(-1)])
+def test_what_is_damaged_is_put_aside(
+    left: tuple[Path, list[Message], str], damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    sound, said, following = left
+    folder = shutil.copytree(sound, tmp_path / "copy")
+    (path,) = folder.glob("c1.*.state")
+    damage(path)
+    session = loaded(folder)
+    session.enter("c1")
+    session.open(said)
+    stats = answered(session, "And then?")
+    assert stats.prefill_cached == 0
+    assert session.messages[-1].content == following
+    assert [one.suffix for one in folder.iterdir()] == [".damaged"]
+    session.close()
+
+
+def test_what_others_made_is_not_used(tmp_path: Path) -> None:
+    States(tmp_path, "one").save("c1", b"", TOKENS, BYTES)
+    assert States(tmp_path, "other").find("c1") is None
+    (path,) = tmp_path.iterdir()
+    other = States(tmp_path, "other")
+    path.replace(other._path("c1"))
+    assert other.find("c1") is None
+    assert [one.suffix for one in tmp_path.iterdir()] == [".damaged"]
+
+
+def test_models_that_were_changed_are_others(tmp_path: Path) -> None:
+    session = loaded(tmp_path)
+    before = made_by(session.pair)
+    smaller = LoadRequest(pair=str(session.pair.target.model.path), ctx_size=256, threads=1)
+    other = load_session(smaller, progress=lambda *_: None, cancel=Cancel())
+    assert made_by(other.pair) != before == made_by(session.pair)
+    other.close()
+    session.close()
+
+
+def test_there_is_a_most_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "_MOST", 3500)
+    store = States(tmp_path, "one")
+    for i in range(4):
+        store.save(f"c{i}", b"x" * 300, TOKENS, [np.zeros(500, np.uint8)] * 2)
+    assert [i for i in range(4) if store.find(f"c{i}")] == [2, 3]
+    monkeypatch.setattr(states, "_LARGEST", 100)
+    store.save("c5", b"", TOKENS, BYTES)
+    assert store.find("c5") is None
+
+
+def test_a_deleted_conversation_has_no_state(tmp_path: Path) -> None:
+    store = States(tmp_path / "states", "one")
+    for name in ("c1", "c2", "../c3", "*", ""):
+        store.save(name, b"", TOKENS, BYTES)
+    (tmp_path / "states" / ".c1.x.state.part").touch()  # of a program that was killed
+    if sys.platform != "win32":
+        assert stat.S_IMODE(store._path("c1").stat().st_mode) == 0o600
+    (first, second) = store.find("c1"), store.find("c2")
+    assert first == second
+    assert first is not None
+    assert [one.tolist() for one in store.states("c1", first)] == [one.tolist() for one in BYTES]
+    db = Store(tmp_path / "conversations.db")
+    db.delete("c1")
+    db.delete("../*")
+    db.close()
+    assert [one.name.split(".")[0] for one in (tmp_path / "states").iterdir()] == ["c2"]
+
+
+def test_copies_without_room_in_memory_go_to_files_without_names(
+    target_context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Prefixes([target_context], tmp_path, room=lambda: 0)
+    texts = [[10 * i + j for j in range(1, 60)] for i in range(3)]
+    assert [read([target_context], kept, text) for text in texts] == [59] * 3
+    assert [read([target_context], kept, [*text, 7]) for text in texts] == [1] * 3
+    assert kept.n_bytes == 0
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(prefixes, "_DISK_SHARE", 0.0)
+    assert read([target_context], kept, [5, 4, 3]) == 3
+    assert [read([target_context], kept, [*text, 8]) for text in texts] == [60] * 3

@@ -1,0 +1,289 @@
+"""Drafts with another vocabulary: the traps between two tokenizers, and the engine with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llama_cpp import llama_cpp as lib
+
+from localspec.engine.acceptance import Accept
+from localspec.engine.drafter import ModelDrafter
+from localspec.engine.generate import Engine
+from localspec.engine.length.gamma import FixedGamma
+from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.lookup import Lookup
+from localspec.engine.stats import TRANSLATED, Round
+from localspec.engine.translated import TranslatedDrafter
+from localspec.engine.translation import Spelling, Translation
+
+from .support.gguf_models import write_other_vocabulary, write_renumbered
+from .test_drafters import questions, run, tokens
+
+FOXES = "Grüße 🦊🦊, 你好 мир!\n\n  def f(x):\n\treturn x  # unbelievable…\r\n"
+CHAT = "<|im_start|>user\nhi there<|im_end|>\n<|im_start|>assistant\nOnce upon"
+
+
+@pytest.fixture(scope="module")
+def renumbered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """The demo draft with other ids: it says the very same."""
+    with Model.load(write_renumbered(tmp_path_factory.mktemp("r") / "r.gguf")) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def smaller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """The same without the thousand tokens learned last: it cuts words elsewhere."""
+    path = write_renumbered(tmp_path_factory.mktemp("s") / "s.gguf", fewer=1000)
+    with Model.load(path) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """Random weights over bytes and a few pairs of letters."""
+    with Model.load(write_other_vocabulary(tmp_path_factory.mktemp("o") / "o.gguf")) as model:
+        yield model
+
+
+def spelled(translation: Translation, ids: list[int]) -> Spelling:
+    spelling = Spelling(translation)
+    spelling.follow(ids)
+    return spelling
+
+
+def written(model: Model, ids: list[int]) -> bytes:
+    return b"".join(model.piece(token, special=True) for token in ids)
+
+
+# ---------------------------------------------------------------- the text in other tokens
+
+
+def test_the_draft_reads_the_very_same_bytes(target_model: Model, smaller: Model) -> None:
+    translation = Translation(target_model, smaller)
+    ids = target_model.tokenize(FOXES, add_special=False, parse_special=False)
+    spelling = spelled(translation, ids)
+    assert spelling.exact
+    assert smaller.bos is not None
+    assert spelling.ids[0] == smaller.bos
+    assert written(smaller, spelling.ids[1:]) == FOXES.encode()
+
+
+def test_a_character_that_is_not_whole_yet_is_read_in_bytes(
+    target_model: Model, smaller: Model
+) -> None:
+    """llama.cpp's tokenizer would put U+FFFD there."""
+    translation = Translation(target_model, smaller)
+    ids = target_model.tokenize(FOXES, add_special=False, parse_special=False)
+    spelling = Spelling(translation)
+    for n in range(1, len(ids) + 1):
+        spelling.follow(ids[:n])
+        assert written(smaller, spelling.ids[1:]) == written(target_model, ids[:n])
+    assert spelling.ids == spelled(translation, ids).ids
+
+
+def test_bytes_that_are_no_text_are_read_one_by_one(target_model: Model, smaller: Model) -> None:
+    translation = Translation(target_model, smaller)
+    odd = [translation.target.ids[bytes([byte])][0] for byte in b"a\xff\xc3(\x80b"]
+    assert written(smaller, spelled(translation, odd).ids[1:]) == b"a\xff\xc3(\x80b"
+
+
+def test_what_stays_is_told(target_model: Model, smaller: Model) -> None:
+    translation = Translation(target_model, smaller)
+    ids = target_model.tokenize(
+        "It was unbelievable, she said.", add_special=False, parse_special=False
+    )
+    spelling = Spelling(translation)
+    for n in range(1, len(ids) + 1):
+        before = list(spelling.ids)
+        kept = spelling.follow(ids[:n])
+        assert spelling.ids[:kept] == before[:kept]
+        assert len(spelling.ids) > kept
+
+
+def test_ends_go_by_their_role_and_control_tokens_by_their_names(
+    target_model: Model, renumbered: Model, strange: Model
+) -> None:
+    ids = target_model.tokenize(CHAT, add_special=True, parse_special=True)
+    same = spelled(Translation(target_model, renumbered), ids)
+    assert [renumbered.piece(token, special=True) for token in same.ids] == [
+        target_model.piece(token, special=True) for token in ids
+    ]
+    other = spelled(Translation(target_model, strange), ids)
+    in_letters = CHAT.replace("<|im_end|>", "</s>")
+    assert written(strange, other.ids) == f"<s>{in_letters}".encode()
+
+
+# ---------------------------------------------------------------- tokens that both have
+
+
+def test_a_row_is_renormalised_over_what_both_have(target_model: Model, smaller: Model) -> None:
+    translation = Translation(target_model, smaller)
+    logits = np.random.default_rng(0).normal(size=smaller.n_vocab).astype(np.float32)
+    row = translation.row(logits).astype(np.float64)
+    mass: dict[bytes, float] = {}
+    for token, logit in enumerate(logits):
+        piece = b"END" if smaller.is_end(token) else smaller.piece(token)
+        mass[piece] = mass.get(piece, 0.0) + float(np.exp(np.float64(logit)))
+    for token in range(target_model.n_vocab):
+        piece = b"END" if token == target_model.end else target_model.piece(token)
+        assert np.exp(row[token]) == pytest.approx(mass.get(piece, 0.0) if piece else 0.0, rel=1e-5)
+    shared = np.flatnonzero(row > -np.inf)
+    assert 3000 < len(shared) < target_model.n_vocab
+    for token in shared:
+        if token != target_model.end:
+            assert smaller.piece(translation.to_draft(token)) == target_model.piece(token)
+
+
+def test_text_is_cut_as_the_target_would(target_model: Model, smaller: Model) -> None:
+    translation = Translation(target_model, smaller)
+    text = "Once upon a time there was an unbelievable elephant, said 'Grandmother'."
+    ids = target_model.tokenize(text, add_special=False, parse_special=False)
+    right = 0
+    for n in range(1, len(ids)):
+        rest = written(target_model, ids[n:])
+        assert written(target_model, translation.followed(ids[:n], rest)) == rest
+        right += translation.followed(ids[:n], rest) == ids[n:]
+    assert right == len(ids) - 1
+
+
+def test_text_behind_half_a_word_still_follows_it(target_model: Model, smaller: Model) -> None:
+    """Where the whole would be cut across the place that was decided already."""
+    translation = Translation(target_model, smaller)
+    half = [translation.target.ids[bytes([byte])][0] for byte in b" th"]
+    assert written(target_model, translation.followed(half, b"e end")) == b"e end"
+
+
+# ---------------------------------------------------------------- real vocabularies
+
+
+def vocabularies() -> dict[str, Path]:
+    places = [
+        *Path(os.environ.get("UV_CACHE_DIR", Path.home() / ".cache" / "uv")).glob(
+            "sdists-v*/pypi/llama-cpp-python/*/*/src/vendor/llama.cpp/models/ggml-vocab-*.gguf"
+        )
+    ]
+    return {path.stem.removeprefix("ggml-vocab-"): path for path in places}
+
+
+class VocabularyOnly(Model):
+    """A file without weights."""
+
+    @classmethod
+    def of(cls, path: Path) -> VocabularyOnly:
+        params = lib.llama_model_default_params()
+        params.vocab_only = True
+        return cls(path, lib.llama_model_load_from_file(os.fsencode(path), params), 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [("llama-bpe", "qwen2"), ("phi-3", "qwen2"), ("qwen2", "phi-3"), ("gpt-2", "llama-spm")],
+)
+def test_real_vocabularies(target: str, draft: str) -> None:
+    known = vocabularies()
+    if not {target, draft} <= known.keys():
+        pytest.skip("llama.cpp's source distribution with its vocabularies is not on this disk")
+    with VocabularyOnly.of(known[target]) as ours, VocabularyOnly.of(known[draft]) as theirs:
+        translation = Translation(ours, theirs)
+        ids = translation.target.cut(FOXES.encode())
+        assert ids is not None
+        spelling = Spelling(translation)
+        for n in range(1, len(ids) + 1):
+            spelling.follow(ids[:n])
+        assert spelling.exact
+        start = spelling.ids[0] == theirs.bos if theirs.add_bos else 0
+        assert translation.draft.text(spelling.ids[start:]) == FOXES.encode()
+        cut = [translation.followed(ids[:n], ours_text(ours, ids[n:])) for n in range(len(ids))]
+        assert sum(each == ids[n:] for n, each in enumerate(cut)) >= 0.9 * len(ids)
+        row = translation.row(np.zeros(theirs.n_vocab, np.float32))
+        alike = [n for n in map(len, translation.draft.ids.values()) if n > 1]
+        assert row.max() >= np.log(max([1, *alike])) - 1e-6  # duplicates are added up
+        assert np.isfinite(row).sum() > 0.2 * min(ours.n_vocab, theirs.n_vocab)
+
+
+def ours_text(model: Model, ids: list[int]) -> bytes:
+    return b"".join(map(model.piece, ids))
+
+
+# ---------------------------------------------------------------- the engine
+
+
+@pytest.fixture(scope="module")
+def contexts(
+    target_model: Model, draft_model: Model, renumbered: Model, smaller: Model, strange: Model
+) -> Iterator[dict[str, Context]]:
+    """One thread, flash attention on: batches of every size give the same bits (Q8_0, CPU)."""
+    how = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
+    models = {
+        "target": target_model,
+        "draft": draft_model,
+        "renumbered": renumbered,
+        "smaller": smaller,
+        "strange": strange,
+    }
+    made = {name: Context(model, how) for name, model in models.items()}
+    yield made
+    for context in made.values():
+        context.close()
+
+
+def engine(contexts: dict[str, Context], name: str) -> Engine:
+    target, draft = contexts["target"], contexts[name]
+    if name == "draft":
+        return Engine(target, ModelDrafter(draft, target.model.n_vocab))
+    translated = TranslatedDrafter(draft, Translation(target.model, draft.model))
+    return Engine(target, translated, lookup=Lookup(target.n_ctx, target.model.is_end))
+
+
+def accepted(rounds: list[Round]) -> int:
+    return sum(done.accepted for done in rounds if done.drafter)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_the_text_is_the_same_with_another_vocabulary(
+    contexts: dict[str, Context], temperature: float
+) -> None:
+    accept = Accept.COUPLED if temperature else Accept.BLOCK
+    brought = dict.fromkeys(("draft", "renumbered", "smaller", "strange"), 0)
+    engines = {name: engine(contexts, name) for name in brought}
+    for text in questions(4):
+        plain = run(
+            Engine(contexts["target"]), text, FixedGamma(0), temperature=temperature, accept=accept
+        )
+        for name, of in engines.items():
+            rounds = run(of, text, FixedGamma(3), temperature=temperature, accept=accept)
+            assert tokens(rounds) == tokens(plain), (name, text)
+            brought[name] += accepted(rounds)
+    assert brought["renumbered"] == pytest.approx(brought["draft"], rel=0.1)
+    assert brought["smaller"] > 0.6 * brought["draft"]
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_with_a_seed_another_vocabulary_repeats(
+    contexts: dict[str, Context], accept: Accept
+) -> None:
+    of = engine(contexts, "smaller")
+    texts = [
+        tokens(run(of, text, FixedGamma(3), temperature=0.8, accept=accept))
+        for text in questions(2) * 2
+    ]
+    assert texts[:2] == texts[2:]
+    assert {TRANSLATED} == of.drafters.keys()
+
+
+def test_a_full_context_of_the_draft_drafts_nothing(
+    contexts: dict[str, Context], strange: Model
+) -> None:
+    """The draft needs more tokens than the target for the same text."""
+    target = contexts["target"]
+    with Context(strange, ContextOptions(n_ctx=64, threads=1)) as narrow:
+        of = Engine(target, TranslatedDrafter(narrow, Translation(target.model, strange)))
+        rounds = run(
+            of, "Tell me a story.", FixedGamma(3), temperature=0.0, accept=Accept.MATCH, n=30
+        )
+    assert len(tokens(rounds)) == 30
+    assert not rounds[-1].drafted

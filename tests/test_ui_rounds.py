@@ -1,0 +1,281 @@
+"""The view inside a round: its pictures, its keys, and the real rounds of running answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from textual.content import Content
+
+from localspec.engine.inside import Bar, Guessed, Inside, Judged, Opinion
+from localspec.engine.stats import LOOKUP, Round
+from localspec.loading.request import LoadRequest
+from localspec.process.client import EngineClient
+from localspec.ui.app import ChatApp
+from localspec.ui.screens.rounds import (
+    Kind,
+    Picture,
+    Player,
+    RoundScreen,
+    bars,
+    cells,
+    detail,
+    pictures,
+    round_lines,
+    token_lines,
+    visible,
+)
+from tests.support import ENDLESS
+from tests.support.chat_pilot import Chat, chatting
+from tests.support.scripted_session import Gate
+
+MADE = Round((1, 2, 3), 3, 3, 2, 0.002, 0.006, 0.009, drafter="draft")
+
+
+def opinion(guess: float, *best: tuple[str, float]) -> Opinion:
+    return Opinion(guess, tuple(Bar(*one) for one in best))
+
+
+def guessed(text: str, accepted: bool | None, drafter: str = "draft") -> Guessed:
+    test = None if accepted is None else Judged(accepted, "So it is.", "p/q = 0.5", 0.5, 0.25)
+    side = opinion(0.25, (text, 0.25), (" other", 0.2))
+    looked = None if accepted is None else side
+    return Guessed(text, drafter, side if drafter == "draft" else None, looked, test)
+
+
+def inside(accepted: int = 1, *, drafter: str = "draft", **more: Any) -> Inside:
+    """A round of three guesses, of which so many stay."""
+    judged = [True] * accepted + [False] * (accepted < 3) + [None] * 2
+    words = (" the", " dog", " ran")
+    guesses = tuple(guessed(*one, drafter) for one in zip(words, judged, strict=False))
+    about = {
+        "number": 5, "rounds": 9, "earlier": 3, "later": 7, "before": "And so\n", "rule": "token",
+        "greedy": False, "guesses": guesses, "accepted": accepted, "token": " cat",
+        "last": opinion(0.5, (" cat", 0.5)), "made": MADE, "plain_s": 0.007,
+    }  # fmt: skip
+    return Inside(**(about | more))
+
+
+def said(now: Picture, one: Inside, width: int = 76, height: int = 24) -> str:
+    lines = round_lines(one, now, width, height)
+    assert len(lines) <= height
+    assert all(line.cell_length <= width for line in lines)
+    return "\n".join(line.plain for line in lines)
+
+
+def test_a_round_is_guessed_checked_judged_and_counted() -> None:
+    kinds = [Kind.BEFORE, *[Kind.GUESS] * 3, Kind.CHECK, *[Kind.JUDGE] * 2, Kind.END]
+    assert [one.kind for one in pictures(inside())] == kinds
+    assert len(pictures(inside(3))) == len(kinds) + 1
+    assert [one.kind for one in pictures(inside(0, guesses=()))] == [
+        Kind.BEFORE,
+        Kind.CHECK,
+        Kind.END,
+    ]
+
+
+def test_marks_say_what_styles_say() -> None:
+    def marks(now: Picture, accepted: int = 1) -> str:
+        return "".join(one.mark for one in cells(inside(accepted), now))
+
+    assert marks(Picture(Kind.BEFORE)) == ""
+    assert marks(Picture(Kind.GUESS, 1)) == "??"
+    assert marks(Picture(Kind.CHECK)) == "???"
+    assert marks(Picture(Kind.JUDGE, 0)) == "■??"
+    assert marks(Picture(Kind.JUDGE, 1)) == "■✗▲·"
+    assert marks(Picture(Kind.END)) == "■✗▲·"
+    assert marks(Picture(Kind.END), 3) == "■■■◆"
+    assert marks(Picture(Kind.END), 0) == "✗▲··"
+
+
+def test_every_mark_stands_below_its_token_however_narrow() -> None:
+    tokens = cells(inside(), Picture(Kind.END))
+    for width in (8, 12, 20, 60):
+        lines = [line.plain for line in token_lines(tokens, width)]
+        assert max(map(len, lines)) <= width
+        for words, marks in zip(lines[::2], lines[1::2], strict=True):
+            for at, mark in enumerate(marks):
+                if mark != " ":
+                    assert words[at - 1] == "│"
+        assert "".join(lines[::2]).replace("│", "") == " the dog cat ran"
+
+
+@pytest.mark.parametrize("width", [20, 40, 76, 120])
+@pytest.mark.parametrize("accepted", [0, 1, 3])
+def test_every_picture_fits_and_explains_its_words(width: int, accepted: int) -> None:
+    one = inside(accepted)
+    for now in pictures(one):
+        said(now, one, width, 10)
+    whole = " ".join(" ".join(said(now, one, width, 60).split()) for now in pictures(one))
+    last = "Bonus: all guesses stay" if accepted == 3 else "Recovered:"
+    for text in ("gamma 3:", "accepted: the target keeps", last, "p/q = 0.5", "So it is."):
+        assert text in whole
+    assert "One pass of the target over 4 tokens" in whole
+    assert "as fast as plain" in whole
+
+
+def test_what_has_no_probabilities_says_so() -> None:
+    one = inside(drafter=LOOKUP)
+    text = said(Picture(Kind.GUESS, 0), one)
+    assert "It copies: it has no probabilities." in text
+    assert "Copied from where the same tokens stood before" in text
+    for name in ("mtp", "eagle3"):
+        assert "guessed by a head" in said(Picture(Kind.GUESS, 0), inside(drafter=name)).lower()
+
+
+def test_a_guess_that_is_not_among_the_best_is_shown_with_them() -> None:
+    lines = bars(opinion(0.01, ("a", 0.5), ("b", 0.4)), "z", 40, "")
+    assert "▸ z" in lines[-1].plain
+    assert "1 %" in lines[-1].plain
+    assert len(lines) == 2
+
+
+def test_tokens_of_nothing_but_blanks_and_breaks_can_be_seen() -> None:
+    assert visible("\n") == "⏎"
+    assert visible("  ") == "␣␣"
+    assert visible("") == "∅"
+    assert "\x1b" not in visible("\x1b[2J")
+
+
+def test_the_cost_is_told_beside_that_of_plain_decoding() -> None:
+    text = "\n".join(line.plain for line in detail(inside(2), Picture(Kind.END), 76))
+    assert "9 ms" in text
+    assert "21 ms" in text  # three passes of 7
+    assert "2.3× as fast as plain decoding" in text
+
+
+def test_a_round_that_would_be_decided_otherwise_today_is_told() -> None:
+    now = Picture(Kind.BEFORE)
+    assert "Decoded again" not in said(now, inside())
+    assert "last digits may differ" in said(now, inside(again=True))
+    text = " ".join(said(now, inside(again=True, same=False)).split())
+    assert "would decide otherwise" in text
+
+
+def test_a_player_steps_and_stops_at_both_ends() -> None:
+    player = Player()
+    assert not player.step(1)
+    player.show(inside())
+    assert not player.step(-1)
+    assert player.step(1)
+    player.show(inside(), at_end=True)
+    assert not player.step(1)
+
+
+# ---------------------------------------------------------------- the screen
+
+
+async def opened(chat: Chat) -> RoundScreen:
+    await chat.press("ctrl+n")
+    await chat.until(lambda: isinstance(chat.app.screen, RoundScreen), "the view")
+    screen = chat.app.screen
+    assert isinstance(screen, RoundScreen)
+    screen.player.playing = False
+    return screen
+
+
+async def test_keys_step_turn_pause_and_close() -> None:
+    async with chatting(size=(80, 24)) as chat:
+        chat.session.inside = inside()
+        await chat.ask("Hello?")
+        screen = await opened(chat)
+        await chat.until(lambda: "round 5 of 9" in chat.screen())
+        for key in ("Space", "step", "back", "next round", "previous", "Esc"):
+            assert key in chat.screen()
+        await chat.press("right", "right")
+        assert screen.player.at == 2
+        await chat.press("left")
+        assert screen.player.at == 1
+        await chat.press("n")
+        await chat.until(lambda: "round 7 of 9" in chat.screen())
+        await chat.press("p")
+        await chat.until(lambda: "round 3 of 9" in chat.screen())
+        await chat.press("p")  # told before, and not asked for again
+        assert chat.session.looks == [0, 7, 3]
+        assert "pause" not in chat.screen()
+        await chat.press("space")
+        assert "pause" in chat.screen()
+        await chat.press("q")
+        assert not isinstance(chat.app.screen, RoundScreen)
+        await chat.until(lambda: not chat.timers(), "rest")
+
+
+async def test_it_plays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.ui.screens.rounds._STEP_S", 0.02)
+
+    async with chatting(size=(80, 24)) as chat:
+        chat.session.inside = inside(later=0)
+        await chat.ask("Hello?")
+        await chat.press("ctrl+n")
+        await chat.until(lambda: "as fast as plain decoding" in chat.screen(), "the end")
+        await chat.until(lambda: "Space play" in chat.screen(), "standstill")
+
+
+async def test_a_running_answers_next_round_comes_as_it_is_made() -> None:
+    async with chatting(size=(80, 24), gate=Gate(is_open=False)) as chat:
+        await chat.send("Hello?")
+        await chat.until(lambda: chat.app.turns.busy)
+        await opened(chat)
+        await chat.until(lambda: chat.session.watching is not None, "the wish")
+        assert "waiting for the next round" in chat.screen()
+        assert chat.session.watching is not None
+        chat.session.watching(inside())
+        await chat.until(lambda: "round 5 of 9" in chat.screen())
+        chat.session.gate.open()
+        await chat.until(chat.ready)
+        assert chat.session.looks == []
+        await chat.press("escape")
+
+
+async def test_where_nothing_is_known_it_says_so_and_what_to_do() -> None:
+    async with chatting() as chat:
+        await chat.press("ctrl+n")
+        await chat.until(lambda: "there is no such answer" in chat.transcript())
+        await chat.ask("Hello?")
+        await opened(chat)
+        await chat.until(lambda: "there is no such round" in chat.screen())
+        await chat.press("escape")
+        await chat.send("/round 9")
+        await chat.until(lambda: chat.transcript().count("there is no such answer") == 2)
+
+
+async def test_a_real_answer_is_looked_into_while_it_is_written_and_afterwards() -> None:
+    request = LoadRequest(
+        pair="demo", temp=0.8, seed=3, gamma=3, grammar=ENDLESS, n_predict=1500, threads=1
+    )
+
+    app = ChatApp(EngineClient(request))
+    async with app.run_test(size=(80, 24)) as pilot:
+        chat = Chat(app, pilot, None)  # type: ignore[arg-type]
+        await chat.until(lambda: app.session is not None, "loading")
+        await chat.send("Tell me a story about a dog.")
+        await chat.until(lambda: app.turns.busy)
+        screen = await opened(chat)
+        await chat.until(lambda: screen.player.inside is not None, "a round")
+        first = screen.player.inside
+        assert first is not None
+        assert app.turns.busy
+        assert not first.again
+        assert first.guesses
+        assert first.same
+        await chat.press("escape", "escape")
+        await chat.until(chat.ready, "the end")
+        screen = await opened(chat)
+        await chat.until(lambda: screen.player.inside is not None, "a round again")
+        again = screen.player.inside
+        assert again is not None
+        assert again.again
+        assert again.number >= first.number
+        await chat.press("p")
+        await chat.until(lambda: (screen.player.inside or again).number < again.number)
+        await chat.press("escape")
+    app.engine.shut_down()
+    assert app.engine.join(10)
+
+
+def test_content_has_no_markup() -> None:
+    assert isinstance(token_lines(cells(inside(), Picture(Kind.END)), 40)[0], Content)
+    assert replace(inside(), token="[b]x[/b]").token in said(
+        Picture(Kind.END), replace(inside(), token="[b]x[/b]")
+    )
