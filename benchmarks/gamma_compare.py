@@ -32,7 +32,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
@@ -44,11 +44,12 @@ from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model, machine
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import default_accept
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import DRAFT, GenerationStats
+from localspec.engine.stats import DRAFT, GenerationStats, Round
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 
@@ -140,6 +141,25 @@ def drafter(target: Model, draft: Context) -> Drafter:
     return TranslatedDrafter(draft, Translation(target, model), DRAFT)
 
 
+class OwnTime:
+    """A policy that does not see what went on between its rounds: those of other lanes."""
+
+    def __init__(self, policy: GammaPolicy) -> None:
+        self._policy = policy
+
+    def begin(self, *, follow_clock: bool) -> None:
+        """As it does."""
+        self._policy.begin(follow_clock=follow_clock)
+
+    def plan(self, situation: Situation) -> Plan:
+        """As it decides."""
+        return self._policy.plan(situation)
+
+    def observe(self, done: Round) -> None:
+        """Without the time since the round before."""
+        self._policy.observe(replace(done, between_s=0.0))
+
+
 class Lane:
     """One setting with contexts of its own: it goes a round at a time, on a clock of its own.
 
@@ -184,7 +204,7 @@ class Lane:
             self.draft.clear()  # every run reads the prompt
         accept = default_accept(sampling, seeded=self.same_text)
         settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=tokens)
-        self._rounds = self.engine.generate(ids, settings, self.policy, cancel)
+        self._rounds = self.engine.generate(ids, settings, OwnTime(self.policy), cancel)
         started = time.perf_counter()
         self.stats.add(next(self._rounds))
         self.first_s, self.seconds = time.perf_counter() - started, 0.0

@@ -10,7 +10,11 @@ slower for some seconds is so for both. An answer gives one figure, the mean of 
 ratios; reported is the median of the answers with a 95 % interval from 10,000 resamples. Two things
 are not as in use: a frame has the text of two stretches and shows the figures more often, for which
 the pace makes up by waiting longer, as it would; and the timer that wakes the screen for a frame is
-missing. Then come the pauses of the event loop during answers of their own.
+missing. Then come the pauses of the event loop and the frames a second during answers of their own,
+drawn as in use: with a core to spare (`--threads` one less than there are) at least 20.
+
+With `--inside` the screen goes along all the time; what alternates, every few seconds, is whether
+a round plays in the view inside it: take answers of half a minute.
 
 Takes about three minutes with the demo pair on two cores. A slow pair needs no more than some ten
 seconds an answer: fewer tokens will do.
@@ -42,13 +46,16 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver
 from localspec.process.client import EngineClient
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.stream import Inbox
+from localspec.ui.conversation.stream import Inbox, Pace
+from localspec.ui.screens.rounds import RoundScreen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from localspec.chat.events import TurnEvent
 
+PLAYS_S = 3.7  # three pictures
+FRAMES = 20
 PROMPT = "Tell me a long story about a dog and a girl who travel around the world."
 
 
@@ -61,6 +68,7 @@ def main() -> None:
     parser.add_argument("--gamma", default="3")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--size", default="160x50", help="columns x rows")
+    parser.add_argument("--inside", action="store_true", help="what a round costs that plays")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--ends", type=int, nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -167,12 +175,41 @@ class Alternating(Inbox):
         return sum(one.ended - one.began for one in still) / sum(one.rounds for one in still)
 
 
+class Played(Alternating):
+    """Turn events on their way to a screen that hears of all of them, a round playing or not."""
+
+    def __init__(self, announce: Callable[[], object], play: Callable[[bool], object]) -> None:
+        super().__init__(lambda: None, lambda: PLAYS_S)
+        self._announce = announce
+        self._play = play
+
+    def put(self, event: TurnEvent) -> None:
+        """Add `event` (another thread)."""
+        before = self.stretches[-1].along if self.stretches else None
+        super().put(event)
+        if self.stretches and self.stretches[-1].along != before:
+            self._play(self.stretches[-1].along)
+
+
+class Counted(Pace):
+    """Counts frames."""
+
+    frames = 0
+
+    def drawn(self) -> None:
+        """A frame is being drawn."""
+        self.frames += 1
+        super().drawn()
+
+
 class Driven(ChatApp):
     """The app with a coroutine in place of a user."""
 
     probes = 3
 
-    def __init__(self, engine: EngineClient, answers: int, found: Path) -> None:
+    def __init__(
+        self, engine: EngineClient, answers: int, found: Path, *, inside: bool = False
+    ) -> None:
         super().__init__(engine)
         self._answers = answers
         self._path = found
@@ -180,9 +217,20 @@ class Driven(ChatApp):
         self._inbox = self.turns.stream.inbox = Alternating(
             lambda: self.soon(self.turns.stream.news), lambda: self.turns.stream.pace.interval
         )
+        self._inside = inside
+        if inside:
+            self._inbox = self.turns.stream.inbox = Played(
+                lambda: self.soon(self.turns.stream.news), lambda on: self.soon(self._play, on)
+            )
+        self._pace = self.turns.stream.pace = Counted()
         self._found: dict[str, list[float]] = {
-            name: [] for name in ("ratio", "still", "pauses", "cpu")
+            name: [] for name in ("ratio", "still", "pauses", "cpu", "frames")
         }
+
+    def _play(self, on: bool) -> None:
+        """Let the view inside a round play, or stand still."""
+        if isinstance(self.screen, RoundScreen):
+            self.screen.player.playing = on
 
     def on_ready(self) -> None:
         """Begin as soon as the screen stands."""
@@ -208,10 +256,14 @@ class Driven(ChatApp):
         self._inbox.stretches.clear()
         await self._begin()
         self._over.clear()
+        if self._inside:
+            self.action_command("round")
         # Frames are twice as far apart as in use: the panel would think that no text comes, and
         # draw its figures while the screen has to be still.
-        self.dashboard.run(False)
+        self.dashboard.run(self._inside)
         await self._over.wait()
+        if isinstance(self.screen, RoundScreen):
+            self.pop_screen()
         ratio = self._inbox.along_over_still()
         if counts and ratio is not None:
             self._found["ratio"].append(ratio)
@@ -226,13 +278,14 @@ class Driven(ChatApp):
 
     async def _probe(self) -> None:
         await self._begin()
-        started, cpu = time.perf_counter(), time.thread_time()
+        started, cpu, frames = time.perf_counter(), time.thread_time(), self._pace.frames
         while self.turns.busy:
             before = time.perf_counter()
             await asyncio.sleep(0.005)
             self._found["pauses"].append(time.perf_counter() - before - 0.005)
         passed = time.perf_counter() - started
         self._found["cpu"].append((time.thread_time() - cpu) / passed)
+        self._found["frames"].append((self._pace.frames - frames) / passed)
 
 
 def run_child(arguments: argparse.Namespace) -> None:
@@ -246,7 +299,8 @@ def run_child(arguments: argparse.Namespace) -> None:
         # Every answer has its full length: what begins and ends it is a small part then.
         logit_bias=tuple((token, -math.inf) for token in arguments.ends),
     )
-    drive(Driven(EngineClient(options), arguments.answers, arguments.child))
+    engine, inside = EngineClient(options), arguments.inside
+    drive(Driven(engine, arguments.answers, arguments.child, inside=inside))
 
 
 def end_tokens(arguments: argparse.Namespace) -> list[int]:
@@ -281,6 +335,8 @@ def report(arguments: argparse.Namespace, found: dict[str, list[float]], what: s
     print(
         f"| screen's share of a core while probed | {100 * statistics.mean(found['cpu']):.0f} % |"
     )
+    frames = statistics.median(found["frames"])
+    print(f"| frames a second while probed, {FRAMES} with a core to spare | {frames:.1f} |")
     if high - low > 0.02 and low < 0.98 < high:
         print("\nundecided, the interval is wider than the margin asked for")
     else:

@@ -94,6 +94,7 @@ class FakeContext:
     buffer_bytes: int = 30
     held: bool = True
     others: float = 0.0
+    threads: int = 1
 
     def hold_threads(self, hold: bool) -> None:
         self.held = hold

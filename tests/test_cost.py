@@ -448,7 +448,8 @@ def test_deep_measuring_takes_no_more_passes_and_leaves_nothing_behind() -> None
     reading = [batch for batch in machine.context.batches if len(batch) > 64]
     assert len(machine.context.batches) - len(reading) <= 30
     assert sum(map(len, reading)) == 1024
-    assert machine.now < 1.2
+    read_s = sum(machine.seconds(128, at) for at in range(0, 1024, 128))  # so many at once
+    assert machine.now - read_s < 0.23
 
 
 def test_a_slow_machine_and_a_full_cache_are_measured_at_one_context_alone() -> None:

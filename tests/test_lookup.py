@@ -408,6 +408,17 @@ def test_what_a_model_has_to_catch_up_with_is_charged_to_the_copy() -> None:
     assert chosen[0] == LOOKUP != chosen[1]
 
 
+def test_what_a_model_reads_between_copies_pays_for_the_rounds_until_the_next() -> None:
+    """Behind every copy it lags again: what it reads then is no investment for a long answer."""
+    asked = []
+    for copies in (0, 12):
+        policy = AutoGamma(Costs(FLAT, {DRAFT: {0: {1: 0.2, 64: 4.0}}}))
+        for _ in range(copies):
+            policy.observe(Round(*((1, 2), 1, 1, 1, 0.0, 1.0, 1.0), drafter=LOOKUP, copied=1))
+        asked.append(_asked(policy, (), lag=40))
+    assert asked == [DRAFT, ""]
+
+
 def test_a_model_that_is_not_asked_does_nothing() -> None:
     of = engine(model=0.0)
     drafter = of.drafters[DRAFT]

@@ -349,7 +349,7 @@ class Adding(FixedPlan):
 
 
 class Turns(FixedGamma):
-    """Two tokens of each drafter by turns, decided by how long the text is."""
+    """By turns, decided by how long the text is: what is copied, a model's token and a copy."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(2)
@@ -359,7 +359,7 @@ class Turns(FixedGamma):
         name = self._names[situation.context % len(self._names)]
         if name == LOOKUP:
             return FixedPlan(min(2, len(situation.copies)), LOOKUP)
-        return Adding(2, name)
+        return Adding(1, name)
 
 
 def with_lookup(target: Context, draft: Context) -> Engine:

@@ -1097,15 +1097,22 @@ class Letters(StubModel):
 
     def __init__(self, *pieces: str) -> None:
         super().__init__(len(pieces))
-        object.__setattr__(self, "pieces", [piece.encode() for piece in pieces])
+        object.__setattr__(self, "known", [piece.encode() for piece in pieces])
+
+    def pieces(self) -> list[bytes]:
+        return list(self.known)  # type: ignore[attr-defined]
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        found: bytes = self.pieces[token]  # type: ignore[attr-defined]
+        found: bytes = self.known[token]  # type: ignore[attr-defined]
         return found
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        return self.ends
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         ids: list[int] = []
-        known = {piece: i for i, piece in reversed([*enumerate(self.pieces)])}  # type: ignore[attr-defined]
+        known = {piece: i for i, piece in reversed([*enumerate(self.known)])}  # type: ignore[attr-defined]
         at, raw = 0, text.encode()
         while at < len(raw):
             size = max((len(one) for one in known if raw.startswith(one, at)), default=0)

@@ -18,7 +18,7 @@ from tests.support.hub_server import HubServer, running, wait_for
 from tests.support.terminal import Terminal
 
 SIZES = [(80, 24), (120, 40)]
-GET = "\x0e"  # Ctrl+N
+GET = "\x06"  # Ctrl+F
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def start(hub: HubServer, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 
 def proposed(chat: Terminal) -> str:
     """The name of the pair that one key fetches."""
-    pattern = r"Ctrl\+N\s+fetches\s+([a-z0-9.-]+[a-z0-9])"
+    pattern = r"Ctrl\+S\s+fetches\s+([a-z0-9.-]+[a-z0-9])"
     chat.until(lambda: re.search(pattern, chat.text()), "a proposal")
     found = re.search(pattern, chat.text())
     assert found is not None
@@ -111,7 +111,7 @@ def way(start: Callable[..., Terminal], size: tuple[int, int]) -> None:
     again = start(size)
     again.sees(f"localspec  {name}")
     again.sees("Enter  send")
-    assert "Ctrl+N" not in again.text()
+    assert "Ctrl+F" not in again.text()
     leave(again)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
+import json
+import random
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -11,17 +14,23 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from localspec.engine.llama import add_servers, backends, hardware
+from localspec.engine.llama import add_workers, backends, rpc
 from localspec.errors import EngineError, UsageError
+from localspec.process import messages as m
+from tests.support import ENDLESS
+from tests.support.workers import relay, worker
+from tests.test_process import DEMO, Heard
 
-GOOD = (28).to_bytes(8, "little") + bytes([hardware._PROTOCOL, 0, 0, 0]) + bytes(24)
-OLD = (28).to_bytes(8, "little") + bytes([hardware._PROTOCOL - 1, 0, 0, 0]) + bytes(24)
+GOOD = (28).to_bytes(8, "little") + bytes([rpc.PROTOCOL, 0, 0, 0]) + bytes(24)
+OLD = (28).to_bytes(8, "little") + bytes([rpc.PROTOCOL - 1, 0, 0, 0]) + bytes(24)
 ADD = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 
+needs_backend = pytest.mark.skipif("RPC" not in backends(), reason="this build has no RPC backend")
 needs_no_backend = pytest.mark.skipif("RPC" in backends(), reason="this build has the RPC backend")
 
 
@@ -34,9 +43,9 @@ def server(reply: bytes) -> Iterator[str]:
             connection, _ = listening.accept()
             with connection:
                 hello = b""
-                while len(hello) < len(hardware._HELLO):
+                while len(hello) < len(rpc.HELLO):
                     hello += connection.recv(64)
-                assert hello == hardware._HELLO
+                assert hello == rpc.HELLO
                 connection.sendall(reply)
 
         thread = threading.Thread(target=serve, daemon=True)
@@ -56,24 +65,26 @@ def scripted(monkeypatch: pytest.MonkeyPatch, registered: int | None) -> list[ob
     function = ADD(add)
     called.append(function)  # it has to live
     library = SimpleNamespace(
+        reg_count=lambda: 0,
         reg_by_name=lambda name: int(name == b"RPC"),
         reg_get_proc_address=lambda _backend, _name: ctypes.cast(function, ctypes.c_void_p).value,
         register=called.append,
     )
-    monkeypatch.setattr(hardware, "ggml", lambda: library)
+    monkeypatch.setattr(rpc, "ggml", lambda: library)
     return called
 
 
 def test_without_servers_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "ggml", None)
-    add_servers(())
+    called = scripted(monkeypatch, registered=42)
+    assert add_workers(()) == ()
+    assert len(called) == 1
 
 
 @pytest.mark.parametrize("endpoint", ["host", "host:", ":50052", "host:port", "host:70000", "h:0",
                                       "h:" + "9" * 5000])  # fmt: skip
 def test_an_endpoint_is_a_host_and_a_port(endpoint: str) -> None:
-    with pytest.raises(UsageError, match="no RPC server") as refused:
-        add_servers([endpoint])
+    with pytest.raises(UsageError, match="is no worker") as refused:
+        add_workers([endpoint])
     assert "HOST:PORT" in refused.value.remedy
 
 
@@ -90,68 +101,180 @@ def test_a_build_without_the_backend_says_how_to_get_it() -> None:
 def test_a_server_is_greeted_and_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     called = scripted(monkeypatch, registered=42)
     with server(GOOD) as endpoint:
-        add_servers([endpoint])
+        add_workers([endpoint])
     assert called[1:] == [endpoint.encode(), 42]
 
 
 def test_a_server_without_devices_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, registered=None)
     with server(GOOD) as endpoint, pytest.raises(EngineError, match="has no devices"):
-        add_servers([endpoint])
+        add_workers([endpoint])
 
 
-@pytest.mark.parametrize("reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", GOOD[:20], OLD, b""])
-def test_what_is_no_such_server_never_gets_to_llama_cpp(
-    monkeypatch: pytest.MonkeyPatch, reply: bytes
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no worker, or one of another version"),
+        (GOOD[:20], "is no worker"),
+        (b"", "is no worker"),
+        (OLD, f"speaks version {rpc.PROTOCOL - 1} .* this machine {rpc.PROTOCOL}"),
+    ],
+)
+def test_what_is_no_such_worker_never_gets_to_llama_cpp(
+    monkeypatch: pytest.MonkeyPatch, reply: bytes, said: str
 ) -> None:
     called = scripted(monkeypatch, registered=42)
-    with server(reply) as endpoint, pytest.raises(EngineError, match="no RPC server of this"):
-        add_servers([endpoint])
+    with server(reply) as endpoint, pytest.raises(EngineError, match=said):
+        add_workers([endpoint])
     assert len(called) == 1
 
 
-def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_there_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     called = scripted(monkeypatch, registered=42)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(EngineError, match="no RPC server answers") as refused:
-        add_servers([f"127.0.0.1:{port}"])
-    assert "rpc-server" in refused.value.remedy
+        endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
+    (greeted,) = add_workers([endpoint])
+    assert f"no worker answers at {endpoint} (Connection refused)" in greeted.notice
     assert len(called) == 1
 
 
-def until_it_listens(place: tuple[str, int], serving: subprocess.Popen[bytes]) -> None:
-    while serving.poll() is None:
-        try:
-            socket.create_connection(place, timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail("the server ended")
+def test_one_that_serves_somebody_else_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the connection and says nothing."""
+    called = scripted(monkeypatch, registered=42)
+    monkeypatch.setattr(rpc, "_ANSWER_S", 0.1)
+    with closing(socket.create_server(("127.0.0.1", 0))) as busy:
+        (greeted,) = add_workers([f"127.0.0.1:{busy.getsockname()[1]}"])
+    assert "does not answer, or serves somebody else: its devices are left out" in greeted.notice
+    assert len(called) == 1
 
 
-@pytest.mark.skipif(
-    "RPC" not in backends() or shutil.which("rpc-server") is None,
-    reason="needs a build with the RPC backend, and llama.cpp's rpc-server",
-)
-def test_a_target_on_a_server_says_what_it_says_here() -> None:
+def test_a_slow_one_is_used_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, registered=42)
+    with server(GOOD) as endpoint, relay(endpoint, 0.1) as far:
+        (greeted,) = add_workers([far])
+    assert re.search(r"takes 0\.[2-9]\d s to answer, and every pass", greeted.notice)
+
+
+@pytest.mark.parametrize("host", ["8.8.8.8", "0.0.0.0"])
+def test_nothing_is_told_to_other_networks(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    called = scripted(monkeypatch, registered=42)
+    with pytest.raises(UsageError, match="can be reached from other networks") as refused:
+        add_workers([f"{host}:50052"])
+    assert "ssh -L" in refused.value.remedy
+    assert len(called) == 1
+
+
+# A real worker
+
+
+RUN = [
+    "run",
+    "demo",
+    "-p",
+    "Tell me a story.",
+    "-t",
+    "1",
+    "--temp",
+    "0",
+    "--gamma",
+    "3",
+    "-fa",
+    "off",
+]
+
+
+def localspec(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "localspec", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@needs_backend
+def test_a_target_on_two_workers_says_what_it_says_here() -> None:
+    with worker() as (one, _), worker() as (two, _):
+        there = localspec(*RUN, "-n", "40", "--json", "--workers", f"{one},{two}")
+    here = localspec(*RUN, "-n", "40", "--json")
+    found, expected = json.loads(there.stdout), json.loads(here.stdout)
+    assert found["tokens"] == expected["tokens"]
+    assert found["settings"]["rpc"] == [one, two]
+    assert found["settings"]["n_gpu_layers"] == -1
+
+
+@needs_backend
+def test_a_worker_tells_what_it_lends() -> None:
+    """Of a limit and of what is free, not of all memory; beside a problem of another one."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        place = ("127.0.0.1", taken.getsockname()[1])
-    command = ["rpc-server", "-H", place[0], "-p", str(place[1]), "-t", "1"]
-    run = [sys.executable, "-m", "localspec", "run", "-p", "Tell me a story.", "-n", "20"]
-    run += ["-t", "1", "--temp", "0", "--gamma", "3"]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=quiet, stderr=quiet) as serving:
-        try:
-            until_it_listens(place, serving)
-            endpoint = f"{place[0]}:{place[1]}"
-            there, here = (
-                subprocess.run(
-                    [*run, *more], capture_output=True, text=True, check=True, timeout=120
-                ).stdout
-                for more in (["--rpc", endpoint], [])
-            )
-        finally:
-            serving.kill()
-    assert there == here != ""
+        gone = f"127.0.0.1:{taken.getsockname()[1]}"
+    with worker("--memory", "1.5") as (endpoint, _):
+        done = localspec("doctor", "--workers", f"{endpoint},{gone}")
+    assert done.returncode == 0
+    assert re.search(rf"worker +{endpoint}: 1\.[45]\d* GB free of", done.stdout)
+    assert f"no worker answers at {gone}" in done.stdout
+    assert "no accelerator" in done.stdout
+
+
+@needs_backend
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--host", "0.0.0.0"), "0.0.0.0 can be reached from other networks"),
+        (("--host", "no such host"), "cannot listen at no such host:"),
+        (("--device", "CUDA9"), "sees no device CUDA9"),
+        (("--memory", "0"), "0"),
+    ],
+)
+def test_a_worker_that_cannot_be_one_says_why(options: tuple[str, ...], said: str) -> None:
+    done = localspec("worker", *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@needs_backend
+def test_a_port_that_somebody_has_is_refused_and_ctrl_c_ends_a_worker() -> None:
+    with worker() as (endpoint, running):
+        done = localspec("worker", "--port", endpoint.split(":")[1])
+        assert done.returncode == 2
+        assert "Address already in use" in done.stderr
+        running.send_signal(signal.SIGINT)
+        assert running.wait(10) == 130
+
+
+# What it has is told wrong: as if somebody else took it while the models are loaded.
+LIAR = "from localspec.engine.llama import rpc; rpc.available = lambda: 1 << 40;"
+
+
+@needs_backend
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [("pass;", "need 3.22 GB on the accelerator, 512 MB are free"), (LIAR, "no memory for")],
+)
+def test_a_full_worker_is_no_end_but_a_sentence(lie: str, said: str) -> None:
+    options = (*RUN, "-n", "4", "--ctx-size", "120000", "-ngl", "all")
+    with worker(before="ulimit -v 700000;", lie=lie) as (endpoint, running):
+        done = localspec(*options, "--workers", endpoint)
+        assert running.poll() is None
+    assert done.returncode == 1
+    assert said in done.stderr.splitlines()[0]
+
+
+@pytest.mark.slow
+@needs_backend
+def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
+    """At random moments; at most one round is lost, and the next answer comes without it."""
+    rng = random.Random(20261122)
+    for _ in range(3):
+        with worker() as (endpoint, running):
+            chat = Heard(replace(DEMO, rpc=(endpoint,), n_predict=-1, grammar=ENDLESS))
+            chat.until(m.Loaded)
+            chat.ask("Tell me a story.")
+            chat.until(m.Turn)
+            time.sleep(rng.uniform(0, 1))
+            running.kill()
+            assert "a worker went away" in chat.until(m.Died).error.message
+        chat.engine.reload(())
+        info = chat.until(m.Loaded).info
+        assert any("its devices are left out" in each for each in info.notices)
+        chat.ask("Tell me a story.")
+        assert chat.until(m.TurnOver).error is None
+        chat.engine.shut_down()
+        assert chat.engine.join(20)

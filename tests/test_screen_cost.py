@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.events import RoundText
+from localspec.ui.conversation.stream import SHORTEST, SPARE_SHORTEST, Pace
 from localspec.ui.panel.dashboard import Dashboard
 from tests.fakes import rounds_of
 from tests.support.inline import inline
@@ -16,7 +17,7 @@ from tests.support.scripted_session import Gate, ScriptedSession
 
 pytest.importorskip("pexpect")
 
-from benchmarks.screen_cost import Alternating, Driven
+from benchmarks.screen_cost import FRAMES, Alternating, Driven
 
 
 @pytest.mark.parametrize("stretches", [4, 5, 6, 41, 42])
@@ -36,6 +37,16 @@ def test_the_ratio_is_that_of_the_speeds_whatever_the_context_adds(
         length *= 1.0001
     assert told == [one.began for one in outbox.stretches if one.along]
     assert outbox.along_over_still() == pytest.approx(1 / (1 + cost), rel=0.001)
+
+
+def test_with_a_core_to_spare_frames_come_as_fast_as_an_eye_follows() -> None:
+    pace = Pace()
+    for spare, least in ((False, SHORTEST), (True, SPARE_SHORTEST), (False, SHORTEST)):
+        pace.spare = spare
+        for _ in range(20):
+            pace.drawn()
+        assert pace.interval == pytest.approx(least, rel=0.2)
+    assert 1 / SPARE_SHORTEST > FRAMES
 
 
 class Answering(Driven):

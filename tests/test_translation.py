@@ -11,10 +11,12 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.acceptance import Accept
+from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.look import look_again
 from localspec.engine.lookup import Lookup
 from localspec.engine.stats import TRANSLATED, Round
 from localspec.engine.translated import TranslatedDrafter
@@ -135,7 +137,7 @@ def test_a_row_is_renormalised_over_what_both_have(target_model: Model, smaller:
     assert 3000 < len(shared) < target_model.n_vocab
     for token in shared:
         if token != target_model.end:
-            assert smaller.piece(translation.to_draft(token)) == target_model.piece(token)
+            assert smaller.piece(*translation.to_draft(token)) == target_model.piece(token)
 
 
 def test_text_is_cut_as_the_target_would(target_model: Model, smaller: Model) -> None:
@@ -273,6 +275,22 @@ def test_with_a_seed_another_vocabulary_repeats(
     ]
     assert texts[:2] == texts[2:]
     assert {TRANSLATED} == of.drafters.keys()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_one_can_look_inside_its_rounds(contexts: dict[str, Context], temperature: float) -> None:
+    """Also at tokens that the draft has no token for, which it wrote as text."""
+    of = engine(contexts, "smaller")
+    text = questions(1)[0]
+    run(of, text, FixedGamma(3), temperature=temperature, accept=Accept.COUPLED)
+    assert of.written is not None
+    seen = 0
+    for number, made in enumerate(of.written.rounds, 1):
+        if made.own:
+            inside = look_again(of, of.written, number, Cancel())
+            assert len(inside.guesses) == len(made.drafted)
+            seen += 1
+    assert seen > 3
 
 
 def test_a_full_context_of_the_draft_drafts_nothing(

@@ -162,6 +162,23 @@ async def test_rename_delete_undo_and_export_in_the_list(
     ]  # fmt: skip
 
 
+async def test_q_closes_the_list_while_nothing_is_typed(archive: Path) -> None:
+    async with chatting(archive=archive) as chat:
+        await chat.ask("a question about rivers")
+        await history(chat)
+        await chat.until(lambda: "a question about rivers" in chat.screen())
+        assert "q closes" in chat.screen()
+        await chat.press("a", "q")
+        await chat.until(lambda: "nothing found" in chat.screen())
+        await chat.press("backspace", "backspace", "Q", "u")
+        await chat.until(lambda: "a question about rivers" in chat.screen())
+        await chat.press("backspace", "backspace", "ctrl+n", "end", "q", "enter")
+        await chat.until(lambda: "q closes" in chat.screen(), "the new title")
+        await chat.until(lambda: "about riversq" in chat.screen())
+        await chat.press("q")
+        await chat.until(lambda: not isinstance(chat.app.screen, HistoryScreen), "the end")
+
+
 @pytest.mark.parametrize("form", ["json", "md"])
 async def test_an_exported_conversation_comes_back_with_import(
     form: str, archive: Path, tmp_path: Path

@@ -13,6 +13,7 @@ from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation.extracts import attached
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.lines import KeyLine
+from localspec.ui.screens import palette
 from localspec.ui.screens.help import help_lines
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate
@@ -178,12 +179,18 @@ async def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> 
         assert chat.app.prompt.text == "unsent"
         chat.app.prompt.clear()
         assert "Export" in await found(chat, "write file")
+        assert "Quit" in await found(chat, "exit")
+        assert "Pairs" in await found(chat, "switch model")
         chat.session.gate.close()
         await chat.send("q")
         await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
         names = {one.title for one in chat.app.get_system_commands(chat.app.screen)}
         assert not {"Regen", "Clear", "Twice", "Export"} & names
         assert {"Pairs", "Help", "Temp"} <= names
+
+
+def test_whatever_the_palette_offers_is_known_by_other_words_too() -> None:
+    assert set(palette.ALSO) == {*(one.name for one in COMMANDS), "theme"}
 
 
 @pytest.mark.parametrize("width", [50, 76, 100])

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from textual.widgets import Input, OptionList
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
-from localspec.pairs import catalogue, installed
+from localspec.pairs import catalogue, installed, pull
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.pairs.pull import PullRequest
 from localspec.process.client import EngineClient
 from localspec.process.server import Loader, Server
 from localspec.ui.app import ChatApp
@@ -627,3 +629,64 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
         assert app.session.settings.stop == ("END",)
     app.engine.shut_down()
     assert app.engine.join(10)
+
+
+async def test_what_another_program_has_is_looked_at_and_used_where_it_is(
+    hub_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "Some-Model-Q8_0.gguf").write_bytes(ggufs.model())
+    monkeypatch.setenv("LLAMA_CACHE", str(folder))
+    name = "Some-Model-Q8_0"
+
+    rooms = Rooms()
+    async with chatting(rooms) as chat:
+        await chat.press("f12")
+        await chat.until(lambda: chat.app.pairs.state.row(name), "another program's model")
+        await chat.until(lambda: name in [one.id for one in shown(chat).options], "its line")
+        await select(chat, name)
+        assert "Of llama.cpp, Q8_0: used where it is." in chat.screen()
+        await chat.press("x")
+        await chat.until(lambda: "is not installed" in chat.screen())
+        await chat.press("enter")
+        await chat.until(lambda: "Enter uses it" in chat.screen(), "the report")
+        await chat.press("enter")
+        await chat.until(lambda: f"load {name}" in rooms.log, "the model")
+        await chat.until(chat.ready)
+        assert installed.all_pairs() == []
+
+
+async def test_a_pair_that_is_fetched_to_be_used_waits_for_the_answers_end_and_says_how_far_it_is(
+    hub_world: World, target: Repo
+) -> None:
+    rooms = Rooms()
+    async with chatting(rooms) as chat:
+        await chat.send("/get")
+        await chat.until(lambda: "nothing is proposed" in chat.transcript())
+        chat.session.gate.close()
+        await chat.send("Tell me something.")
+        await chat.until(lambda: chat.app.turns.busy, "an answer")
+        fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
+        await chat.send(f"/get {NAME}")
+        await chat.until(fault.reached.is_set, "the download")
+        await chat.until(lambda: f"fetching {NAME}" in chat.status(), "how far it is")
+        assert pull.recall_wanted() == PullRequest(NAME)
+        fault.release.set()
+        await chat.until(lambda: "waits for the answer's end" in chat.status(), "waiting")
+        assert f"load {NAME}" not in rooms.log
+        chat.session.gate.open()
+        await chat.until(lambda: f"load {NAME}" in rooms.log, "the change")
+        await chat.until(lambda: chat.ready() and pull.recall_wanted() is None, "the end")
+        assert rooms.sessions[-1].messages[0].content == "Tell me something."
+
+
+async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
+    hub_world: World,
+) -> None:
+    async with chatting(Rooms()) as chat:
+        await chat.send("/get nobody/nothing")
+        await chat.until(lambda: "✗ nobody/nothing" in chat.transcript(), "the reason")
+        await chat.until(chat.ready)
+        assert "fetching" not in chat.status()
+        chat.app.pairs.cancel()

@@ -167,7 +167,7 @@ def test_a_player_steps_and_stops_at_both_ends() -> None:
 
 
 async def opened(chat: Chat) -> RoundScreen:
-    await chat.press("ctrl+n")
+    await chat.press("ctrl+s")
     await chat.until(lambda: isinstance(chat.app.screen, RoundScreen), "the view")
     screen = chat.app.screen
     assert isinstance(screen, RoundScreen)
@@ -207,7 +207,7 @@ async def test_it_plays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     async with chatting(size=(80, 24)) as chat:
         chat.session.inside = inside(later=0)
         await chat.ask("Hello?")
-        await chat.press("ctrl+n")
+        await chat.press("ctrl+s")
         await chat.until(lambda: "as fast as plain decoding" in chat.screen(), "the end")
         await chat.until(lambda: "Space play" in chat.screen(), "standstill")
 
@@ -230,7 +230,7 @@ async def test_a_running_answers_next_round_comes_as_it_is_made() -> None:
 
 async def test_where_nothing_is_known_it_says_so_and_what_to_do() -> None:
     async with chatting() as chat:
-        await chat.press("ctrl+n")
+        await chat.press("ctrl+s")
         await chat.until(lambda: "there is no such answer" in chat.transcript())
         await chat.ask("Hello?")
         await opened(chat)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from localspec.loading.request import LoadRequest
 from localspec.process.client import EngineClient
 from localspec.ui.app import ChatApp, Looks
+from localspec.ui.screens.rounds import RoundScreen
 
 HERE = Path(__file__).parent
 QUESTION = "Write a Python function that adds two numbers."
@@ -22,10 +24,10 @@ SIZES = {"40x10": (40, 10), "80x24": (80, 24), "120x40": (120, 40), "200x60": (2
 
 async def take(
     name: str, size: tuple[int, int], *, asked: tuple[str, ...] = (STORY, QUESTION),
-    keys: tuple[str, ...] = (), theme: str | None = None,
+    keys: tuple[str, ...] = (), theme: str | None = None, **how: Any,
 ) -> None:  # fmt: skip
     """One picture: ask, press keys, export."""
-    options = LoadRequest(pair="demo", temp=0.0, n_predict=160)
+    options = LoadRequest(**{"pair": "demo", "temp": 0.0, "n_predict": 160} | how)
     app = ChatApp(EngineClient(options), looks=Looks(theme=theme) if theme else None)
     async with app.run_test(size=size) as pilot:
         while app.session is None:
@@ -36,8 +38,11 @@ async def take(
             await pilot.pause(0.1)
             while app.turns.busy:
                 await pilot.pause(0.05)
-        if keys:
-            await pilot.press(*keys)
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause(0.1)
+            while isinstance(app.screen, RoundScreen) and app.screen.player.waits:
+                await pilot.pause(0.05)
         await pilot.pause(0.6)
         (HERE / f"{name}.svg").write_text(app.export_screenshot(), encoding="utf-8")
     app.engine.shut_down()
@@ -51,6 +56,10 @@ async def main() -> None:
     await take("light-120x40", SIZES["120x40"], theme="textual-light")
     await take("welcome-80x24", SIZES["80x24"], asked=())
     await take("origin-80x24", SIZES["80x24"], keys=("f3",))
+    inside = ("ctrl+s", "space", "p", "p", "p", *["right"] * 8)
+    drawn = {"temp": 0.8, "seed": 7, "accept": "token", "gamma": 4, "n_predict": 60}
+    for label, size in ("80x24", (80, 24)), ("160x50", (160, 50)):
+        await take(f"round-{label}", size, asked=(STORY,), keys=inside, **drawn)
 
 
 if __name__ == "__main__":

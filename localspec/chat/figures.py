@@ -57,6 +57,7 @@ class Figures:
             tokens that it had to read before its first guess (the answer's first token too).
         context_used, context_size: tokens.
         slow: why it is slower than it could be, in a sentence; empty where nothing was found.
+        spare: whether a core is left over beside the model and other programs.
     """
 
     generating: bool = False
@@ -85,6 +86,7 @@ class Figures:
     context_used: int = 0
     context_size: int = 0
     slow: str = ""
+    spare: bool = False
 
     @property
     def plain_speed(self) -> float | None:

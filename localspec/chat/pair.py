@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from localspec import machine
-from localspec.engine.llama import Context, devices
+from localspec.engine.llama import BUSY, Context, devices
 from localspec.engine.stats import DeviceMemory, MemoryUse
 
 
@@ -85,6 +86,10 @@ class LoadedPair:
     def draft(self) -> Context | None:
         """The first draft model's context; None without any."""
         return next(iter(self.drafts.values()), None)
+
+    def spare(self) -> bool:
+        """Whether the target's threads and other programs leave a core, or most of one."""
+        return (os.cpu_count() or 1) - self.target.threads - self.target.others >= BUSY
 
     def hold_threads(self, hold: bool) -> None:
         """Whether all models keep their threads whatever else runs (see `Context`).

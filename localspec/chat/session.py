@@ -269,7 +269,7 @@ class Session:
             gamma=self._drafting.gamma(),
             note=self._drafting.note(self._kind.name),
         )
-        return replace(figures, slow=self._slow.sentence(figures))
+        return replace(figures, slow=self._slow.sentence(figures), spare=self.pair.spare())
 
     def memory(self) -> MemoryUse:
         """Where the memory goes. From any thread; takes well below a millisecond."""

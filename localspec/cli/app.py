@@ -38,6 +38,7 @@ COMMANDS = {
     "tune": ("localspec.cli.tune", "Measure this machine, and the draft length that follows."),
     "bench": ("localspec.cli.bench", "Measure speculation off against on."),
     "doctor": ("localspec.cli.doctor", "Look at this machine, and say what would help."),
+    "worker": ("localspec.cli.worker", "Lend this machine's memory and devices to another one."),
     "rm": ("localspec.cli.rm", "Remove a pair and what only it uses."),
 }
 
@@ -56,7 +57,7 @@ LEAST = 200_000_000
 """Bytes for numpy and llama.cpp's libraries, one thread, and what it takes to say what is wrong."""
 
 # Those that need llama.cpp.
-_WITH_ENGINE = {"chat", "run", "serve", "show", "tune", "bench", "doctor"}
+_WITH_ENGINE = {"chat", "run", "serve", "show", "tune", "bench", "doctor", "worker"}
 
 
 def _command(name: str) -> click.Command:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec import formats
+from localspec.cli.options import WORKERS
 
 if TYPE_CHECKING:
     from localspec.cli.settings_file import SettingsFile
@@ -17,17 +18,18 @@ if TYPE_CHECKING:
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@WORKERS
 @click.pass_obj
-def command(settings: SettingsFile | None, as_json: bool) -> None:
+def command(settings: SettingsFile | None, as_json: bool, rpc: tuple[str, ...]) -> None:
     """Look at llama.cpp's build, devices, memory and speed, and say what would help.
 
-    Takes a few seconds, reads nothing of yours and sends nothing: what it prints can be shown to
-    others.
+    Takes a few seconds, reads nothing of yours and sends nothing (but a hello to workers that you
+    name): what it prints can be shown to others.
     """
     from localspec.doctor.facts import look  # noqa: PLC0415 - it needs llama.cpp
     from localspec.doctor.findings import findings  # noqa: PLC0415
 
-    facts = look(_threads_asked(settings))
+    facts = look(_threads_asked(settings), workers=rpc)
     found = findings(facts)
     if as_json:
         listed = [asdict(finding) | {"level": finding.level.value} for finding in found]
@@ -67,6 +69,12 @@ def _fact_lines(facts: MachineFacts) -> list[str]:
         f" read at {facts.bandwidth / 1e9:.0f} GB/s"
         f" ({facts.bandwidth_one / 1e9:.0f} by one thread)",
         *(devices or ["device      no accelerator"]),
+        *(
+            f"worker      {worker.endpoint}: {formats.size(worker.free)} free of"
+            f" {formats.size(worker.total)}, answers within {worker.answer_s * 1000:.1f} ms"
+            for worker in facts.workers
+            if not worker.problem
+        ),
         f"so          a model of 5 GB on the CPU writes at most"
         f" {facts.bandwidth / 5e9:.1f} tokens/s without drafting",
     ]

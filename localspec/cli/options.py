@@ -85,6 +85,14 @@ EXACT: Option = click.option(
 
 CTX_SIZE = option("-c --ctx-size", click.IntRange(0), "Context size in tokens.")
 
+WORKERS = option(
+    "--workers --rpc rpc",
+    types.listed,
+    "Other machines that run `localspec worker`: use their devices for the target as well.",
+    "HOST:PORT,...",
+    default=_DEFAULTS.rpc,
+)
+
 BUT_THREADS: tuple[Option, ...] = (
     _threads(
         "-tb --threads-batch",
@@ -105,12 +113,7 @@ BUT_THREADS: tuple[Option, ...] = (
         "The same for the draft.  [default: --device]",
         "NAMES",
     ),
-    _set(
-        "--rpc",
-        types.listed,
-        "Use the devices of these llama.cpp RPC servers for the target as well.",
-        "HOST:PORT,...",
-    ),
+    WORKERS,
     _set(
         "-fa --flash-attn",
         click.Choice(["on", "off", "auto"]),

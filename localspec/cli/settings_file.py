@@ -206,7 +206,8 @@ def settings_of(command: click.Command) -> dict[str, click.Parameter]:
     found: dict[str, click.Parameter] = {}
     for parameter in command.params:
         if isinstance(parameter, click.Option):
-            found[max(parameter.opts, key=len).lstrip("-")] = parameter
+            names = [each.removeprefix("--") for each in parameter.opts if each.startswith("--")]
+            found |= dict.fromkeys(names, parameter)
         elif parameter.name == "pair" and command.name in _PAIR_FOR:
             found["pair"] = parameter
     return {name: one for name, one in found.items() if name not in _NEVER}

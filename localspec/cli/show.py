@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec.cli.options import SCAN
+from localspec.loading.request import AUTO
 from localspec.pairs import catalogue, demo, describe
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
@@ -42,7 +43,8 @@ def command(pair: str, draft: str | None, ctx_size: int | None, scan: bool, as_j
         click.echo(demo.pad(), err=True)
     free = free_memory(draft=None)
     found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free, scan=scan)
-    tune = shlex.join(["localspec", "tune", pair, *(["--draft", draft] if draft else [])])
+    named = [] if draft in (None, AUTO) else ["--draft", str(draft)]
+    tune = shlex.join(["localspec", "tune", pair, *named])
     speed, profile = _speed(found, tune)
     if as_json:
         click.echo(json.dumps(describe.as_data(found) | {"profile": profile}, indent=2))

@@ -19,8 +19,17 @@ import numpy as np
 import psutil
 
 from localspec import __version__, machine
-from localspec.engine.llama import backends, build, default_threads, devices, repacking_works
+from localspec.engine.llama import (
+    RPC,
+    add_workers,
+    backends,
+    build,
+    default_threads,
+    devices,
+    repacking_works,
+)
 from localspec.engine.stats import DeviceMemory
+from localspec.errors import EngineError
 
 _VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _DRM = Path("/sys/class/drm")
@@ -30,6 +39,24 @@ _MOST_READ = 1 << 28
 _LEAST_READ = 1 << 24
 _WANTED = {"avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512"}
 """Instruction sets that matter to llama.cpp, and what it calls them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFacts:
+    """Another machine that lends its devices.
+
+    Attributes:
+        endpoint: its address, as it was given.
+        problem: why it cannot be used; empty where it can.
+        answer_s: seconds that it takes to answer.
+        free, total: bytes on its devices.
+    """
+
+    endpoint: str
+    problem: str = ""
+    answer_s: float = 0.0
+    free: int = 0
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +86,7 @@ class MachineFacts:
         power_profile: ``low-power`` and the like, empty where unknown.
         clock, clock_most: MHz while working, and at most; None where unknown.
         bandwidth: bytes per second read with `threads` threads, and with one.
+        workers: those that were asked for.
     """
 
     localspec: str
@@ -93,14 +121,21 @@ class MachineFacts:
     clock_most: float | None
     bandwidth: float
     bandwidth_one: float
+    workers: tuple[WorkerFacts, ...] = ()
 
 
-def look(threads_asked: int = 0, *, measure: bool = True) -> MachineFacts:
+def look(
+    threads_asked: int = 0, *, workers: tuple[str, ...] = (), measure: bool = True
+) -> MachineFacts:
     """Look at this machine; takes two seconds, most of them for the bandwidth.
 
     Args:
         threads_asked: what the settings file says.
+        workers: other machines to look at, HOST:PORT.
         measure: whether to take the time for the bandwidth, which else is 0.
+
+    Raises:
+        UsageError: a worker that is none, or not in a private network.
     """
     load = machine.told("getloadavg")  # before we make some ourselves
     threads, free = default_threads(), machine.available()
@@ -127,7 +162,7 @@ def look(threads_asked: int = 0, *, measure: bool = True) -> MachineFacts:
         built_for=_built_for(system_info),
         amx_left_out=not repacking_works(),
         backends=backends(),
-        devices=devices(),
+        devices=tuple(each for each in devices() if not each.label.startswith(RPC)),
         cards=_cards(),
         cuda_compiler=shutil.which("nvcc") is not None or "CUDA_PATH" in os.environ,
         project=_in_project(),
@@ -141,6 +176,22 @@ def look(threads_asked: int = 0, *, measure: bool = True) -> MachineFacts:
         clock_most=clock_most,
         bandwidth=many,
         bandwidth_one=one,
+        workers=tuple(map(_worker, workers)),
+    )
+
+
+def _worker(endpoint: str) -> WorkerFacts:
+    try:
+        (greeted,) = add_workers((endpoint,))
+    except EngineError as error:
+        return WorkerFacts(endpoint=endpoint, problem=error.message)
+    theirs = [each for each in devices() if each.name == endpoint]
+    return WorkerFacts(
+        endpoint=endpoint,
+        problem=greeted.problem,
+        answer_s=greeted.answer_s,
+        free=sum(each.free for each in theirs),
+        total=sum(each.total for each in theirs),
     )
 
 

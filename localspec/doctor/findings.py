@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from localspec import formats
 from localspec.doctor.facts import MachineFacts, look
+from localspec.engine.llama.rpc import SLOW_ANSWER_S
 
 BUSY_SHARE = 0.5
 _GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
@@ -42,7 +43,7 @@ Remarks: TypeAlias = Iterator[tuple[str, str]]
 def findings(facts: MachineFacts) -> list[Finding]:
     """Everything worth saying, what matters most first."""
     slow = [*_translated(facts), *_graphics(facts), *_instructions(facts), *_busy(facts)]
-    slow += _power(facts)
+    slow += [*_power(facts), *_workers(facts)]
     return [
         *(Finding(Level.SLOW, *each) for each in slow),
         *(Finding(Level.NOTE, *each) for each in _notes(facts)),
@@ -146,6 +147,18 @@ def _power(facts: MachineFacts) -> Remarks:
             formats.ON_BATTERY,
             windows if facts.system == "win32" else "Plug it in.",
         )
+
+
+def _workers(facts: MachineFacts) -> Remarks:
+    for worker in facts.workers:
+        if worker.problem:
+            yield worker.problem, "Start `localspec worker` there, of the same version as here."
+        elif worker.answer_s > SLOW_ANSWER_S:
+            yield (
+                f"the worker at {worker.endpoint} takes {worker.answer_s:.2f} s to answer, and"
+                " every pass of the target waits for it",
+                "Use a cable, or do without it.",
+            )
 
 
 def _of_makers(facts: MachineFacts) -> Remarks:

@@ -20,9 +20,10 @@ from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import Context
-from localspec.engine.look import Made, Sight, Witness, Written
+from localspec.engine.look import Made, Sight, Witness, Written, can_be_seen
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.proposer import Proposer
 from localspec.engine.sampling import Dist, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round, TokenLogprob
 from localspec.engine.trace import Recorder
@@ -266,15 +267,19 @@ class Engine:
     def _looked_at(self, generation: _Generation) -> Sight:
         """See what the drafters' passes show in this round."""
         sight = Sight(generation.verification.proposer)
-        for drafter in self.drafters.values():
-            drafter.begin(generation.tokens, sight, generation.cancel)
+        self._begin_with(sight, generation)
         return sight
+
+    def _begin_with(self, proposer: Proposer, generation: _Generation) -> None:
+        """Let all drafters that can be seen go on with `proposer`."""
+        for drafter in self.drafters.values():
+            if can_be_seen(drafter, generation.verification.proposer):
+                drafter.begin(generation.tokens, proposer, generation.cancel)
 
     def _tell(self, generation: _Generation, sight: Sight, draft: Draft, p: TargetRows) -> None:
         """Tell who watches what happened inside the round that is over, if it had a draft."""
         how, written = generation.verification, generation.written
-        for drafter in self.drafters.values():
-            drafter.begin(generation.tokens, how.proposer, generation.cancel)
+        self._begin_with(how.proposer, generation)
         watch = self.watch
         if watch is not None and draft.tokens:
             self.watch = None

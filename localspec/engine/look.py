@@ -16,14 +16,16 @@ from localspec.engine.acceptance import Verification, verification
 from localspec.engine.explain import Case, Explained, Word, explain
 from localspec.engine.inside import Bar, Guessed, Inside, Opinion
 from localspec.engine.length.stopping import FixedPlan
-from localspec.engine.proposer import Proposer, View
+from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist, Logits, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, Round
+from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import EngineError
 
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel
+    from localspec.engine.drafter import Drafter
     from localspec.engine.generate import Engine, GenerateSettings
 
 _BARS = 5
@@ -89,11 +91,12 @@ class Sight:
         drafted: tokens to be proposed whatever is drawn now; None to let the proposer choose.
 
     Attributes:
+        proposer: the same.
         logits: a copy of the target's rows, once they are there.
     """
 
     def __init__(self, proposer: Proposer, drafted: Sequence[int] | None = None) -> None:
-        self._proposer = proposer
+        self.proposer = proposer
         self._drafted = drafted
         self._passes: list[Logits] = []
         self.logits: Logits | None = None
@@ -101,7 +104,7 @@ class Sight:
     def __call__(self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> View:
         """See what may follow, as every `Proposer`."""
         self._passes.append(logits.copy())  # the next pass writes over it
-        view = self._proposer(logits, tokens, drafted)
+        view = self.proposer(logits, tokens, drafted)
         return view if self._drafted is None else _Forced(view, self._drafted[len(drafted)])
 
     def of_draft(self, i: int, token: int, draft: Draft, word: Word) -> Opinion | None:
@@ -136,6 +139,11 @@ class _Forced:
     def chance(self, p: Dist) -> float:
         """As the view."""
         return self.view.chance(p)
+
+
+def can_be_seen(drafter: Drafter, proposer: Proposer) -> bool:
+    """Whether a drafter's passes are over the target's tokens, not over text that is cut later."""
+    return not (isinstance(drafter, TranslatedDrafter) and proposer is argmax_proposer)
 
 
 def before_choice(logits: Logits, token: int, word: Word) -> Opinion:
@@ -276,7 +284,7 @@ def _drafted_again(
     """The draft of then, with the rows that it was drawn from."""
     own, copied = made.drafted[: made.own], made.drafted[made.own :]
     drafter = engine.drafters.get(made.figures.drafter)
-    if drafter is None or not own:
+    if drafter is None or not own or not can_be_seen(drafter, sight.proposer):
         return Draft(own).followed_by(copied)
     if drafter.reader is not None:  # it has to be shown all of it
         engine.target.clear()

@@ -126,12 +126,12 @@ class TranslatedDrafter:
         last: Logits = logits[0]
         return last
 
-    def _step(self, token: int, drafted: int) -> Logits:
-        """Read a drafted token."""
+    def _step(self, ids: Sequence[int], drafted: int) -> Logits:
+        """Read the so-many-th drafted token, in the draft's."""
         self._cancel.check()
         if drafted == 1:
             self.context.mark()
-        last: Logits = self.context.decode([token], 1)[0]
+        last: Logits = self.context.decode(ids, 1)[0]
         return last
 
     def _shared(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Drafted:
@@ -152,7 +152,7 @@ class TranslatedDrafter:
         target, draft = self._translation.target, self._translation.draft
         written, views, confidences = write(
             lambda row, _: argmax_proposer(row, (), ()),
-            self._step,
+            lambda token, n: self._step([token], n),
             logits,
             plan=plan,
             limit=limit,

@@ -39,8 +39,17 @@ class Tokenizer(Protocol):
         """What ends a turn."""
         ...
 
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """All that ends generation."""
+        ...
+
     def is_end(self, token: int) -> bool:
         """Whether `token` ends generation."""
+        ...
+
+    def pieces(self) -> list[bytes]:
+        """The bytes of all tokens, of control tokens none."""
         ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
@@ -63,9 +72,8 @@ class Speller:
     def __init__(self, vocabulary: Tokenizer) -> None:
         self.vocabulary = vocabulary
         self.ids: defaultdict[bytes, list[int]] = defaultdict(list)
-        for token in range(vocabulary.n_vocab):
-            piece = vocabulary.piece(token)
-            if piece and not vocabulary.is_end(token):
+        for token, piece in enumerate(vocabulary.pieces()):
+            if piece and token not in vocabulary.end_tokens:
                 self.ids[piece].append(token)
         for piece, alike in self.ids.items():
             if len(alike) > 1:
@@ -119,7 +127,7 @@ class Translation:
             for piece, ours in self.draft.ids.items()
             if (theirs := self.target.ids.get(piece))
         ]
-        ends = [token for token in range(draft.n_vocab) if draft.is_end(token)]
+        ends = sorted(draft.end_tokens)
         if target.end is not None and ends:
             shared.append((target.end, ends))
         # Where a target's token finds its logit; behind the draft's last one there is none.
@@ -140,9 +148,15 @@ class Translation:
         np.logaddexp.at(row, self._again, self._padded[self._more])
         return row
 
-    def to_draft(self, token: int) -> int:
-        """The draft's token for one that `row` offers."""
-        return int(self._first[token])
+    def to_draft(self, token: int) -> list[int]:
+        """How the draft says a token of the target's: as one of its own if `row` offers it."""
+        same = int(self._first[token])
+        if same < len(self._padded) - 1:
+            return [same]
+        special = self.special(token)
+        if special is None:
+            return self.draft.cut(self.target.vocabulary.piece(token)) or []
+        return special
 
     def special(self, token: int) -> list[int] | None:
         """What stands for a control token of the target in the draft's text; None for text.

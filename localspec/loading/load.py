@@ -151,7 +151,6 @@ def load_session(
         target = loader.load(plan.path, plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
-        notices = (*notices, *plan.notices, *drafting.notices, *loader.notices)
         pair = _pair(loader, plan, target, drafting, notices)
         session = _session(replace(pair, devices_before=before), settings, progress, renderer)
         undo.pop_all()
@@ -175,7 +174,7 @@ def _pair(
         drafts=drafting.contexts,
         lookup=drafting.lookup,
         draft_note=drafting.note,
-        notices=notices,
+        notices=(*notices, *plan.notices, *drafting.notices, *loader.notices),
         loaded=_record(loader, plan, target, drafting),
     )
 
@@ -461,7 +460,7 @@ def _record(
         draft_n_gpu_layers=drafting.gpu_layers,
         device=options.device,
         draft_device=devices_of_draft(options),
-        rpc=options.rpc,
+        rpc=plan.workers,
         flash_attn=loader.flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,

@@ -149,11 +149,14 @@ def measured(
         profiles |= _measured(missing, store, repeatable=repeatable)
     if not all(each.measured and all(each.measured.values()) for each in profiles.values()):
         return None  # a context too small to measure in
-    target = _costs(pair.target, profiles[pair.target])
-    drafts = {name: _costs(context, profiles[context]) for name, context in pair.drafts.items()}
-    auto = AutoGamma(Costs(target, drafts, pair.target.takes_back))
-    of_drafts = {name: profiles[context] for name, context in pair.drafts.items()}
-    return Measured(store, profiles[pair.target], of_drafts, auto, missing)
+    target = profiles[pair.target]
+    drafts = {name: profiles[context] for name, context in pair.drafts.items()}
+    costs = Costs(
+        _costs(pair.target, target),
+        {name: _costs(pair.drafts[name], its) for name, its in drafts.items()},
+        pair.target.takes_back,
+    )
+    return Measured(store, target, drafts, AutoGamma(costs), missing)
 
 
 def _measured(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec import formats, machine
-from localspec.engine.llama import RPC, add_servers, default_threads, devices
+from localspec.engine.llama import RPC, add_workers, default_threads, devices
 from localspec.engine.stats import DRAFT, EAGLE3, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
@@ -77,6 +77,7 @@ class LoadPlan:
         notices: what the user should know.
         unflashed: bytes more that the models take without flash attention; None where that is no
             choice: a device computes, values are quantised, or there is no room.
+        workers: other machines whose devices count, HOST:PORT.
     """
 
     name: str
@@ -86,16 +87,29 @@ class LoadPlan:
     drafts: DraftsPlan
     notices: tuple[str, ...]
     unflashed: int | None = None
+    workers: tuple[str, ...] = ()
 
 
 def load_plan(options: LoadRequest) -> LoadPlan:
     """Resolve and check everything that can be checked without loading.
 
+    Workers that do not answer are left out, which is told.
+
     Raises:
         LocalspecError: as `load_session`.
     """
+    greeted = add_workers(options.rpc)
+    told = tuple(filter(None, (each.notice for each in greeted)))
+    workers = tuple(each.endpoint for each in greeted if not each.problem)
+    try:
+        found = _load_plan(replace(options, rpc=workers))
+    except OutOfMemory as error:
+        raise OutOfMemory("; ".join((error.message, *told)), error.remedy) from None
+    return replace(found, notices=(*told, *found.notices), workers=workers)
+
+
+def _load_plan(options: LoadRequest) -> LoadPlan:
     found = _find(options)
-    add_servers(options.rpc)
     target = facts_of(found.target)
     wishes = _wishes(options, target)
     if not (found.drafts or options.drafters.lookup):

@@ -302,6 +302,7 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.measuring.hear(news)
             case messages.Status() as status:
                 self.dashboard.hear(status)
+                self.turns.stream.pace.spare = status.figures.spare
             case messages.Died(error):
                 self._leave_comparison()
                 self.in_use.died(error.exception())

@@ -402,7 +402,7 @@ COMMANDS = (
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
-        _get, "ctrl+n",
+        _get, "ctrl+f",
     ),
     Command(
         "twice", "", "answer the prompt without and with speculation, side by side",
@@ -410,7 +410,7 @@ COMMANDS = (
     ),
     Command(
         "round", "[N]", "look inside a round of an answer: guesses, checks and why, in slow motion",
-        _inside, "ctrl+n,alt+r", when=LOADED,
+        _inside, "ctrl+s,alt+r", when=LOADED,
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from localspec.pairs.pull import PullPlan, PullProgress
     from localspec.process.client import EngineClient
 
-GET = "Ctrl+N"
+GET = "Ctrl+F"
 _STOP_WITHIN_S = 2.0
 _NEWS_S = 0.5
 
@@ -56,7 +56,7 @@ class Pairs:
     _thread: threading.Thread | None = None
     _screen: PairsScreen | None = None
     _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
-    _offered: str = ""  # what `get` fetches where it is not told
+    _offered: PullRequest | None = None  # what `get` fetches where it is not told
     _getting: PullRequest | None = None  # what is fetched to be changed to
     _arrived: str = ""  # the name that it has, once it is here
     _told: float = 0.0  # when `news` was called last
@@ -69,7 +69,7 @@ class Pairs:
         """Say what suits this machine better than the demo, or what was being fetched before."""
         wanted = pull.recall_wanted()
         if wanted is not None:
-            self._offered = wanted.pair
+            self._offered = wanted
             name = one_line(wanted.pair, 80)
             remedy = f"{GET} goes on: it fetches the rest, measures it, and changes to it."
             self.tell(f"{name} was being fetched; what came is kept", remedy)
@@ -86,31 +86,34 @@ class Pairs:
         if speed is not None and speed.advice is not None:
             self.tell(f"first of all: {speed.advice[0]}", speed.advice[1])
         if best and speed is not None:
-            self._offered = best[0].row.name
+            self._offered = PullRequest(best[0].row.name)
             lines = [f"{one.row.kind}: {one.row.name}, {one.offer}" for one in best]
             said = "\n".join([f"for this machine ({speed.basis}):", *lines])
             self.tell(said, f"{self._what_get_does()} /get NAME takes another, F12 shows all.")
 
     def _what_get_does(self) -> str:
-        name = one_line(self._offered, 80)
+        name = one_line(self._offered.pair if self._offered is not None else "", 80)
         return f"{GET} fetches {name}, checks and measures it, and changes to it."
 
     def offer(self, name: str) -> None:
         """Offer to fetch a pair that was asked for and is not here."""
-        self._offered = name
+        self._offered = PullRequest(name)
 
         def say() -> None:
-            known = next((one for one in self.state.ranked if one.row.name == name.lower()), None)
+            known = self._known(name)
             more = f": {known.offer}" if known is not None else ""
             self.tell(f"{one_line(name, 80)} is not on this disk yet{more}", self._what_get_does())
 
         self._list_and(say)
 
+    def _known(self, name: str) -> RankedPair | None:
+        return next((one for one in self.state.ranked if one.row.name == name.lower()), None)
+
     def _answered(self) -> None:
         """The first answer of the demo is followed by the proposal."""
-        if self._reminds and self._in_demo and self._offered and self._getting is None:
+        known = self._known(self._offered.pair) if self._offered is not None else None
+        if self._reminds and self._in_demo and known is not None and self._getting is None:
             self._reminds = False
-            known = next(one for one in self.state.ranked if one.row.name == self._offered)
             self.tell(f"for this machine: {known.row.name}, {known.offer}", self._what_get_does())
 
     def get(self, text: str = "") -> None:
@@ -121,9 +124,9 @@ class Pairs:
         Raises:
             UsageError: nothing is offered, or the text names nothing.
         """
-        if not (text or self._offered):
+        wanted = pull.parse_request(text) if text else self._offered
+        if wanted is None:
             raise UsageError("nothing is proposed", "Say /get NAME; F12 shows the pairs.")
-        wanted = pull.parse_request(text or self._offered)
         if self.engine.info is not None and self.engine.info.pair_name == wanted.pair.lower():
             self.gate.say(f"{wanted.pair} is in use")
         elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
@@ -165,11 +168,12 @@ class Pairs:
         """What was wanted answers now, or cannot be loaded: it is wanted no more."""
         self.refresh_in_use()
         gone = self.state.work is Work.NONE and not self._arrived
-        if (self._getting is not None and gone) or self.state.in_use == self._offered:
+        offered = self._offered is not None and self.state.in_use == self._offered.pair
+        if (self._getting is not None and gone) or offered:
             self._forget()
 
     def _forget(self) -> None:
-        self._getting, self._offered, self._arrived = None, "", ""
+        self._getting, self._offered, self._arrived = None, None, ""
         pull.remember_wanted(None)
 
     # What the user asks for
@@ -286,10 +290,12 @@ class Pairs:
 
     def _list(self) -> None:
         speed = ranking.recall()
-        theirs = found.rows(found.scan().models) if self.engine.wanted.scan else []
-        pairs = ranking.ranked([*catalogue.rows(), *theirs], speed)
-        used = remove.used_bytes(installed.all_pairs())
-        self._settle(lambda: self.state.list(pairs, speed, used))
+        rows, used = catalogue.rows(), remove.used_bytes(installed.all_pairs())
+        ours = ranking.ranked(rows, speed)
+        self._settle(lambda: self.state.list(ours, speed, used))
+        if self._screen is not None and self.engine.wanted.scan:  # it may take a second
+            all_of_them = ranking.ranked([*rows, *found.rows(found.scan().models)], speed)
+            self._settle(lambda: self.state.list(all_of_them, speed, used))
 
     def _list_safely(self) -> bool:
         try:
@@ -402,8 +408,10 @@ class Pairs:
     def _looked(self, plan: PullPlan, wanted: PullRequest) -> None:
         """Ask whether to go on; what was typed gets a line of its own if it is no known pair."""
         state = self.state
-        typed, known = state.typed, state.row(plan.name)
-        state.work, state.typed, state.name = Work.NONE, False, plan.name
+        theirs = state.row(wanted.pair)  # another program's, whose name no pair could have
+        name = wanted.pair if theirs is not None and theirs.state == "found" else plan.name
+        typed, known = state.typed, state.row(name)
+        state.work, state.typed, state.name = Work.NONE, False, name
         if wanted is self._getting:
             self._go_on(plan)
             return
@@ -430,11 +438,13 @@ class Pairs:
         kept = self.state.work is Work.PULLING
         remedy = "What came so far is kept; pulling again continues there." if kept else ""
         self._ended("cancelled", remedy)
+        self._getting = None
 
     def _ended(self, text: str, remedy: str = "", *, failed: bool = False) -> None:
         """Say how the work ended, where the user is now."""
         state = self.state
         told = state.work in (Work.PULLING, Work.REMOVING) or self._getting is not None
+        self._getting = self._getting if state.work is Work.PULLING and not failed else None
         if self._screen is None and told:
             self.tell(f"{state.name}: {text}", remedy, error=failed)
         state.end((f"{'✗ ' if failed else ''}{text}", remedy))

@@ -110,6 +110,9 @@ _HOPED = 0.2  # of T(1): a draft's step, as long as it was never asked; dearer o
 _HORIZON = 128
 _USUAL_LAG = 2
 _TOKENS_A_ROUND = 3
+# To read so many at once takes a draft of a fifth as long as a plain round. All that it costs after
+# that is charged to the account, until it was right once (docs/measurements/prompt.md).
+_LONG_READ = 32
 
 
 @dataclass(slots=True)
@@ -121,6 +124,7 @@ class _Track:
     drafted: float = 0.0
     accepted: float = 0.0
     lately: float = 0.0  # share of the last rounds in which it was asked
+    owes: bool = False  # it read a long text, and nothing was accepted since
 
     @property
     def emitted(self) -> float:
@@ -246,7 +250,7 @@ class AutoGamma:
         if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
             return self._decided(FixedPlan(copy.length, LOOKUP))
         if plan is not None and plan.pays(cost):
-            if self._tracks[plan.drafter].accepted:  # and not by the prior alone
+            if not self._tracks[plan.drafter].owes:
                 self._probes.rest()
             return self._decided(plan)
         self._note_willing(0.0)
@@ -254,7 +258,7 @@ class AutoGamma:
             prices = self._hoping(situation, prices)
         if plan is None or not self._probe(plan.drafter, situation, prices.times):
             return PLAIN
-        self._probing = True
+        self._probing = self._hopes
         return self._choice(plan.drafter, situation, prices)[0] if self._hopes else plan
 
     def _decided(self, plan: Plan) -> Plan:
@@ -290,8 +294,9 @@ class AutoGamma:
         if done.draft_passes:
             track = self._tracks[done.drafter]
             track.calibration.learn(done.confidences, done.chances)
-            # What verifying a probe cost over what it brought, and all that finding out costs.
-            if done.drafted if self._probing else not track.accepted:
+            track.owes = not done.accepted and (track.owes or done.draft_prefill > _LONG_READ)
+            # What verifying a probe cost over what it brought.
+            if done.drafted if self._probing else track.owes:
                 self._probes.credit -= max(0.0, rounds - done.emitted)
 
     def follow(self, done: Round) -> None:

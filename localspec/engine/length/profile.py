@@ -85,6 +85,13 @@ class Timing:
     points: dict[int, float]
     spread: float = 0.0
 
+    @staticmethod
+    def of(found: Mapping[int, Sequence[float]]) -> Timing:
+        """Of every timing of each size."""
+        spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
+        points = {n: min(each) for n, each in sorted(found.items())}
+        return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0)
+
     @property
     def steady(self) -> bool:
         """Whether it is worth keeping: something else may have been running."""
@@ -134,9 +141,7 @@ def measure(
                 found[n].append(seconds)
     finally:
         context.truncate(kept)
-    spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
-    points = {n: min(each) for n, each in sorted(found.items())}
-    return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0)
+    return Timing.of(found)
 
 
 def _seconds(context: Context, n: int, one_row: bool, clock: Callable[[], float]) -> float:

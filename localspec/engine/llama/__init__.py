@@ -4,7 +4,6 @@ from localspec.engine.llama.context import Context, ContextOptions, Listener
 from localspec.engine.llama.crew import BUSY, LOOK_S, busy_cores
 from localspec.engine.llama.hardware import (
     RPC,
-    add_servers,
     backends,
     build,
     default_threads,
@@ -14,6 +13,7 @@ from localspec.engine.llama.hardware import (
 )
 from localspec.engine.llama.head import Head
 from localspec.engine.llama.model import Model
+from localspec.engine.llama.rpc import add_workers
 
 __all__ = [
     "BUSY",
@@ -24,7 +24,7 @@ __all__ = [
     "Head",
     "Listener",
     "Model",
-    "add_servers",
+    "add_workers",
     "backends",
     "build",
     "busy_cores",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
 import struct
 import sys
 from collections.abc import Sequence
@@ -20,10 +19,10 @@ from llama_cpp._ctypes_extensions import load_shared_library
 
 from localspec.engine.llama.log import start_backend
 from localspec.engine.stats import DeviceMemory
-from localspec.errors import EngineError, UsageError
+from localspec.errors import UsageError
 from localspec.machine import processor_name, processors, text_of
 
-_GPU, _INTEGRATED_GPU = 1, 2  # enum ggml_backend_dev_type
+_CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # enum ggml_backend_dev_type
 RPC = "RPC"
 """The backend of other machines' devices, and what llama.cpp's names of these begin with."""
 
@@ -37,6 +36,7 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, an
         "ggml_backend_reg_get": ((_NUMBER,), _HANDLE),
         "ggml_backend_reg_by_name": ((_TEXT,), _HANDLE),
         "ggml_backend_register": ((_HANDLE,), None),
+        "ggml_backend_unload": ((_HANDLE,), None),
     },
     "ggml-base": {
         "ggml_backend_reg_get_proc_address": ((_HANDLE, _TEXT), _HANDLE),
@@ -50,12 +50,6 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, an
 _CORE: Final = 0  # RelationProcessorCore
 _RECORD: Final = struct.Struct("<IIBB")  # SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX
 _LITTLE: Final = 0.75  # of the fastest core's capacity
-_ANSWER_S: Final = 5.0
-# ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's major version, which must be the same on
-# both sides; and the first command, its input and its output.
-_PROTOCOL: Final = 7
-_HELLO: Final = struct.pack("<BQ24x", 14, 24)
-_REPLY: Final = struct.Struct("<QBBBx24x")
 
 
 @cache
@@ -80,12 +74,12 @@ def _said(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def _accelerators() -> dict[str, int]:
-    """Every GPU's name and handle; a CPU-only build has none."""
-    library = ggml()
+def _known(*kinds: int) -> dict[str, int]:
+    """Names and handles of the devices of these kinds, of GPUs by default."""
+    library, wanted = ggml(), kinds or (_GPU, _INTEGRATED_GPU)
     handles = [library.dev_get(i) for i in range(library.dev_count())]
-    gpus = [each for each in handles if library.dev_type(each) in (_GPU, _INTEGRATED_GPU)]
-    return {_said(library.dev_name(handle)): handle for handle in gpus}
+    found = [each for each in handles if library.dev_type(each) in wanted]
+    return {_said(library.dev_name(handle)): handle for handle in found}
 
 
 def backends() -> tuple[str, ...]:
@@ -109,7 +103,7 @@ def repacking_works() -> bool:
 def devices() -> tuple[DeviceMemory, ...]:
     """Every accelerator with its free and total memory now, in bytes."""
     library, found = ggml(), []
-    for name, handle in _accelerators().items():
+    for name, handle in _known().items():
         free, total = _NUMBER(), _NUMBER()
         library.dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
         integrated = library.dev_type(handle) == _INTEGRATED_GPU or sys.platform == "darwin"
@@ -119,13 +113,18 @@ def devices() -> tuple[DeviceMemory, ...]:
     return tuple(found)
 
 
-def device_list(names: Sequence[str]) -> Any:
+def device_list(names: Sequence[str], *, cpu: bool = False) -> Any:
     """llama.cpp's list of the devices with these names, ended by a null.
+
+    Args:
+        names: of accelerators.
+        cpu: where they are none, have the CPU for it.
 
     Raises:
         UsageError: there is no such device.
     """
-    known = _accelerators()
+    known = _known() if names or not cpu else _known(_CPU)
+    names = names or (list(known) if cpu else [])
     unknown = [name for name in names if name not in known]
     if unknown:
         there = ", ".join(known) or "none"
@@ -147,72 +146,6 @@ def machine() -> str:
     memory = round(psutil.virtual_memory().total / 1e9)
     accelerators = ", ".join(device.name for device in devices()) or "no accelerator"
     return f"{processor_name()}, {os.cpu_count()} threads, {memory} GB, {accelerators}"
-
-
-def add_servers(endpoints: Sequence[str]) -> None:
-    """Make the devices of these RPC servers known, as ``RPC0`` and so on.
-
-    Raises:
-        UsageError: not of the form ``HOST:PORT``.
-        EngineError: this build has no RPC backend, or no such server answers.
-    """
-    if not endpoints:
-        return
-    places = [_place(endpoint) for endpoint in endpoints]
-    add = _adding()
-    for endpoint, place in zip(endpoints, places, strict=True):
-        _require_server(endpoint, place)  # llama.cpp ends the process where it cannot connect
-        added = add(endpoint.encode())
-        if not added:
-            raise EngineError(f"the RPC server {endpoint} has no devices", "Look at its output.")
-        ggml().register(added)
-
-
-def _place(endpoint: str) -> tuple[str, int]:
-    host, _, port = endpoint.rpartition(":")
-    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 9 else 0
-    if not host or not 0 < number < 1 << 16:
-        raise UsageError(f"{endpoint!r} is no RPC server", "Write --rpc HOST:PORT,HOST:PORT.")
-    return host, number
-
-
-def _adding() -> Any:
-    """llama.cpp's function from an endpoint to a backend of that server's devices."""
-    backend = ggml().reg_by_name(RPC.encode())
-    address = backend and ggml().reg_get_proc_address(backend, b"ggml_backend_rpc_add_server")
-    if not address:
-        raise EngineError(
-            "this build of llama.cpp has no RPC backend",
-            'Build it with CMAKE_ARGS="-DGGML_RPC=on" uv sync --no-cache'
-            " --reinstall-package llama-cpp-python, or leave --rpc out.",
-        )
-    return ctypes.CFUNCTYPE(_HANDLE, _TEXT)(address)
-
-
-def _require_server(endpoint: str, place: tuple[str, int]) -> None:
-    """Say hello as llama.cpp does.
-
-    Raises:
-        EngineError: nobody answers there, or somebody else.
-    """
-    try:
-        with (
-            socket.create_connection(place, timeout=_ANSWER_S) as connection,
-            connection.makefile("rb") as answer,
-        ):
-            connection.sendall(_HELLO)
-            reply = answer.read(_REPLY.size)
-    except OSError as error:
-        raise EngineError(
-            f"no RPC server answers at {endpoint} ({error.strerror or error})",
-            "Start llama.cpp's rpc-server there, and see that it listens on that address.",
-        ) from None
-    size, major = _REPLY.unpack(reply)[:2] if len(reply) == _REPLY.size else (0, 0)
-    if size != _REPLY.size - 8 or major != _PROTOCOL:
-        raise EngineError(
-            f"what answers at {endpoint} is no RPC server of this llama.cpp's version",
-            "Build rpc-server from the llama.cpp that llama-cpp-python brings.",
-        )
 
 
 def default_threads() -> int:

@@ -237,6 +237,16 @@ class Model:
             lambda to, size: lib.llama_token_to_piece(self._vocab, token, to, size, 0, special)
         )
 
+    def pieces(self) -> list[bytes]:
+        """The bytes of every token, of control tokens none: faster than one by one."""
+        size, vocab, write = 512, self._vocab, lib.llama_token_to_piece
+        buffer = ctypes.create_string_buffer(size)
+        found: list[bytes] = []
+        for token in range(self.n_vocab):
+            n = write(vocab, token, buffer, size, 0, False)
+            found.append(ctypes.string_at(buffer, n) if n >= 0 else self.piece(token))
+        return found
+
     def close(self) -> None:
         """Free the weights. Contexts of this model must be closed before."""
         if self.handle:

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from localspec.ui.panel.dashboard import Dashboard
 
 # Drawing takes cores from the model. A frame that costs more is drawn less often, so that the
-# screen never takes more than this share of a core from a running answer.
-SHARE = 0.01
-SHORTEST, LONGEST = 0.1, 1.0
+# screen never takes more than this share of a core from a running answer; of a core that is left
+# over it may take more.
+SHARE, SPARE_SHARE = 0.01, 0.4
+SHORTEST, SPARE_SHORTEST, LONGEST = 0.1, 0.03, 1.0
 
 
 class Inbox:
@@ -57,11 +58,13 @@ class Pace:
 
     Attributes:
         interval: seconds from frame to frame at present.
+        spare: whether there is a core that the model does not need.
     """
 
     def __init__(self) -> None:
         self._last_wall = 0.0
         self._last_cpu = 0.0
+        self.spare = False
         self.interval = SHORTEST
 
     def start(self) -> None:
@@ -76,9 +79,10 @@ class Pace:
     def drawn(self) -> None:
         """A frame is being drawn: set the distance to the next by the cost since the last one."""
         cpu = time.thread_time()
-        wanted = (cpu - self._last_cpu) / SHARE
+        share, shortest = (SPARE_SHARE, SPARE_SHORTEST) if self.spare else (SHARE, SHORTEST)
+        wanted = (cpu - self._last_cpu) / share
         # Half of the old value: a single heavy frame (a resize, a new code block) is not a habit.
-        self.interval = min(max((self.interval + wanted) / 2, SHORTEST), LONGEST)
+        self.interval = min(max((self.interval + wanted) / 2, shortest), LONGEST)
         self._last_cpu = cpu
         self._last_wall = time.monotonic()
 

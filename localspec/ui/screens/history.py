@@ -65,6 +65,14 @@ def entry(listed: Listed, now: float, current: str = "") -> Content:
     )
 
 
+class _Search(Input):
+    """Leaves a q to the dialogue while nothing is typed."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Whether a key writes something here."""
+        return (key != "q" or bool(self.value)) and super().check_consume_key(key, character)
+
+
 class HistoryScreen(ModalScreen[str | None]):
     """Dismissed with the id of the conversation to open, or None.
 
@@ -75,6 +83,7 @@ class HistoryScreen(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape", "leave", "Close"),
+        Binding("q", "close", "Close", priority=True),  # before the search gets it
         # Before the search gets them.
         *(
             Binding(key.lower(), action, action.capitalize(), priority=True)
@@ -92,7 +101,7 @@ class HistoryScreen(ModalScreen[str | None]):
         self._found: list[Listed] = []
         self._renaming: str | None = None
         self._nothing = False
-        self._search = Input(placeholder="search", id="search")
+        self._search = _Search(placeholder="search (q closes, Q begins a word with q)", id="search")
         self._search.cursor_blink = False
         self._list = MarkedList(id="conversations", markup=False)
         self._hint = Static("", id="hint", markup=False)
@@ -180,6 +189,15 @@ class HistoryScreen(ModalScreen[str | None]):
         chosen = self._chosen()
         if chosen is not None:
             self.dismiss(chosen.header.id)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Once something is typed, q is a letter."""
+        typing = bool(self._search.value) or self._renaming is not None
+        return not typing if action == "close" else super().check_action(action, parameters)
+
+    def action_close(self) -> None:
+        """Leave, while nothing is typed."""
+        self.dismiss(None)
 
     def action_leave(self) -> None:
         """Stop renaming, or leave."""

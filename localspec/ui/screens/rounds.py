@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec import formats
-from localspec.engine.stats import EAGLE3, LOOKUP, MTP
+from localspec.engine.stats import EAGLE3, LOOKUP, MTP, TRANSLATED
 from localspec.safe_text import one_line, unbroken
 from localspec.ui.bases import HEAD, KEY, MUTED, key_hint
 from localspec.ui.lines import as_many
@@ -35,6 +35,7 @@ _BARS_FROM = 60  # cells, from which both models' bars stand side by side
 _DRAFTERS = {
     LOOKUP: "copied from where the same tokens stood before, without any probabilities",
     MTP: "guessed by a head inside the target (MTP), from what the target computed itself",
+    TRANSLATED: "guessed by a small model with other tokens than the target's",
     EAGLE3: "guessed by a head (EAGLE-3), from what the target computed itself",
 }
 _RULES = {
@@ -205,9 +206,9 @@ def _opinions(inside: Inside, at: int, width: int, *, looked: bool) -> list[Cont
     """What both models thought of a guess."""
     one = inside.guesses[at]
     column = width // 2 - 1 if width >= _BARS_FROM else width
-    copies = (
-        "It copies: it has no probabilities." if one.drafter == LOOKUP else "Its rows are gone."
-    )
+    copies = "It writes text in tokens of its own: it has no probabilities for these."
+    if one.drafter == LOOKUP:
+        copies = "It copies: it has no probabilities."
     said = "The target has not looked yet."
     if looked:
         said = "Not looked at: a guess before it was wrong."

@@ -1,0 +1,200 @@
+"""What is claimed, and what automatic gamma brings, on a quiet machine and on disturbed ones.
+
+Four situations: nothing else runs; another process keeps one core busy; it does so in bursts of 0.5
+to 3 s; every other 20 s this process is stopped half of the time (SIGSTOP and SIGCONT, 10 ms each).
+In each 40 answers of 128 tokens, at temperature 0 and 0.8 in turn, by the padded demo pair or any
+other. Plain decoding and automatic gamma write the same text side by side, a round at a time: their
+ratio is the reference of what automatic gamma claims of the answer. In every third answer the
+lengths 1 to 4 go along, and choose the best fixed length, which the others score.
+
+Prints what has to hold as a table. Every answer is kept in the JSON beside --output: called again,
+it goes on where it was stopped. Takes about 13 minutes a situation, 53 in all, at 25 tokens/s;
+--minutes ends it earlier, between two answers. The machine has to be idle otherwise.
+
+    uv run python benchmarks/situations.py --output situations.md [--minutes 8] [--only bursts]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from gamma_compare import AUTO, KINDS, PLAIN, TEMPERATURES, Lane, interval, measured, race
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.llama import Context, ContextOptions, machine
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
+
+ANSWERS, TOKENS, EARLY = 40, 128, 64
+FIXED = ("1", "2", "3", "4")
+BUSY = "while True: pass"
+BURSTS = """
+import random, time
+while True:
+    until = time.time() + random.uniform(0.5, 3)
+    while time.time() < until: pass
+    time.sleep(random.uniform(0.5, 6))
+"""
+HALVING = """
+import os, signal, time
+while True:
+    until = time.time() + 20
+    while time.time() < until:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(0.01)
+        os.kill(os.getppid(), signal.SIGCONT)
+        time.sleep(0.01)
+    time.sleep(20)
+"""
+SITUATIONS = {"quiet": "", "a busy neighbour": BUSY, "bursts": BURSTS, "halving": HALVING}
+
+Answer = dict[str, Any]
+"""Of one answer: `speeds` by setting, the `claim` (estimate, low, high) at its end and `early`."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pair")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--only", default="", help="situations with this in their name")
+    arguments = parser.parse_args()
+    until = time.monotonic() + 60 * arguments.minutes
+    raw = arguments.output.with_suffix(".json")
+    done: dict[str, list[Answer]] = json.loads(raw.read_text("utf-8")) if raw.exists() else {}
+    with ExitStack() as stack:
+        lanes = opened(stack, arguments.pair)
+        for name, script in SITUATIONS.items():
+            answers = done.setdefault(name, [])
+            if arguments.only not in name or len(answers) >= ANSWERS:
+                continue
+            for context in lanes[AUTO]:
+                context.clear()
+            auto = measured(*lanes[AUTO])
+            with disturbed(script):
+                while len(answers) < ANSWERS and time.monotonic() < until:
+                    answers.append(asked(lanes, auto, len(answers), best(answers)))
+                    raw.write_text(json.dumps(done, indent=1), "utf-8")
+                    print(f"{name}: {len(answers)} of {ANSWERS}", file=sys.stderr, flush=True)
+    text = f"{table(done)}\n\n{machine()}\n"
+    arguments.output.write_text(text, "utf-8")
+    print(text)
+
+
+def opened(stack: ExitStack, pair: str | None) -> dict[str, tuple[Context, Context]]:
+    """For every setting contexts of its own, which make way for other programs, on one load."""
+    session = load_session(LoadRequest(pair=pair), progress=lambda *_: None, cancel=Cancel())
+    loaded = stack.enter_context(closing(session)).pair
+    assert loaded.draft is not None
+    flash = None if loaded.loaded.flash_attn == "auto" else loaded.loaded.flash_attn == "on"
+    options = ContextOptions(n_ctx=1024, flash_attention=flash)
+    found = {}
+    for name in (PLAIN, AUTO, *FIXED):
+        both = [
+            stack.enter_context(Context(each.model, options))
+            for each in (loaded.target, loaded.draft)
+        ]
+        for context in both:
+            context.use_threads(loaded.loaded.threads, at_most=True)
+            context.hold_threads(False)
+        found[name] = both[0], both[1]
+    return found
+
+
+@contextmanager
+def disturbed(script: str) -> Iterator[None]:
+    """Run something beside; it sees to it that this process goes on after every stop."""
+    if not script:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def asked(
+    lanes: dict[str, tuple[Context, Context]], auto: AutoGamma, at: int, fixed: str
+) -> Answer:
+    """One answer by plain decoding, automatic gamma and some fixed lengths, side by side."""
+    names = [PLAIN, AUTO, *(FIXED if at % 3 == 0 else (fixed,))]
+    policies: dict[str, GammaPolicy] = {name: FixedGamma(int(name)) for name in (PLAIN, *FIXED)}
+    going = [
+        Lane(name, *lanes[name], policies.get(name, auto), same_text=True)
+        for name in dict.fromkeys(names)
+    ]
+    kind = list(KINDS)[at // 2 % len(KINDS)]
+    question = KINDS[kind][at // 8 % len(KINDS[kind])]
+    early: list[Any] = []
+    own = next(lane for lane in going if lane.name == AUTO)
+    go_on = own.go_on
+
+    def watched() -> None:
+        go_on()
+        if not early and own.stats.generated_tokens >= EARLY:
+            early.append(auto.speedup() is not None)
+
+    own.go_on = watched  # type: ignore[method-assign]
+    race(going, question, temperature=TEMPERATURES[at % 2], seed=at, tokens=TOKENS)
+    said = auto.speedup()
+    return {
+        "speeds": {lane.name: lane.speed for lane in going},
+        "claim": said and [said.estimate, said.low, said.high],
+        "early": bool(early and early[0]),
+    }
+
+
+def best(answers: list[Answer]) -> str:
+    """The best fixed length of those that went along in every third answer, plain among them."""
+    seen = [each["speeds"] for i, each in enumerate(answers) if i % 3 == 0]
+    if not seen:
+        return PLAIN
+    return max((PLAIN, *FIXED), key=lambda n: geometric_mean([speeds[n] for speeds in seen]))
+
+
+def table(done: dict[str, list[Answer]]) -> str:
+    lines = [
+        "| situation | answers | claim / reference | held | claimed by token 64 | high / low, 90 %"
+        " | auto / plain | best fixed | auto / best fixed |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, answers in done.items():
+        if not answers:
+            continue
+        claims = [(each["claim"], ratio(each, PLAIN)) for each in answers if each["claim"]]
+        off = [said[0] / truth for said, truth in claims]
+        held = sum(said[1] <= truth <= said[2] for said, truth in claims)
+        widths = sorted(said[2] / said[1] for said, _ in claims)
+        wide = f"{widths[math.ceil(0.9 * len(widths)) - 1]:.2f}" if widths else "–"
+        fixed = best(answers)
+        scored = [each for i, each in enumerate(answers) if i % 3 and fixed in each["speeds"]]
+        cells = (
+            *(name, len(answers), interval(off, geometric=True), f"{held} of {len(claims)}"),
+            *(sum(each["early"] for each in answers), wide),
+            interval([ratio(each, PLAIN) for each in answers], geometric=True),
+            *(fixed, interval([ratio(each, fixed) for each in scored], geometric=True)),
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def ratio(answer: Answer, name: str) -> float:
+    """Automatic gamma over another setting."""
+    return float(answer["speeds"][AUTO] / answer["speeds"][name])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""`localspec worker`: this machine's memory and devices for another one."""
+
+from __future__ import annotations
+
+import click
+
+from localspec.cli import option_types as types
+from localspec.cli.options import THREADS, option, with_options
+
+PORT = 50052  # that of llama.cpp's own server
+
+
+@click.command(name="worker")
+@with_options(
+    option("--host", types.plain_text, "Address to listen at.", "ADDRESS", default="127.0.0.1"),
+    option(
+        "--port",
+        click.IntRange(0, 65535),
+        "Port to listen at; 0 for any that is free.",
+        default=PORT,
+    ),
+    THREADS,
+    option(
+        "-dev --device",
+        types.devices,
+        "Devices to lend, with commas between, or none for the CPU; `localspec doctor` names"
+        " them.  [default: the accelerators, the CPU where there are none]",
+        "NAMES",
+    ),
+    option(
+        "--memory",
+        click.FloatRange(0, min_open=True),
+        "GB of each device that may be taken.  [default: what is free]",
+        "GB",
+    ),
+    click.option(
+        "--force", is_flag=True, help="Listen at an address that other networks reach, too."
+    ),
+)
+def command(
+    *,
+    host: str,
+    port: int,
+    threads: int | None,
+    device: tuple[str, ...] | None,
+    memory: float | None,
+    force: bool,
+) -> None:
+    """Lend this machine's memory and devices to another one, which shares a target's layers.
+
+    There: `localspec chat PAIR --workers HOST:PORT`, with the same llama-cpp-python. One at a time
+    may use it. What is said is neither encrypted nor signed: for networks that you trust, or
+    through a tunnel (ssh -L 50052:127.0.0.1:50052 HOST). Ctrl+C ends it.
+    """
+    from localspec.engine.llama import default_threads, rpc  # noqa: PLC0415 - it needs llama.cpp
+
+    rpc.lend(
+        host,
+        port,
+        threads=threads or default_threads(),
+        device=device,
+        memory=None if memory is None else round(memory * 1e9),
+        force=force,
+        ready=_welcome,
+    )
+
+
+def _welcome(address: str) -> None:
+    """Say what to type on the other machine."""
+    click.echo(f"localspec chat PAIR --workers {address}  (Ctrl+C ends the worker)", err=True)
