@@ -292,7 +292,7 @@ def test_the_first_tokens_have_the_targets_distribution(
 def test_with_heads_the_first_tokens_have_the_targets_distribution(
     kind: str, accept: Accept
 ) -> None:
-    """900 seeds, where digits follow; a false alarm has the same probability as above."""
+    """4,000 seeds; a false alarm has the same probability as above."""
     how = ContextOptions(n_ctx=64, threads=1)
     target_file, head_file = (next(DEMO.glob(f"{name}-*")) for name in ("target", EAGLE3))
     with ExitStack() as stack:
@@ -301,8 +301,8 @@ def test_with_heads_the_first_tokens_have_the_targets_distribution(
         own = stack.enter_context(Model.load(head_file, head=True)) if kind == EAGLE3 else model
         target, reference = (stack.enter_context(Context(model, how)) for _ in range(2))
         head = stack.enter_context(Head(own, target, how))
-        prompt = model.tokenize("Call 48151623", add_special=True, parse_special=False)
-        drawn = samples(Engine(target, HeadDrafter(head)), prompt, accept, 900, FixedGamma(3))
+        prompt = model.tokenize(PROMPT, add_special=True, parse_special=False)
+        drawn = samples(Engine(target, HeadDrafter(head)), prompt, accept, 4000, FixedGamma(3))
         comparison = Comparison(reference, prompt, SamplingParams(temperature=1.0))
         assert max(comparison.excess(drawn)) < 1
 
