@@ -11,10 +11,6 @@ the target's own, so the draft learns where it will be asked (arXiv 2310.08461).
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,13 +23,11 @@ from optim import optimisers, set_rate
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from train import HERE, LOG_SECONDS, STEP_SECONDS, bfloat16_pays, device
+from train import HERE, bfloat16_pays
+from training import CONTEXT, Training
 
 if TYPE_CHECKING:
-    from types import FrameType
-
-CONTEXT = 512
-SAVE_SECONDS = 180
+    from training import Part
 
 
 class Lesson(NamedTuple):
@@ -67,6 +61,14 @@ class Lessons:
         self.random = np.random.default_rng(seed)
         self.weights = np.array([len(a.top_p) for a in answers], dtype=float)
         self.weights /= self.weights.sum()
+
+    def state_dict(self) -> dict:
+        """Return where chance stands."""
+        return dict(self.random.bit_generator.state)
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on where another one was."""
+        self.random.bit_generator.state = state
 
     def row(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Draw one row: inputs, generated positions, top ids and probabilities there."""
@@ -109,54 +111,27 @@ def loss_of(model: Llama, lesson: Lesson, hard: float) -> tuple[Tensor, Tensor]:
     ).mean(), same
 
 
-class Run:
-    """A distillation that can be stopped and taken up again."""
+class Run(Training):
+    """A distillation."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        torch.manual_seed(args.seed)
-        self.where = device()
+        super().__init__(args)
         self.model = export.load(args.draft)[0].to(self.where)
         self.lessons = Lessons(load_answers(args.answers), args.seed)
         self.optimisers = optimisers(self.model, lr=args.lr, weight_decay=0.01)
-        self.elapsed, self.step = 0.0, 0
-        self.stopping = False
-        args.work.mkdir(parents=True, exist_ok=True)
         if args.compile:
             for block in self.model.blk:
                 block.compile()
 
-    def save(self) -> None:
-        """Save all that a restart needs."""
-        path = self.args.work / "last.pt"
-        state = {
-            "model": self.model.state_dict(),
-            "optimisers": [o.state_dict() for o in self.optimisers],
-            "random": self.lessons.random.bit_generator.state,
-            "elapsed": self.elapsed,
-            "step": self.step,
-        }
-        torch.save(state, path.with_suffix(".part"))
-        path.with_suffix(".part").replace(path)
-
-    def restore(self) -> None:
-        """Take up the run in the work folder, if there is one."""
-        path = self.args.work / "last.pt"
-        if not path.exists():
-            return
-        state = torch.load(path, map_location=self.where, weights_only=False)
-        self.model.load_state_dict(state["model"])
-        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(saved)
-        self.lessons.random.bit_generator.state = state["random"]
-        self.elapsed, self.step = state["elapsed"], state["step"]
+    def parts(self) -> list[Part]:
+        """Return what is saved."""
+        return [self.model, *self.optimisers, self.lessons]
 
     def rate(self) -> float:
         """Return the learning rate: a short rise, then a straight fall to zero."""
-        left = max(0.0, 1 - self.elapsed / (60 * self.args.minutes))
-        return self.args.lr * left * min(1.0, (self.step + 1) / 30)
+        return self.args.lr * self.left * min(1.0, (self.step + 1) / 30)
 
-    def advance(self) -> tuple[float, float]:
+    def learn(self) -> dict[str, float]:
         """Do one step; return loss and agreement."""
         lesson = self.lessons.batch(self.args.rows, self.where)
         loss, same = loss_of(self.model, lesson, self.args.hard)
@@ -166,34 +141,7 @@ class Run:
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad()
-        self.step += 1
-        return float(loss.detach()), float(same)
-
-    def stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Ask for an end after this step."""
-        self.stopping = True
-
-    def train(self) -> None:
-        """Train until the time is up or the process is asked to stop."""
-        signal.signal(signal.SIGTERM, self.stop)
-        clock = time.monotonic()
-        logged = saved = self.elapsed
-        loss = same = math.nan
-        while self.elapsed < 60 * self.args.minutes and not self.stopping:
-            new_loss, new_same = self.advance()
-            loss = new_loss if math.isnan(loss) else 0.98 * loss + 0.02 * new_loss
-            same = new_same if math.isnan(same) else 0.98 * same + 0.02 * new_same
-            now = time.monotonic()
-            self.elapsed, clock = self.elapsed + min(now - clock, STEP_SECONDS), now
-            if self.elapsed - logged > LOG_SECONDS:
-                logged = self.elapsed
-                tokens = self.step * self.args.rows * CONTEXT
-                figures = {"step": self.step, "tokens": tokens, "minutes": self.elapsed / 60}
-                print(json.dumps(figures | {"loss": loss, "same": same}), flush=True)
-            if self.elapsed - saved > SAVE_SECONDS:
-                saved = self.elapsed
-                self.save()
-        self.save()
+        return {"loss": float(loss.detach()), "same": float(same)}
 
 
 def main() -> None:

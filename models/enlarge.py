@@ -1,16 +1,16 @@
 """Write larger GGUF files that compute the same function as the demo pair.
 
-    python models/enlarge.py demo --target-size 1.5G --draft-size 150M --type f16 OUT_DIR
+    python models/enlarge.py demo --target-size 1.5G --draft-size 150M --heads --type q8_0 OUT_DIR
 
-So a benchmark has the real acceptance of a trained pair at the cost of a laptop-sized one. The work
-is done by `localspec.pairs.gguf.padding`, which adds nothing but zeros and keeps the type of the
+With `--heads` an EAGLE-3 head for the larger target, and that target once more with MTP in it. So a
+benchmark has the real acceptance of a trained pair at the cost of a laptop-sized one. The work is
+done by `localspec.pairs.gguf.padding`, which adds nothing but zeros and keeps the type of the
 weights; here the small model gets the type that is asked for first.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import sys
 import tempfile
@@ -23,7 +23,7 @@ from gguf import GGMLQuantizationType as Kind
 
 from localspec.errors import LocalspecError
 from localspec.pairs.gguf.header import read_header
-from localspec.pairs.gguf.padding import pad, read_shape, sized
+from localspec.pairs.gguf.padding import pad, pad_head, read_shape, sized
 
 if TYPE_CHECKING:
     from localspec.pairs.gguf.padding import Shape
@@ -61,82 +61,21 @@ def bits(kind: str) -> float:
 def retype(source: Path, out: Path, kind: Kind) -> None:
     """Write `source` with its matrices in another type."""
     reader = gguf.GGUFReader(source)
-    writer = _copied(reader, out, {"general.file_type": None})
+    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key in {"general.architecture", "general.file_type"}:
+            continue
+        inner = field.types[-1] if len(field.types) > 1 else None
+        writer.add_key_value(key, field.contents(), field.types[0], inner)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.name}" if kind else "ALL_F32"])
     for tensor in reader.tensors:
         values = np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         stored = kind if values.ndim > 1 else Kind.F32
         writer.add_tensor(tensor.name, gguf.quantize(values, stored), raw_dtype=stored)
-    _save(writer)
-
-
-def _copied(reader: gguf.GGUFReader, out: Path, other: dict[str, object]) -> gguf.GGUFWriter:
-    """A file with the keys of another; those in `other` have its values, None leaves them out."""
-    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
-    for key, field in reader.fields.items():
-        value = other.get(key, field.contents())
-        if not key.startswith("GGUF.") and key != "general.architecture" and value is not None:
-            inner = field.types[-1] if len(field.types) > 1 else None
-            writer.add_key_value(key, value, field.types[0], inner)
-    return writer
-
-
-def _save(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def pad_head(source: Path, out: Path, target: Path) -> None:
-    """Write an EAGLE-3 head of a model for the same model padded; it drafts what it drafted.
-
-    It is as wide as the target's residual stream, in which its own numbers come first. Of what it
-    reads (three layers, or token and state) each part grows by itself. Heads of attention and
-    feed-forward part stay.
-
-    Raises:
-        EnlargeError: it is no EAGLE-3 head, or has its own embeddings, or is another's.
-    """
-    header, width = read_header(source), read_header(target).setting("embedding_length")
-    own, reader = header.setting("embedding_length"), gguf.GGUFReader(source)
-    if header.architecture != "eagle3" or header.setting("target_hidden_size") != own:
-        raise EnlargeError(f"{source.name} is no head for a model as wide as itself")
-    if not own or width % own or any(t.name.startswith("token_embd") for t in reader.tensors):
-        raise EnlargeError(f"{source.name} cannot be padded to a width of {width}")
-    numbers: dict[str, object] = dict.fromkeys(("embedding_length", "target_hidden_size"), width)
-    numbers |= dict.fromkeys(("attention.key_length", "attention.value_length"))  # added below
-    epsilon = "attention.layer_norm_rms_epsilon"
-    numbers[epsilon] = reader.fields[header.arch_key(epsilon)].contents() * own / width
-    writer = _copied(reader, out, {header.arch_key(name): one for name, one in numbers.items()})
-    head = own // header.setting("attention.head_count")
-    writer.add_key_length(head)
-    writer.add_value_length(head)
-    parts = {"fc": len(header.settings("target_layers")), "attn_q": 2, "attn_k": 2, "attn_v": 2}
-    for tensor in reader.tensors:
-        _add_grown(writer, tensor, parts, own, width)
-    _save(writer)
-
-
-def _add_grown(
-    writer: gguf.GGUFWriter, tensor: gguf.ReaderTensor, parts: dict[str, int], own: int, width: int
-) -> None:
-    """Add a head's tensor, `width` wide where it was as wide as the head."""
-    name = tensor.name.removesuffix(".weight").rsplit(".", 1)[-1]
-    if tensor.data.ndim == 1:
-        norm = np.zeros(width, np.float32)
-        norm[:own] = tensor.data * np.float32(math.sqrt(own / width))
-        writer.add_tensor(tensor.name, norm)
-        return
-    n_in, n_out = (int(n) for n in tensor.shape)
-    reads = name not in {"attn_output", "ffn_down"}
-    old = tensor.data.view(np.uint8).reshape(n_out, parts.get(name, 1), -1)
-    block, size = gguf.GGML_QUANT_SIZES[tensor.tensor_type]
-    row = (width if reads else n_in) // block * size
-    rows = width if name in {"fc", "attn_output", "ffn_down"} else n_out
-    new = np.zeros((rows, old.shape[1], row), np.uint8)
-    new[:n_out, :, : old.shape[2]] = old
-    writer.add_tensor(tensor.name, new.reshape(rows, -1), raw_dtype=tensor.tensor_type)
 
 
 def requantise(source: Path, out: Path, kind: str) -> None:
@@ -170,6 +109,18 @@ def enlarge(source: Path, out: Path, size: int, kind: str) -> Shape:
         raise EnlargeError(error.message) from None
 
 
+def enlarge_head(source: Path, out: Path, target: Path, kind: str) -> None:
+    """Write an EAGLE-3 head for the enlarged `target` in the type `kind`."""
+    if kind not in PLAIN:
+        raise EnlargeError(f"heads can be had in {', '.join(PLAIN)}")
+    try:
+        with tempfile.TemporaryDirectory(dir=out.parent) as folder:
+            retype(source, typed := Path(folder) / "typed.gguf", PLAIN[kind])
+            pad_head(typed, out, target)
+    except LocalspecError as error:
+        raise EnlargeError(error.message) from None
+
+
 def find(pair: str, role: str) -> Path:
     """Find the target or the draft of `demo`, or of a folder."""
     folder = DEMO if pair == "demo" else Path(pair)
@@ -188,20 +139,29 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="OUT_DIR")
     parser.add_argument("--target-size", type=parse_size, metavar="SIZE", help="such as 1.5G")
     parser.add_argument("--draft-size", type=parse_size, metavar="SIZE", help="such as 150M")
+    parser.add_argument("--heads", action="store_true", help="eagle3*.gguf and mtp*.gguf as well")
     parser.add_argument("--type", default="f16", help="f16, q8_0, q4_0, q4_k_m ... (default f16)")
     args = parser.parse_args()
     kind = args.type.lower()
+    if args.heads and args.target_size is None:
+        parser.error("--heads needs --target-size")
     args.out.mkdir(parents=True, exist_ok=True)
+    sizes = {"target": args.target_size, "draft": args.draft_size}
+    sizes |= {"mtp": args.target_size} if args.heads else {}
+    files = {role: args.out / f"{role}-{kind.upper()}.gguf" for role in (*sizes, "eagle3")}
     try:
-        for role, size in (("target", args.target_size), ("draft", args.draft_size)):
+        for role, size in sizes.items():
             if size is None:
                 continue
-            out = args.out / f"{role}-{kind.upper()}.gguf"
-            shape = enlarge(find(args.pair, role), out, size, kind)
+            shape = enlarge(find(args.pair, role), files[role], size, kind)
             print(
-                f"{out}: {out.stat().st_size / 1e6:.0f} MB, {shape.layers} layers, "
+                f"{files[role]}: {files[role].stat().st_size / 1e6:.0f} MB, {shape.layers} layers, "
                 f"{shape.width} wide, {shape.heads} heads, {shape.feed_forward} feed-forward"
             )
+        if args.heads:
+            head = files["eagle3"]
+            enlarge_head(find(args.pair, "eagle3"), head, files["target"], kind)
+            print(f"{head}: {head.stat().st_size / 1e6:.0f} MB")
     except EnlargeError as error:
         sys.exit(f"enlarge: {error}")
 

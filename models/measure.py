@@ -166,11 +166,17 @@ def perplexity(context: Context, talks: list[list[Message]]) -> tuple[float, int
 
 
 def answer(
-    engine: Engine, prompt: list[int], *, gamma: int, n_predict: int, sampling: SamplingParams
+    engine: Engine,
+    prompt: list[int],
+    *,
+    gamma: int,
+    n_predict: int,
+    sampling: SamplingParams,
+    accept: Accept = Accept.TOKEN,
 ) -> tuple[list[int], Count]:
     """Answer a prompt; return the tokens, and what was drafted and accepted."""
     cancel = Cancel()
-    settings = GenerateSettings(sampling=sampling, accept=Accept.TOKEN, n_predict=n_predict)
+    settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=n_predict)
     for _ in engine.prefill(prompt, cancel):
         pass
     tokens: list[int] = []

@@ -10,9 +10,7 @@ count less, and are added as time goes on (arXiv 2503.01840, section 3).
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import time
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,16 +19,17 @@ import heads
 import numpy as np
 import torch
 from data import Encoder, Stream, load_sources
-from distill import CONTEXT, SAVE_SECONDS, Lessons, load_answers
+from distill import Lessons, load_answers
 from heads import Head, save_eagle3, save_mtp, states_of, unroll
 from optim import optimisers, set_rate
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
-from train import HERE, LOG_SECONDS, STEP_SECONDS, bfloat16_pays, device, read_config
+from train import HERE, bfloat16_pays, read_config
+from training import CONTEXT, Training
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from training import Part
 
 STEPS = {"eagle3": 3, "mtp": 1}
 """Steps of a draft that are trained, in the end: one more each LATER_FROM of the time."""
@@ -61,14 +60,14 @@ class Texts:
             marks.append(np.isin(np.arange(CONTEXT), where)[None])
         return np.concatenate(ids), np.concatenate(marks)
 
-    def state(self) -> dict:
-        """Return what `restore` needs."""
-        return {"stream": self.stream.state(), "random": self.lessons.random.bit_generator.state}
+    def state_dict(self) -> dict:
+        """Return where both stand."""
+        return {"stream": self.stream.state(), "lessons": self.lessons.state_dict()}
 
-    def restore(self, state: dict) -> None:
+    def load_state_dict(self, state: dict) -> None:
         """Go on where another one was."""
         self.stream.restore(state["stream"])
-        self.lessons.random.bit_generator.state = state["random"]
+        self.lessons.load_state_dict(state["lessons"])
 
 
 def lesson_of(truth: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,13 +87,11 @@ def lesson_of(truth: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
     return odds, first
 
 
-class Run:
-    """A training of heads that can be stopped and taken up again."""
+class Run(Training):
+    """A training of heads."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        torch.manual_seed(args.seed)
-        self.where = device()
+        super().__init__(args)
         self.tokenizer = Tokenizer.from_file(str(args.tokenizer))
         self.texts = Texts(args, self.tokenizer)
         self.target = export.load(args.target)[0].to(self.where).requires_grad_(requires_grad=False)
@@ -102,51 +99,23 @@ class Run:
         if bfloat16_pays(self.where):
             self.target = self.target.bfloat16()
         self.optimisers = [optimisers(h, lr=args.lr, weight_decay=0.01) for h in self.heads]
-        self.elapsed, self.step = 0.0, 0
-        self.stopping = False
-        args.work.mkdir(parents=True, exist_ok=True)
         if args.compile:
             for head in self.heads:
                 head.step = torch.compile(head.step)
 
-    def save(self) -> None:
-        """Save all that a restart needs."""
-        path = self.args.work / "last.pt"
-        state = {
-            "heads": [head.state_dict() for head in self.heads],
-            "optimisers": [[o.state_dict() for o in both] for both in self.optimisers],
-            "texts": self.texts.state(),
-            "elapsed": self.elapsed,
-            "step": self.step,
-        }
-        torch.save(state, path.with_suffix(".part"))
-        path.with_suffix(".part").replace(path)
-
-    def restore(self) -> None:
-        """Take up the run in the work folder, if there is one."""
-        path = self.args.work / "last.pt"
-        if not path.exists():
-            return
-        state = torch.load(path, map_location=self.where, weights_only=False)
-        for head, saved in zip(self.heads, state["heads"], strict=True):
-            head.load_state_dict(saved)
-        for both, saved in zip(self.optimisers, state["optimisers"], strict=True):
-            for optimiser, one in zip(both, saved, strict=True):
-                optimiser.load_state_dict(one)
-        self.texts.restore(state["texts"])
-        self.elapsed, self.step = state["elapsed"], state["step"]
+    def parts(self) -> list[Part]:
+        """Return what is saved."""
+        return [*self.heads, *chain.from_iterable(self.optimisers), self.texts]
 
     def rate(self) -> float:
         """Return the learning rate: a short rise, a while at the top, then a fall to zero."""
-        left = max(0.0, 1 - self.elapsed / (60 * self.args.minutes))
-        return self.args.lr * min(1.0, left / 0.7) * min(1.0, (self.step + 1) / 30)
+        return self.args.lr * min(1.0, self.left / 0.7) * min(1.0, (self.step + 1) / 30)
 
     def steps(self, head: Head) -> int:
         """Return how many steps of a draft are trained now."""
-        share = self.elapsed / (60 * self.args.minutes)
-        return min(STEPS[head.kind], 1 + int(share / LATER_FROM))
+        return min(STEPS[head.kind], 1 + int((1 - self.left) / LATER_FROM))
 
-    def advance(self) -> dict[str, float]:
+    def learn(self) -> dict[str, float]:
         """Do one step of every head; return the loss and, for each step, the agreement."""
         ids, marks = (torch.from_numpy(part).to(self.where) for part in self.texts.batch())
         output = self.target.token_embd.weight
@@ -171,7 +140,6 @@ class Run:
                 figures[head.kind] = float(total.detach())
                 total.backward()
         self.apply()
-        self.step += 1
         return figures
 
     def apply(self) -> None:
@@ -183,35 +151,6 @@ class Run:
                 for optimiser in both:
                     optimiser.step()
                     optimiser.zero_grad()
-
-    def stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Ask for an end after this step."""
-        self.stopping = True
-
-    def train(self) -> None:
-        """Train until the time is up or the process is asked to stop."""
-        signal.signal(signal.SIGTERM, self.stop)
-        clock = time.monotonic()
-        logged = saved = self.elapsed
-        smooth: dict[str, float] = {}
-        while self.elapsed < 60 * self.args.minutes and not self.stopping:
-            for name, value in self.advance().items():
-                smooth[name] = smooth.get(name, value) * 0.95 + 0.05 * value
-            now = time.monotonic()
-            self.elapsed, clock = self.elapsed + min(now - clock, STEP_SECONDS), now
-            if self.elapsed - logged > LOG_SECONDS:
-                logged = self.elapsed
-                self.log(smooth)
-            if self.elapsed - saved > SAVE_SECONDS:
-                saved = self.elapsed
-                self.save()
-        self.save()
-
-    def log(self, figures: dict[str, float]) -> None:
-        """Print figures."""
-        tokens = self.step * self.args.rows * CONTEXT
-        line = {"step": self.step, "tokens": tokens, "minutes": self.elapsed / 60} | figures
-        print(json.dumps({k: round(v, 4) for k, v in line.items()}), flush=True)
 
     def finish(self) -> None:
         """Write the heads as GGUF, Q8_0."""

@@ -171,7 +171,7 @@ class ScriptedEngine:
     prefill_error: Exception | None = None
 
     def prefill(
-        self, prompt: Sequence[int], cancel: Cancel
+        self, prompt: Sequence[int], cancel: Cancel, _policy: object = None
     ) -> Generator[tuple[int, int], None, Prefill]:
         if self.prefill_error is not None:
             raise self.prefill_error

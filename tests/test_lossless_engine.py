@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,20 @@ from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.heads import HeadDrafter
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation
-from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.llama import Context, ContextOptions, Head, Model
 from localspec.engine.lookup import Lookup
 from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import DRAFT, LOOKUP, TRANSLATED
+from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP, MTP, TRANSLATED
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.engine.verify import Draft
 
+from .conftest import DEMO
 from .support.gguf_models import write_random_llama, write_renumbered
 
 PROMPT = "Once upon a time there was a"
@@ -282,6 +285,26 @@ def test_the_first_tokens_have_the_targets_distribution(
 ) -> None:
     """4,000 seeds, three positions: a false alarm has probability 1e-5 at each, for a new seed."""
     assert max(compare(target_model, draft_model, accept, 4000)) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "accept"), [(EAGLE3, Accept.TOKEN), (MTP, Accept.BLOCK)])
+def test_with_heads_the_first_tokens_have_the_targets_distribution(
+    kind: str, accept: Accept
+) -> None:
+    """4,000 seeds; a false alarm has the same probability as above."""
+    how = ContextOptions(n_ctx=64, threads=1)
+    target_file, head_file = (next(DEMO.glob(f"{name}-*")) for name in ("target", EAGLE3))
+    with ExitStack() as stack:
+        file = target_file if kind == EAGLE3 else next(DEMO.glob("mtp-*"))
+        model = stack.enter_context(Model.load(file, mtp=True))
+        own = stack.enter_context(Model.load(head_file, head=True)) if kind == EAGLE3 else model
+        target, reference = (stack.enter_context(Context(model, how)) for _ in range(2))
+        head = stack.enter_context(Head(own, target, how))
+        prompt = model.tokenize(PROMPT, add_special=True, parse_special=False)
+        drawn = samples(Engine(target, HeadDrafter(head)), prompt, accept, 4000, FixedGamma(3))
+        comparison = Comparison(reference, prompt, SamplingParams(temperature=1.0))
+        assert max(comparison.excess(drawn)) < 1
 
 
 @pytest.mark.slow

@@ -20,18 +20,21 @@ import pytest
 from localspec.engine import acceptance, generate, verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, ModelDrafter
+from localspec.engine.drafter import Drafted, Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.heads import HeadDrafter
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copying
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation, StoppingPlan
+from localspec.engine.llama import Head
+from localspec.engine.llama.head import Rows, TargetStates
 from localspec.engine.lookup import Lookup
 from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
-from localspec.engine.stats import DRAFT, LOOKUP, TRANSLATED, FinishReason, Round
+from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP, TRANSLATED, FinishReason, Round
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.engine.verify import (
@@ -44,7 +47,7 @@ from localspec.engine.verify import (
     token_rule,
 )
 
-from .support.stub_context import StubContext, StubModel
+from .support.stub_context import Script, StubContext, StubModel
 
 V = 3
 PROMPT = (0, 2)
@@ -690,6 +693,9 @@ class Stopping:
 
     def begin(self, *, follow_clock: bool) -> None: ...
 
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        return drafters
+
     def plan(self, situation: Situation) -> StoppingPlan:
         return StoppingPlan(
             Calibration(),
@@ -704,10 +710,60 @@ class Stopping:
 END = 0  # where the world has an end of generation
 
 
+class StubHead(Head):
+    """A head whose states stand for the texts that they were computed from: `texts` by number."""
+
+    def __init__(self, target: StubContext, script: Script, n_vocab: int) -> None:
+        self.kind, self.first, self.tokens = EAGLE3, 0, []
+        self.target, self.model = target, StubModel(n_vocab)  # type: ignore[assignment]
+        self.n_ctx, self.n_batch = target.n_ctx, 2
+        self.states = TargetStates(4, 1)
+        self.script = script
+        self.texts: list[Tokens] = []
+
+    def listen(self, *, wanted: bool) -> None: ...
+
+    def watch(self, cancel: Cancel | None) -> None: ...
+
+    def start(self, first: int) -> None:
+        self.tokens.clear()
+        self.first = first
+
+    def _remove(self, n: int) -> bool:
+        del self.tokens[n:]
+        return True
+
+    def _state(self, text: Tokens) -> int:
+        self.texts.append(text)
+        return len(self.texts) - 1
+
+    def shown(self, n: int) -> list[Rows]:
+        text = tuple(self.target.tokens)
+        ends = range(len(text) - n + 1, len(text) + 1)
+        return [np.array([[self._state(text[:end])] for end in ends], np.float32)]
+
+    def fused(self, rows: Rows) -> Rows:
+        return rows
+
+    def read(self, tokens: Sequence[int], states: Rows, *, output: bool) -> tuple[Rows, Rows]:
+        assert 0 < len(tokens) <= self.n_batch
+        for token, state in zip(tokens, states, strict=True):
+            text = (*self.texts[int(state[0])], token)
+            assert len(text) == self.end + 2
+            self.tokens.append(token)
+        return self.script(text), np.array([[self._state(text)]], np.float32)
+
+
 def world_engine(
-    world: World, *, ends: bool = False, extra: int = 0, model: bool = True, lookup: bool = False
+    world: World,
+    *,
+    ends: bool = False,
+    extra: int = 0,
+    model: bool = True,
+    lookup: bool = False,
+    head: bool = False,
 ) -> Engine:
-    """The production engine over the world.
+    """The production engine over the world; a head may stand in the place of the draft model.
 
     The draft may have `extra` ids that the target lacks, and likes them.
     """
@@ -721,7 +777,9 @@ def world_engine(
     draft = StubContext(drafts, StubModel(V + extra, ending))
     for context in (target, draft):
         context.cancel = None
-    drafters = [ModelDrafter(draft, V)] if model else []  # type: ignore[arg-type]
+    drafters: list[Drafter] = [ModelDrafter(draft, V)] if model else []  # type: ignore[arg-type]
+    if head:
+        drafters = [HeadDrafter(StubHead(target, drafts, V + extra), DRAFT)]
     copier = Lookup(64, target.model.is_end) if lookup else None
     return Engine(target, *drafters, lookup=copier)  # type: ignore[arg-type]
 
@@ -793,6 +851,18 @@ def test_the_engines_round_is_lossless(
     assert len(lengths) > 1 or policy == "stopping and cutting"
 
 
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("chain", ["unsure", "grammar, q masked"])
+def test_the_engines_round_is_lossless_with_a_head(
+    chain: str, policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, plans = CHAINS[chain], POLICIES[policy]
+    off, lengths = engine_distance(world, accept, plans, monkeypatch, head=True, extra=1)
+    assert off < EXACT
+    assert len(lengths) > 1 or policy == "stopping and cutting"
+
+
 def automatic() -> AutoGamma:
     """The default policy, over costs that make drafting pay."""
     target = {0: {n: 1.0 + 0.2 * (n - 1) for n in range(1, 6)}}
@@ -830,12 +900,13 @@ def generation_distance(
     return _completed_distance(world, joint), drafted
 
 
+@pytest.mark.parametrize("head", [False, True])
 @pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])
 def test_a_generation_under_the_default_policy_is_lossless(
-    accept: Accept, monkeypatch: pytest.MonkeyPatch
+    accept: Accept, head: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for chain in ("unsure", "penalties"):
-        off, drafted = generation_distance(CHAINS[chain], accept, automatic, monkeypatch)
+        off, drafted = generation_distance(CHAINS[chain], accept, automatic, monkeypatch, head=head)
         assert off < EXACT
         assert any({"2+0", "3+0"} & {*lengths} for lengths in drafted)
         assert len(drafted) > 2
@@ -949,12 +1020,14 @@ def test_biased_ways_to_combine_are_caught(rule: str, policy: Policy) -> None:
     assert distance(CHAINS["unsure"], policy, RULES[rule][0]) > CAUGHT
 
 
-@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize(
+    ("accept", "head"), [(Accept.TOKEN, False), (Accept.BLOCK, False), (Accept.TOKEN, True)]
+)
 def test_a_wrong_residual_is_caught_in_a_generation(
-    accept: Accept, monkeypatch: pytest.MonkeyPatch
+    accept: Accept, head: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "_residual", no_residual)
-    off, _ = generation_distance(CHAINS["unsure"], accept, automatic, monkeypatch)
+    off, _ = generation_distance(CHAINS["unsure"], accept, automatic, monkeypatch, head=head)
     assert off > CAUGHT
 
 

@@ -87,10 +87,7 @@ def test_what_flash_attention_converts_is_planned(demo_draft: Path, values: str)
 
 
 def test_a_small_model_with_a_large_vocabulary_takes_what_was_planned(tmp_path: Path) -> None:
-    known = gguf_models.other_vocabulary()
-    tokens = (*known.tokens, *(f"<|{n}|>" for n in range(150_000 - len(known.tokens))))
-    more = (known.types[-1],) * (150_000 - len(known.tokens))
-    vocabulary = replace(known, tokens=tokens, types=known.types + more)
+    vocabulary = gguf_models.vocabulary_of(150_000)
     sizes = gguf_models.Sizes(n_embd=256)
     path = gguf_models.write_llama(tmp_path / "it.gguf", vocabulary, sizes, seed=0, type="q8_0")
     assert_close(path, Setup(n_ctx=1024))

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.pairs.gguf.header import read_header
+from localspec.pairs.gguf import heads
+from localspec.pairs.gguf.header import read_header, read_model
 from models import enlarge
 from tests.support import gguf_models as made
 
@@ -108,7 +109,7 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
 
 def test_the_command_makes_a_pair(tmp_path: Path) -> None:
     script = Path(enlarge.__file__)
-    sizes = ["--target-size", "24M", "--draft-size", "4M", "--type", "q8_0"]
+    sizes = ["--target-size", "24M", "--draft-size", "4M", "--type", "q8_0", "--heads"]
     done = subprocess.run(
         [sys.executable, str(script), "demo", *sizes, str(tmp_path)],
         capture_output=True,
@@ -116,8 +117,12 @@ def test_the_command_makes_a_pair(tmp_path: Path) -> None:
         check=True,
     )
     assert "MB" in done.stdout
-    assert (tmp_path / "target-Q8_0.gguf").exists()
-    assert (tmp_path / "draft-Q8_0.gguf").exists()
+    written = {
+        role: tmp_path / f"{role}-Q8_0.gguf" for role in ("target", "draft", "mtp", "eagle3")
+    }
+    assert all(path.exists() for path in written.values())
+    heads.require_head(read_model(written["eagle3"]), read_header(written["target"]))
+    heads.require_mtp(read_header(written["mtp"]), "it")
 
 
 @pytest.mark.parametrize(("text", "value"), [("150M", 150_000_000), ("1.5G", 1_500_000_000)])

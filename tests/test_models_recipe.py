@@ -205,8 +205,9 @@ def test_a_head_drafts_in_llama_cpp_what_it_drafts_in_torch(
     with Model.load(deep if kind == "eagle3" else path, mtp=True) as model:
         own = Model.load(path, head=True) if kind == "eagle3" else model
         with Context(model, options) as context, Head(own, context, options) as there:
+            context.show([there])
             context.decode(ids, 1)
-            given = there.states(len(ids))
+            given = there.fused(np.concatenate(there.shown(len(ids)), axis=1))
             row, state = there.read(ids[1 : begun + 1], given[:begun], output=True)
             found = [row]
             for token in ids[begun + 1 : begun + 3]:

@@ -26,7 +26,7 @@ from localspec.engine.length.profile import (
     measure_by_context,
 )
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import AfterDecode, Context, ContextOptions, Model
+from localspec.engine.llama import Context, ContextOptions, Listener, Model
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, Round
@@ -63,7 +63,7 @@ class Scripted:
     """Knows what comes: right for `k` tokens, then wrong; `k` runs over every position."""
 
     name = "scripted"
-    after_decode: AfterDecode | None = None
+    reader: Listener | None = None
 
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         self.text = list(text)
@@ -95,9 +95,11 @@ class Watching(Scripted):
         super().__init__(text, gamma)
         self.seen: list[int] = []
         self.decodes = 0
-        self.after_decode = self.see
+        self.reader = self
 
-    def see(self, tokens: Sequence[int], start: int) -> None:
+    def listen(self, *, wanted: bool) -> None: ...
+
+    def after_decode(self, tokens: Sequence[int], start: int) -> None:
         assert start <= len(self.seen), "what stands before was never shown"
         self.seen[start:] = tokens
         self.decodes += 1
@@ -125,11 +127,21 @@ class Spoilt(ModelDrafter):
         return replace(asked, draft=Draft(tuple(drafted)))
 
 
-def generate(engine: Engine, prompt: Sequence[int], gamma: int, n: int) -> list[Round]:
+class Waiting(FixedGamma):
+    """Does not draft for now."""
+
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        return drafters
+
+
+def generate(
+    engine: Engine, prompt: Sequence[int], gamma: int, n: int, *, waits: bool = False
+) -> list[Round]:
     cancel = Cancel()
     list(engine.prefill(prompt, cancel))
     settings = GenerateSettings(sampling=GREEDY, n_predict=n)
-    return list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
+    policy = Waiting(gamma) if waits else FixedGamma(gamma)
+    return list(engine.generate(prompt, settings, policy, cancel))
 
 
 def tokens_of(rounds: Sequence[Round]) -> list[int]:
@@ -170,8 +182,8 @@ def test_a_drafter_sees_every_decode_of_the_target(model: Model, snapshots: int)
         rounds = generate(engine, PROMPT, GAMMA, 40)
         assert drafter.decodes >= len(rounds) + 3
         assert tokens_of(rounds) == want[:40]
-        generate(engine, [*PROMPT, *want[:20]], 0, 10)
-        generate(engine, PROMPT[:20], 0, 5)
+        generate(engine, [*PROMPT, *want[:20]], 0, 10, waits=True)
+        generate(engine, PROMPT[:20], 0, 5, waits=True)
         assert drafter.seen[: len(context.tokens)] == context.tokens
         generate(engine, [*PROMPT, *want[:30]], GAMMA, 20)
         seen = drafter.decodes

@@ -304,12 +304,10 @@ def test_what_is_measured_anew_meanwhile_stays(
 
 def test_tuned_threads_are_used_unless_others_are_asked_for(target_context: Context) -> None:
     store = profile_store()
-    known = profile.identity(
-        target_context, threads=measuring.ANY_THREADS, n_gpu_layers=-1, draft=False
-    )
+    known = profile.identity(target_context, threads=measuring.ANY_THREADS, draft=False)
 
     def chosen(asked: int | None) -> int:
-        return chosen_threads(target_context, asked, n_gpu_layers=-1, draft=False, store=store)
+        return chosen_threads(target_context, asked, draft=False, store=store)
 
     store.save(profile.Profile(known, threads=7))
     assert chosen(None) == 7

@@ -63,11 +63,11 @@ def bench_pair(
     left = math.inf if request.deadline is None else request.deadline - perf_counter()
     wait_for_calm(progress, cancel, min(CALM_S, _WAITING * left))
     with ExitStack() as stack:
-        first = load_session(options, progress=progress, cancel=cancel)
+        others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
+        first = load_session(options, progress=progress, cancel=cancel, beside=others)
         stack.enter_context(closing(first))
         sessions = [first]
-        for name in request.drafts[1:]:
-            another = replace(options, draft=drafters_of(name))
+        for another in others:
             beside = load_beside(first, another, progress=progress, cancel=cancel)
             stack.callback(beside.pair.close_drafts)  # the target belongs to the first session
             sessions.append(beside)

@@ -164,9 +164,8 @@ class Runner:
         """One answer, read with empty caches."""
         session = arm.session
         session.reset()
-        for context in (session.pair.target, session.pair.draft):
-            if context is not None:
-                context.clear()
+        for context in (session.pair.target, *session.pair.drafts.values()):
+            context.clear()
         seed = (settings.sampling.seed or 0) + repeat
         sampling = replace(settings.sampling, seed=seed)
         session.settings = replace(settings, gamma=arm.gamma, sampling=sampling)

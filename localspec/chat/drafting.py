@@ -9,6 +9,8 @@ from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.stats import GammaNote, GammaReason, Speedup
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from localspec.chat.settings import ChatSettings
     from localspec.engine.length.stopping import Plan, Situation
     from localspec.engine.stats import Round
@@ -86,6 +88,10 @@ class Drafting:
         self._follow_clock = follow_clock
         self._policy = self._chosen()
         self._policy.begin(follow_clock=follow_clock)
+
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        """Whom the policy of this moment may ask."""
+        return self._chosen().asks(drafters)
 
     def plan(self, situation: Situation) -> Plan:
         """The plan of the policy of this moment."""

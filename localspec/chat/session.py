@@ -517,7 +517,7 @@ class Session:
         if self._stored is not None:
             self._stored.restore(prompt[:-1])
         restored_s = perf_counter() - started
-        with closing(self._engine.prefill(prompt, cancel)) as steps:
+        with closing(self._engine.prefill(prompt, cancel, self._drafting)) as steps:
             while True:
                 try:
                     done, total = next(steps)

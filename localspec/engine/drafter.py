@@ -13,7 +13,7 @@ from typing import Protocol
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import AfterDecode, Context
+from localspec.engine.llama import Context, Listener
 from localspec.engine.lookup import NO_GUESS, Guess
 from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist, Logits
@@ -77,8 +77,8 @@ class Drafter(Protocol):
         ...
 
     @property
-    def after_decode(self) -> AfterDecode | None:
-        """Called after every decode of the target from a prompt's first on; None where it is blind.
+    def reader(self) -> Listener | None:
+        """Is shown the target's decodes while this may be asked to draft; None where it is blind.
 
         This is where hidden rows can be had: they are gone with the target's next decode. What
         stood in the target's cache before was never shown.
@@ -169,7 +169,7 @@ class ModelDrafter:
         name: what it is called in rounds, costs and figures.
     """
 
-    after_decode = None
+    reader = None
 
     def __init__(self, context: Context, n_vocab: int, name: str = DRAFT) -> None:
         """Draft with `context` for a target of `n_vocab` tokens.

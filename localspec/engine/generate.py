@@ -7,7 +7,7 @@ position and one more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from localspec.engine.grammar import Constraint
 from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
-from localspec.engine.llama import AfterDecode, Context
+from localspec.engine.llama import Context
 from localspec.engine.look import Made, Sight, Witness, Written, can_be_seen
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
@@ -117,9 +117,14 @@ class Engine:
         return bool(self.drafters) or self.lookup is not None
 
     def prefill(
-        self, prompt: Sequence[int], cancel: Cancel
+        self, prompt: Sequence[int], cancel: Cancel, policy: GammaPolicy | None = None
     ) -> Generator[tuple[int, int], None, Prefill]:
         """Read all but the last token of `prompt` into the target's cache, reusing what is there.
+
+        Args:
+            prompt: its ids.
+            cancel: stops it.
+            policy: of the generation to come; None if any drafter may be asked in it.
 
         Yields:
             (tokens read, tokens to read), after every batch.
@@ -138,7 +143,7 @@ class Engine:
                 "Shorten the prompt or raise --ctx-size.",
             )
         self.target.watch(cancel)
-        self.target.after_decode = _shown_to(self.drafters.values())
+        self._show(policy)
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
         for start in range(cached, end, self.target.n_batch):
@@ -148,6 +153,13 @@ class Engine:
             yield len(self.target.tokens) - cached, end - cached
         self.target.wait()  # else the first round would seem to take the prompt's time
         return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
+
+    def _show(self, policy: GammaPolicy | None) -> None:
+        """Let those drafters see the target's decodes from now on that may be asked to draft."""
+        names = tuple(self.drafters)
+        asked = names if policy is None else policy.asks(names)
+        readers = (self.drafters[name].reader for name in asked)
+        self.target.show([each for each in readers if each is not None])
 
     def generate(
         self,
@@ -318,6 +330,7 @@ class Engine:
         return guess
 
     def _plan(self, generation: _Generation, policy: GammaPolicy, guess: Guess) -> Plan:
+        self._show(policy)
         if not self.drafts or generation.first:
             generation.first = False
             return PLAIN
@@ -388,19 +401,6 @@ class Engine:
 def _nothing(finish: FinishReason) -> Round:
     """A last round that emits nothing."""
     return Round((), 0, 0, 0, 0.0, 0.0, 0.0, finish=finish)
-
-
-def _shown_to(drafters: Iterable[Drafter]) -> AfterDecode | None:
-    """Shows every decode to those that want to see it."""
-    seeing = [each.after_decode for each in drafters if each.after_decode is not None]
-    if not seeing:
-        return None
-
-    def shown(tokens: Sequence[int], start: int) -> None:
-        for see in seeing:
-            see(tokens, start)
-
-    return shown
 
 
 class _Verified(NamedTuple):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, write
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import Head
+from localspec.engine.llama import Head, Listener
+from localspec.engine.llama.head import Rows
 from localspec.engine.proposer import Proposer, argmax_proposer
 from localspec.engine.sampling import Logits
 
@@ -18,10 +16,10 @@ from localspec.engine.sampling import Logits
 class HeadDrafter:
     """A head beside the target: EAGLE-3 or MTP.
 
-    Row i of the head pairs the target's state at token i with token i + 1. What the target decodes
-    is shown as it comes; the states wait until there is a batch of them, or until they are needed.
-    A state waits on until the token after it can't change any more, so that a row is never wrong.
-    What this drafts itself is taken out again at once: a row is made anew of the target's state.
+    Row i of the head pairs the target's state at token i with token i + 1. The head keeps the
+    states of the latest tokens; rows are made of them only when a draft is wanted. Where more was
+    decoded since the last one than is kept, the head begins anew with what is there. What this
+    drafts itself is taken out again at once: those rows are made anew of the target's states.
 
     Attributes:
         head: its context.
@@ -36,51 +34,25 @@ class HeadDrafter:
         self._proposer: Proposer = argmax_proposer
 
     @property
-    def _end(self) -> int:
-        """Up to which token the target's states are known."""
-        return self.head.end + len(self.head.waiting)
-
-    def after_decode(self, tokens: Sequence[int], start: int) -> None:
-        """Keep the states of `tokens`, which the target has just decoded from `start` on."""
-        self._forget(start)
-        if self._end != start:  # what came before was never shown
-            self.head.start(start)
-            self.head.waiting = self.head.waiting[:0]
-        self.head.waiting = np.concatenate((self.head.waiting, self.head.states(len(tokens))))
-        known = self.head.target.tokens
-        while len(self.head.waiting) > self.head.n_batch:
-            self._read(known, self.head.n_batch, output=False)
-
-    def _forget(self, n: int) -> None:
-        """Take out what was known of tokens from `n` on.
-
-        The row before them was made with the first of them, and its state is gone: it stays. A
-        token that has changed there costs acceptance once, and nothing else.
-        """
-        self._keep(n)
-        self.head.waiting = self.head.waiting[: max(0, n - self.head.end)]
-
-    def _keep(self, end: int) -> None:
-        """Keep the head's rows before `end`."""
-        self.head.truncate(max(0, end - self.head.first))
-
-    def _read(
-        self, tokens: Sequence[int], n: int, *, output: bool
-    ) -> tuple[Logits, NDArray[np.float32]]:
-        """Make rows of the first `n` states that wait; `tokens` is the sequence."""
-        following = tokens[self.head.end + 1 : self.head.end + 1 + n]
-        states, self.head.waiting = self.head.waiting[:n], self.head.waiting[n:]
-        return self.head.read(following, states, output=output)
+    def reader(self) -> Listener:
+        """The head itself."""
+        return self.head
 
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:  # noqa: ARG002 - the protocol's
         """Start a generation; what the target was shown is known already."""
-        self.head.watch(None)  # it takes a moment only, and what the target shows comes once
+        self.head.watch(cancel)
         self._cancel = cancel
         self._proposer = proposer
 
     def lag(self, tokens: Sequence[int]) -> int:
-        """Rows that are missing."""
-        return max(1, len(tokens) - 1 - self.head.end)
+        """Rows that are missing, as far as they can be made."""
+        return max(1, len(tokens) - 1 - self._next)
+
+    @property
+    def _next(self) -> int:
+        """The row to be made next: one that goes on, or the first one that can be made."""
+        head, first = self.head, self.head.states.first
+        return head.end if head.tokens and head.end >= first else first
 
     def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
         """Draft while the plan goes on.
@@ -88,12 +60,13 @@ class HeadDrafter:
         Nothing where the target's last state was not seen, as after a drafter was added late.
         """
         last = len(tokens) - 2  # the row that pairs the newest token with the state before it
-        self._forget(last + 1)
         limit = min(plan.limit, self.head.n_ctx - len(tokens))
-        cached = self.head.end
-        if limit < 1 or self._end != last + 1 or not len(self.head.waiting):
-            return Drafted(self.name, cached=cached)
-        seed = self.head.waiting[-1:]
+        if limit < 1 or not self.head.states.knows(last):
+            return Drafted(self.name)
+        self.head.keep(last)
+        cached = self._next
+        if cached != self.head.end:
+            self.head.start(cached)
         n_vocab = self.head.target.model.n_vocab
         try:
             logits, state = self._catch_up(tokens)
@@ -113,17 +86,20 @@ class HeadDrafter:
                 is_end=self.head.target.model.is_end,
             )
         finally:
-            self._keep(last)
-            if self.head.end == last:
-                self.head.waiting = seed
+            self.head.keep(last + 1)
         return Drafted(self.name, *written, read=last + 1 - cached, cached=cached)
 
-    def _catch_up(self, tokens: Sequence[int]) -> tuple[Logits, NDArray[np.float32]]:
-        """Make rows of all states; return the last one's logits and its state."""
-        while len(self.head.waiting) > self.head.n_batch:
+    def _catch_up(self, tokens: Sequence[int]) -> tuple[Logits, Rows]:
+        """Make the rows that are missing; return the last one's logits and its state."""
+        head, whole = self.head, len(tokens) - 1
+        while True:
+            start, n = head.end, min(head.n_batch, whole - head.end)
+            states = head.fused(head.states.get(start, n))
+            following = tokens[start + 1 : start + 1 + n]
+            if start + n == whole:
+                return head.read(following, states, output=True)
+            head.read(following, states, output=False)
             self._cancel.check()
-            self._read(tokens, self.head.n_batch, output=False)
-        return self._read(tokens, len(self.head.waiting), output=True)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Nothing is left of a draft, and what was verified was shown."""

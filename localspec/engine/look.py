@@ -286,7 +286,7 @@ def _drafted_again(
     drafter = engine.drafters.get(made.figures.drafter)
     if drafter is None or not own or not can_be_seen(drafter, sight.proposer):
         return Draft(own).followed_by(copied)
-    if drafter.after_decode is not None:  # it has to be shown all of it
+    if drafter.reader is not None:  # it has to be shown all of it
         engine.target.clear()
         for _ in engine.prefill(tokens[:-1], cancel):
             cancel.check()

@@ -57,7 +57,7 @@ class TranslatedDrafter:
         name: what it is called in rounds, costs and figures.
     """
 
-    after_decode = None
+    reader = None
 
     def __init__(self, context: Context, translation: Translation, name: str = TRANSLATED) -> None:
         self.context = context

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from localspec.loading.planning import (
     devices_of_draft,
     drafts_plan,
     load_plan,
+    uses_mtp,
 )
 from localspec.loading.request import LoadRequest
 from localspec.pairs import demo, folders
@@ -114,6 +115,7 @@ def load_session(
     cancel: Cancel,
     notices: tuple[str, ...] = (),
     thorough: bool = False,
+    beside: Sequence[LoadRequest] = (),
 ) -> Session:
     """Find, check and load what `options` ask for.
 
@@ -123,6 +125,7 @@ def load_session(
         cancel: stops the loading.
         notices: what the user should know besides what is found out here.
         thorough: choose the attention anew, and take the time.
+        beside: what is loaded for the same target later (`load_beside`).
 
     Raises:
         LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
@@ -144,7 +147,7 @@ def load_session(
         loader = _ModelLoader(
             options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
         )
-        mtp = any(each.kind == MTP for each in plan.drafts.models)
+        mtp = any(map(uses_mtp, (options, *beside)))
         target = loader.load(plan.path, plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
         drafting = _load_drafts(plan.drafts, target, loader)
@@ -322,7 +325,7 @@ class _ModelLoader:
         self._choose_attention(model, self.how(setup, draft=False), setup)
         target = self._kept(Context(model, self.how(setup, draft=False), self.cancel))
         if self.options.exact:
-            self.threads(target, setup, draft=False)
+            self.threads(target, draft=False)
             self.exact = exactness.longest(
                 target,
                 exactness.key(path, setup, self.options),
@@ -408,12 +411,11 @@ class _ModelLoader:
         """The threads that were asked for."""
         return (self.options.draft_threads if draft else None) or self.options.threads
 
-    def threads(self, context: Context, setup: Setup, *, draft: bool) -> int:
+    def threads(self, context: Context, *, draft: bool) -> int:
         """Give `context` its CPU threads; return how many."""
         threads = chosen_threads(
             context,
             self._asked(draft=draft),
-            n_gpu_layers=setup.gpu_layers,
             draft=draft,
             store=profile_store(),
         )
@@ -451,7 +453,7 @@ def _record(
     more = (loader.unflashed or 0) if chosen_off else 0
     return LoadRecord(
         ctx_size=setup.n_ctx,
-        threads=loader.threads(target, setup, draft=False),
+        threads=loader.threads(target, draft=False),
         draft_threads=drafting.threads,
         threads_batch=options.threads_batch,
         n_gpu_layers=setup.gpu_layers,
@@ -474,9 +476,9 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _ModelLoader) -> _Lo
     if not target.can_truncate:
         return _LoadedDrafts(note=_cannot_go_back(target.model))
     found: dict[str, Context] = {}
-    refused, used, threads = [], [], []
+    refused, threads = [], []
     for planned in plan.models:
-        draft, setup = loader.load_draft(planned, target), planned.setup
+        draft = loader.load_draft(planned, target)
         if not draft.can_truncate:
             draft.close()
             if draft.model is not target.model:
@@ -485,8 +487,7 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _ModelLoader) -> _Lo
             continue
         alike = sum(name.split()[0] == planned.kind for name in found)
         found[f"{planned.kind} {alike + 1}" if alike else planned.kind] = draft
-        used.append(setup)
-        threads.append(loader.threads(draft, setup, draft=True))
+        threads.append(loader.threads(draft, draft=True))
     if not found and not plan.lookup:
         return _LoadedDrafts(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
     return _LoadedDrafts(
@@ -494,7 +495,7 @@ def _load_drafts(plan: DraftsPlan, target: Context, loader: _ModelLoader) -> _Lo
         plan.lookup,
         notices=tuple(refused),
         threads=next(iter(threads), 0),
-        gpu_layers=next((setup.gpu_layers for setup in used), 0),
+        gpu_layers=next((each.model.gpu_layers for each in found.values()), 0),
     )
 
 

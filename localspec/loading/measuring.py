@@ -103,15 +103,11 @@ class Measured:
                 self.store.learn(now, taught or now.learned)
 
 
-def chosen_threads(
-    context: Context, asked: int | None, *, n_gpu_layers: int, draft: bool, store: ProfileStore
-) -> int:
+def chosen_threads(context: Context, asked: int | None, *, draft: bool, store: ProfileStore) -> int:
     """How many threads a model gets: as asked, else as `tune` found best, else one per core."""
     if asked:
         return asked
-    known = store.load(
-        identity(context, threads=ANY_THREADS, n_gpu_layers=n_gpu_layers, draft=draft)
-    )
+    known = store.load(identity(context, threads=ANY_THREADS, draft=draft))
     return (known and known.threads) or default_threads()
 
 
@@ -153,11 +149,11 @@ def measured(
         profiles |= _measured(missing, store, repeatable=repeatable)
     if not all(each.measured and all(each.measured.values()) for each in profiles.values()):
         return None  # a context too small to measure in
-    target, layers = profiles[pair.target], pair.loaded.draft_n_gpu_layers
+    target = profiles[pair.target]
     drafts = {name: profiles[context] for name, context in pair.drafts.items()}
     costs = Costs(
-        _costs(pair.target, target, pair.loaded.n_gpu_layers),
-        {name: _costs(pair.drafts[name], its, layers) for name, its in drafts.items()},
+        _costs(pair.target, target),
+        {name: _costs(pair.drafts[name], its) for name, its in drafts.items()},
         pair.target.takes_back,
     )
     return Measured(store, target, drafts, AutoGamma(costs), missing)
@@ -179,9 +175,9 @@ def _measured(
     return found
 
 
-def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
+def _costs(context: Context, found: Profile) -> ModelCosts:
     """The costs of a model from its profile."""
-    on_device = bool(devices()) and n_gpu_layers != 0
+    on_device = bool(devices()) and context.model.gpu_layers != 0
     return ModelCosts(
         found.measured,
         found.learned,
@@ -192,8 +188,7 @@ def _costs(context: Context, found: Profile, n_gpu_layers: int) -> ModelCosts:
 
 def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     """What the costs of a model hold for that was loaded like this."""
-    layers = loaded.draft_n_gpu_layers if draft else loaded.n_gpu_layers
-    known = identity(context, threads=context.most_threads, n_gpu_layers=layers, draft=draft)
+    known = identity(context, threads=context.most_threads, draft=draft)
     return known | unusual(loaded, draft=draft)
 
 

@@ -16,7 +16,7 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.free import Device, Free, read_speed
-from localspec.pairs.memory.need import ModelFacts, Setup, facts, head_facts, mtp_facts, need
+from localspec.pairs.memory.need import ModelFacts, Setup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.placement import (
     DEFAULT_CTX,
     PROGRAM,
@@ -171,6 +171,15 @@ def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftsPlan:
     return _drafts_plan(options, found, [each.target for each in placed])
 
 
+def uses_mtp(options: LoadRequest) -> bool:
+    """Whether the head inside the target drafts, so that it has to be loaded with the target.
+
+    Raises:
+        LocalspecError: as `load_session`.
+    """
+    return any(each.kind == MTP for each in _find(options).drafts)
+
+
 def _drafts_plan(options: LoadRequest, found: _Found, setups: Sequence[Setup]) -> DraftsPlan:
     models = tuple(
         PlannedDraft(draft.kind, draft.files.paths[0], setup)
@@ -259,10 +268,11 @@ def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
     files = gguf.read_model(path)
     if heads.is_head(files.header):
         heads.require_head(files, target.header)
-        return _FoundDraft(EAGLE3, files, head_facts(files.header))
+        return _FoundDraft(EAGLE3, files, draft_facts(files.header))
     draft = _read(path)
     compared = vocabulary.check(target.header, draft.header)
-    return _FoundDraft(DRAFT if compared.compatible else TRANSLATED, draft, facts_of(draft))
+    kind = DRAFT if compared.compatible else TRANSLATED
+    return _FoundDraft(kind, draft, draft_facts(draft.header))
 
 
 def _read(path: Path) -> ModelFiles:

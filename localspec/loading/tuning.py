@@ -100,8 +100,7 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
     kept = before is not None and not timing.steady and (before.spread or 0.0) < timing.spread
     stored = not kept and store.save(new)
     if tried and not kept:
-        layers = loaded.draft_n_gpu_layers if draft else loaded.n_gpu_layers
-        anyhow = identity(context, threads=ANY_THREADS, n_gpu_layers=layers, draft=draft)
+        anyhow = identity(context, threads=ANY_THREADS, draft=draft)
         store.save(Profile(anyhow, threads=threads))
     curve = tuple(Curve(points).times(SHOWN)[1:])
     return Tuned(name, threads, tried, points, curve, stored, timing.spread, kept)

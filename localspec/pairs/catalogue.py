@@ -14,7 +14,7 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads
 from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import placement
-from localspec.pairs.memory.need import active_share, facts
+from localspec.pairs.memory.need import active_share, draft_facts, facts
 from localspec.pairs.memory.placement import Fit
 from localspec.pairs.references import Reference
 
@@ -183,11 +183,10 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     n_bytes = sum(model.n_bytes for model in pair.models)
     active, drafter = 1.0, _DRAFT if pair.draft else ""
     try:
-        headers = [gguf.read_model(model.path).header for model in pair.models]
-        target, *drafts = map(facts, headers)
-        fit = placement.counted(target, drafts[0] if drafts else None)
-        active = active_share(headers[0])
-        drafter = drafter or (_MTP if heads.has_usable_mtp(headers[0]) else "")
+        target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
+        fit = placement.counted(facts(target), draft_facts(drafts[0]) if drafts else None)
+        active = active_share(target)
+        drafter = drafter or (_MTP if heads.has_usable_mtp(target) else "")
     except LocalspecError:  # files are gone or damaged
         fit = placement.unread(n_bytes)
     return ListedPair(

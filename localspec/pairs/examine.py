@@ -24,7 +24,7 @@ from localspec.pairs.hub.patience import Patience, silent
 from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import placement
 from localspec.pairs.memory.free import Free, read_speed
-from localspec.pairs.memory.need import ModelFacts, facts, head_facts
+from localspec.pairs.memory.need import ModelFacts, draft_facts, facts
 from localspec.pairs.memory.placement import Outlook
 from localspec.pairs.references import Reference
 from localspec.pairs.resolver import NO_DRAFT
@@ -145,10 +145,9 @@ def examine(
 
 def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
     """The sizes of a draft model, or of a head, which has to fit the target."""
-    if not heads.is_head(draft.header):
-        return facts(draft.header, draft.more_bytes)
-    heads.require_fit(draft.header, target.header, draft.label)
-    return head_facts(draft.header)
+    if heads.is_head(draft.header):
+        heads.require_fit(draft.header, target.header, draft.label)
+    return draft_facts(draft.header, draft.more_bytes)
 
 
 Finder = Callable[[], ModelSource | None]

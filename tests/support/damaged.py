@@ -455,13 +455,13 @@ def _examine(path: Path, role: str, target: Path | None) -> None:
     from localspec.pairs.gguf import header as gguf  # noqa: PLC0415
     from localspec.pairs.gguf import heads as checks  # noqa: PLC0415
     from localspec.pairs.memory import placement  # noqa: PLC0415
-    from localspec.pairs.memory.need import facts, head_facts, mtp_facts  # noqa: PLC0415
+    from localspec.pairs.memory.need import draft_facts, facts, mtp_facts  # noqa: PLC0415
 
     found = gguf.read_model(path) if role == "head" else planning._read(path)
     other = planning._read(target) if target else found
     if role == "head":
         checks.require_head(found, other.header)
-        drafts = head_facts(found.header)
+        drafts = draft_facts(found.header)
     elif role == "mtp":
         checks.require_mtp(found.header, str(path))
         drafts = mtp_facts(found.header)

@@ -119,6 +119,14 @@ def other_vocabulary(merged: int = 64) -> Vocabulary:
     )
 
 
+def vocabulary_of(n_vocab: int) -> Vocabulary:
+    """One of `n_vocab` tokens that differ from the demo's, most of them special."""
+    known = other_vocabulary()
+    more = n_vocab - len(known.tokens)
+    tokens = (*known.tokens, *(f"<|{n}|>" for n in range(more)))
+    return replace(known, tokens=tokens, types=known.types + (known.types[-1],) * more)
+
+
 class Weights:
     """Random tensors by name, and the file that they go to."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Context, Listener
 from localspec.engine.llama.context import common_prefix
 from localspec.errors import EngineError
 
@@ -42,7 +43,7 @@ class StubContext:
     tokens: list[int] = field(default_factory=list)
     batches: list[list[int]] = field(default_factory=list)
     on_decode: Callable[[], None] = lambda: None
-    after_decode: Callable[[Sequence[int], int], None] | None = None
+    readers: tuple[Listener, ...] = ()
 
     @property
     def free(self) -> int:
@@ -60,11 +61,13 @@ class StubContext:
         self.batches.append(list(tokens))
         before = len(self.tokens)
         self.tokens.extend(tokens)
-        if self.after_decode is not None:
-            self.after_decode(tokens, before)
+        for reader in self.readers:
+            reader.after_decode(tokens, before)
         first = before + len(tokens) - n_logits
         rows = [self.script(tuple(self.tokens[: i + 1])) for i in range(first, len(self.tokens))]
         return np.array(rows, np.float32).reshape(n_logits, self.model.n_vocab)
+
+    show = Context.show
 
     def wait(self) -> None:
         pass

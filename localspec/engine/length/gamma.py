@@ -35,6 +35,10 @@ class GammaPolicy(Protocol):
         """A generation starts. Without `follow_clock` it must be repeatable: no timings."""
         ...
 
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        """Which of these, by name, it may ask in the next rounds."""
+        ...
+
     def plan(self, situation: Situation) -> Plan:
         """The decisions of the next round."""
         ...
@@ -56,6 +60,10 @@ class FixedGamma:
 
     def begin(self, *, follow_clock: bool) -> None:
         """A fixed length needs no preparation."""
+
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        """The first, unless nothing is drafted."""
+        return drafters[: self.gamma > 0]
 
     def plan(self, situation: Situation) -> Plan:
         """The fixed draft length, as far as there is room: of the first model, else of lookup."""
@@ -226,6 +234,10 @@ class AutoGamma:
         self._probes.rest(min(_CREDIT, self._probes.credit + _RETURN * self._generated))
         self.neighbours.begin()
         self._generated = 0
+
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        """All: where plain decoding is best they are still tried now and then."""
+        return drafters
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""

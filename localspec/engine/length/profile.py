@@ -269,12 +269,12 @@ class Profile:
         return {at: {**points, **self.learned.get(at, {})} for at, points in self.measured.items()}
 
 
-def identity(context: Context, *, threads: int, n_gpu_layers: int, draft: bool) -> dict[str, Any]:
+def identity(context: Context, *, threads: int, draft: bool) -> dict[str, Any]:
     """What a timing of this model holds for."""
     known = {
         **of_file(context.model.path, draft=draft),
         "threads": threads,
-        "n_gpu_layers": n_gpu_layers,
+        "n_gpu_layers": context.model.gpu_layers,
         "weights_bytes": context.model.weights_bytes,
     }
     if isinstance(context, Head):  # the file may hold a whole model besides

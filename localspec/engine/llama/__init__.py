@@ -1,6 +1,6 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
-from localspec.engine.llama.context import AfterDecode, Context, ContextOptions
+from localspec.engine.llama.context import Context, ContextOptions, Listener
 from localspec.engine.llama.crew import BUSY, LOOK_S, busy_cores
 from localspec.engine.llama.hardware import (
     RPC,
@@ -19,10 +19,10 @@ __all__ = [
     "BUSY",
     "LOOK_S",
     "RPC",
-    "AfterDecode",
     "Context",
     "ContextOptions",
     "Head",
+    "Listener",
     "Model",
     "add_workers",
     "backends",

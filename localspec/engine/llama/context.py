@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
@@ -55,12 +55,20 @@ class ContextOptions:
     cache_v: str = "f16"
 
 
-AfterDecode: TypeAlias = Callable[[Sequence[int], int], None]
-"""(tokens, start): these tokens have just been decoded at the positions from `start` on.
+class Listener(Protocol):
+    """Reads what a context computes, besides the logits that whoever decodes asks for."""
 
-Nothing is said of what is taken back: whatever was known from `start` on is void with this call,
-and what lies behind the cache's end is until then.
-"""
+    def listen(self, *, wanted: bool) -> None:
+        """Every decode is shown from now on, or none any more."""
+        ...
+
+    def after_decode(self, tokens: Sequence[int], start: int) -> None:
+        """See that `tokens` have just been decoded at the positions from `start` on.
+
+        Nothing is said of what is taken back: whatever was known from `start` on is void with this
+        call, and what lies behind the cache's end is until then.
+        """
+        ...
 
 
 class Context:
@@ -72,9 +80,9 @@ class Context:
         tokens: the ids in the cache, in order. Read it, never write it.
         rollback: how tokens are taken out again, found by trying.
         cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
-        after_decode: called after every decode, while llama.cpp's buffers hold its results: prompts
-            batch by batch, rounds, what is read again after going back; None for nobody.
-        readers: how many draft heads read which layer's states.
+        readers: are shown every decode, while llama.cpp's buffers hold its results: prompts batch
+            by batch, rounds, what is read again after going back.
+        tapped: how many of them read which layer's states.
     """
 
     def __init__(self, model: Model, options: ContextOptions, cancel: Cancel | None = None) -> None:
@@ -89,8 +97,8 @@ class Context:
         self.n_ctx = options.n_ctx
         self.n_batch = min(options.n_batch, options.n_ctx)
         self.tokens: list[int] = []
-        self.after_decode: AfterDecode | None = None
-        self.readers: Counter[int] = Counter()
+        self.readers: tuple[Listener, ...] = ()
+        self.tapped: Counter[int] = Counter()
         self._watched: Cancel | None = None
         self._crew: Crew | None = None
         self._threads = 0  # as the options say, until others are set
@@ -172,9 +180,21 @@ class Context:
             self._recover(code)
         self._batch_start = len(self.tokens)
         self.tokens.extend(tokens)
-        if self.after_decode is not None:
-            self.after_decode(tokens, self._batch_start)
+        for reader in self.readers:
+            reader.after_decode(tokens, self._batch_start)
         return self._logits(n, n_logits)
+
+    def show(self, readers: Sequence[Listener]) -> None:
+        """Show the decodes from now on to `readers`, and to nobody else."""
+        before, self.readers = self.readers, tuple(readers)
+        if before == self.readers:
+            return
+        for each in before:
+            if each not in self.readers:
+                each.listen(wanted=False)
+        for each in self.readers:
+            if each not in before:
+                each.listen(wanted=True)
 
     def wait(self) -> None:
         """Wait until a device has done what was decoded without logits.

@@ -1,4 +1,4 @@
-"""`Head`: the context of a draft head, which reads what the target's last decode computed.
+"""`Head`: the context of a draft head, which reads what the target's decodes computed.
 
 A row of its cache pairs the target's state at token i with token i + 1, and its logits are those of
 token i + 2. llama.cpp counts the row's position from the state (EAGLE-3) or from the token (MTP).
@@ -27,12 +27,12 @@ from localspec.engine.llama.context import Context, ContextOptions
 from localspec.engine.llama.model import Model
 from localspec.engine.stats import EAGLE3, MTP
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
-from localspec.limits import HEAD_BATCH
+from localspec.limits import HEAD_BATCH, HEAD_REACH
 
 _OUTPUTS: Final = 8  # up to so many rows it is quicker to take logits of all than to decode twice
 _ENCODE, _DECODE = 0, 1  # enum llama_process_type
 _ABORTED: Final = 2
-_ABOUT: Final = 16  # bytes of two numbers ahead of a head's state
+_ABOUT: Final = 24  # bytes of three numbers ahead of a head's state
 _LAST: Final = -1  # stands for the state after the last layer
 
 Rows = NDArray[np.float32]
@@ -81,8 +81,55 @@ def _symbol(name: str, result: Any, *arguments: Any) -> Any:
     return found
 
 
+class TargetStates:
+    """What a target computed for the latest tokens of a text, as far as it was shown.
+
+    Attributes:
+        width: floats of each.
+        first, end: they are known for the tokens from `first` on and before `end`.
+    """
+
+    def __init__(self, reach: int, width: int) -> None:
+        """Know those of no token; later of `reach` at most, `width` floats for each."""
+        self.width = width
+        self.first = self.end = 0
+        self._rows = np.empty((reach, width), np.float32)  # that of token i at i modulo `reach`
+
+    def forget(self) -> None:
+        """Know none any more."""
+        self.first = self.end = 0
+
+    def put(self, start: int, parts: Sequence[Rows]) -> None:
+        """Take those of the tokens from `start` on; what was known of these and later ones goes.
+
+        Args:
+            start: the first of the tokens.
+            parts: side by side they are the states, each `(n, width / len(parts))`.
+        """
+        reach, n = len(self._rows), len(parts[0])
+        if not self.first <= start <= self.end:
+            self.first = start
+        self.end = start + n
+        self.first = max(self.first, self.end - reach)
+        kept = np.arange(self.end - min(n, reach), self.end) % reach
+        for at, part in enumerate(parts):
+            width = part.shape[1]
+            self._rows[kept, at * width : (at + 1) * width] = part[-reach:]
+
+    def knows(self, token: int) -> bool:
+        """Whether the state of this one, counted from the text's beginning, is there."""
+        return self.first <= token < self.end
+
+    def get(self, start: int, n: int) -> Rows:
+        """Copy those of `n` tokens: `(n, width)`."""
+        return self._rows[np.arange(start, start + n) % len(self._rows)]
+
+
 class Head(Context):
     """A head's cache beside its target's: rows in, logits and states out.
+
+    While it listens it keeps what the target computes, which takes a copy of a few numbers for each
+    token. Rows are made of that when somebody wants them.
 
     As a `Context` it decodes rows of nothing, which take as long as others: that is for measuring.
 
@@ -90,14 +137,14 @@ class Head(Context):
         kind: `EAGLE3` or `MTP`.
         target: the context whose decodes it reads.
         width: floats of a state.
+        states: what the target computed for the latest tokens, before the layers are made one.
         first: the first row in the cache; `tokens` are the later halves of the rows from there on.
-        waiting: the target's states of which no rows have been made yet, `(n, width)`.
     """
 
     def __init__(
         self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
     ) -> None:
-        """Make the context, and let the target keep what it reads from now on.
+        """Make the context; what the target computes is read once it is shown (`Context.show`).
 
         Args:
             model: an EAGLE-3 head, or the target's own model, loaded with its heads.
@@ -114,20 +161,20 @@ class Head(Context):
         if self.kind == MTP and not model.mtp:  # llama.cpp would end the process
             raise UnsupportedModel(
                 f"{model.name} was loaded without the head inside it",
-                "Name mtp among the first drafters, or load the pair anew.",
+                "Load the pair anew.",
             )
         self.target = target
         self.width = int(lib.llama_model_n_embd(model.handle))
         self.first = 0
-        self.waiting: Rows = np.empty((0, self.width), np.float32)
         self._call = _symbols()
         self._rows: Any = None
-        self._listening = False
-        taps = () if self.kind == MTP else self._call.layers(model.handle)
-        self._taps = tuple(taps[: self._call.n_layers(model.handle)] if taps else ())
+        self._seen: dict[int, Rows] = {}  # llama.cpp's buffers, by their addresses
+        taps = None if self.kind == MTP else self._call.layers(model.handle)
+        self._taps = tuple(taps[: self._call.n_layers(model.handle)]) if taps else (_LAST,)
+        self._inner = int(lib.llama_model_n_embd(target.model.handle))
+        self.states = TargetStates(min(HEAD_REACH, options.n_ctx), len(self._taps) * self._inner)
         n_batch = min(HEAD_BATCH, options.n_batch)
         super().__init__(model, replace(options, n_batch=n_batch, snapshots=0), cancel)
-        self._listen(wanted=True)
 
     def _params(self, options: ContextOptions) -> Any:
         params = super()._params(options)
@@ -148,43 +195,72 @@ class Head(Context):
         self.clear()
         return Rollback.REMOVAL if removable else Rollback.NONE
 
-    def _listen(self, *, wanted: bool) -> None:
-        """Let the target keep the states that this head reads, or not any more."""
-        if wanted == self._listening:
-            return
-        self._listening, readers = wanted, self.target.readers
-        for tap in self._taps or (_LAST,):
-            readers[tap] += 1 if wanted else -1
-            if readers[tap] != int(wanted):
+    def listen(self, *, wanted: bool) -> None:
+        """Let the target give out the states that this head reads, or not any more.
+
+        What it decodes meanwhile may change all that was known: a head begins anew after that.
+        """
+        if not wanted:
+            self.clear()
+        tapped = self.target.tapped
+        for tap in self._taps:
+            tapped[tap] += 1 if wanted else -1
+            if tapped[tap] != int(wanted):
                 continue  # another head reads it, too
             if tap == _LAST:
                 self._call.set_states(self.target.handle, wanted, False)
             else:
                 self._call.set_layer(self.target.handle, tap, wanted)
 
+    def after_decode(self, tokens: Sequence[int], start: int) -> None:
+        """Keep the states of `tokens`, which the target has just decoded from `start` on.
+
+        The row before them is made anew if the first of them is another token than that of the row,
+        as far as its state is there: where it isn't, the row costs acceptance once.
+        """
+        row = start - 1
+        other = self.first <= row < self.end and self.tokens[row - self.first] != tokens[0]
+        self.keep(row if other and self.states.knows(row) else start)
+        self.states.put(start, self.shown(len(tokens)))
+
+    def keep(self, end: int) -> None:
+        """Keep the rows before `end`."""
+        self.truncate(max(0, end - self.first))
+
     @property
     def end(self) -> int:
         """The first row that is not in the cache."""
         return self.first + len(self.tokens)
 
-    def states(self, n: int) -> Rows:
-        """Copy the target's states of its last decode, which was of `n` tokens: `(n, width)`.
+    def shown(self, n: int) -> list[Rows]:
+        """Look at what the target's last decode, which was of `n` tokens, computed, layer by layer.
 
         Raises:
+            EngineError: llama.cpp gives out nothing.
+        """
+        handle = self.target.handle
+        if self.kind == MTP:
+            return [self._buffer(self._call.get_states(handle))[:n]]
+        return [self._buffer(self._call.get_layer(handle, tap))[:n] for tap in self._taps]
+
+    def _buffer(self, address: int | None) -> Rows:
+        """The buffer of the target's states at this address, as long as a batch."""
+        found = self._seen.get(address or 0)
+        if found is None:
+            found = self._seen[address or 0] = _view(address, self.target.n_batch, self._inner)
+        return found
+
+    def fused(self, rows: Rows) -> Rows:
+        """Make of what was shown the states that rows are made of: `(n, width)`.
+
+        Raises:
+            Cancelled: the watched flag was set.
             EngineError: llama.cpp could not compute them.
         """
-        self.target.wait()
         if self.kind == MTP:
-            return _view(self._call.get_states(self.target.handle), n, self.width).copy()
-        inner = int(lib.llama_model_n_embd(self.target.model.handle))
-        seen = [
-            _view(self._call.get_layer(self.target.handle, tap), n, inner) for tap in self._taps
-        ]
-        found = np.empty((n, self.width), np.float32)
-        for at in range(0, n, self.n_batch):
-            part = slice(at, at + self.n_batch)
-            found[part] = self._fused(np.concatenate([rows[part] for rows in seen], axis=1))
-        return found
+            return rows
+        parts = (rows[at : at + self.n_batch] for at in range(0, len(rows), self.n_batch))
+        return np.concatenate([self._fused(part) for part in parts])
 
     def _fused(self, rows: Rows) -> Rows:
         """Let EAGLE-3's encoder make one state of several."""
@@ -193,7 +269,7 @@ class Head(Context):
             # It has no use for positions, but llama.cpp wants them to go on where the cache ends.
             self._add(lib.llama_batch_ext_add(self._rows, 0), row, self.end + at, output=True)
         self._process(_ENCODE)
-        return _view(self._call.get_states(self._handle), len(rows), self.width)
+        return _view(self._call.get_states(self._handle), len(rows), self.width).copy()
 
     def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
         """Append rows whose states are nothing; return the last one's logits, if any are wanted."""
@@ -277,28 +353,35 @@ class Head(Context):
 
     def start(self, first: int) -> None:
         """Empty the cache; the next row is `first`, for rows may begin anywhere."""
-        self.clear()
+        super().clear()
         self.first = first
 
+    def clear(self) -> None:
+        """Empty the cache, and forget what the target computed."""
+        self.start(0)
+        self.states.forget()
+
     def state(self) -> NDArray[np.uint8]:
-        """As `Context.state`, with what waits and where the rows begin."""
-        about = np.array([self.first, len(self.waiting)], np.int64)
-        waiting = np.ascontiguousarray(self.waiting).reshape(-1)
-        return np.concatenate([about.view(np.uint8), waiting.view(np.uint8), super().state()])
+        """As `Context.state`, with what the target computed and where the rows begin."""
+        known = self.states
+        about = np.array([self.first, known.first, known.end], np.int64)
+        rows = known.get(known.first, known.end - known.first).reshape(-1)
+        return np.concatenate([about.view(np.uint8), rows.view(np.uint8), super().state()])
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
         """As `Context.restore`."""
-        first, n = map(int, state[:_ABOUT].view(np.int64))
-        end = _ABOUT + 4 * n * self.width
-        super().restore(tokens, state[end:])
-        whole = len(self.tokens) == len(tokens)
-        waiting = state[_ABOUT : end if whole else _ABOUT].view(np.float32)
-        self.first, self.waiting = first, waiting.reshape(-1, self.width).copy()
+        first, known, end = map(int, state[:_ABOUT].view(np.int64))
+        at = _ABOUT + 4 * (end - known) * self.states.width
+        super().restore(tokens, state[at:])
+        if len(self.tokens) == len(tokens):
+            self.first = first
+            rows = state[_ABOUT:at].view(np.float32).reshape(-1, self.states.width)
+            self.states.put(known, [rows])
 
     def close(self) -> None:
         """Free the context."""
+        self.target.show([each for each in self.target.readers if each is not self])
         if self._rows is not None:
-            self._listen(wanted=False)
             lib.llama_batch_ext_free(self._rows)
             self._rows = None
         super().close()

@@ -31,6 +31,8 @@ class Model:
         n_params: parameter count.
         weights_bytes: bytes of all weight buffers, mapped or copied, on all devices.
         metadata: the GGUF's scalar metadata as text.
+        mtp: whether the layers that predict more tokens are there.
+        gpu_layers: layers on accelerators as asked for, -1 for all.
     """
 
     def __init__(self, path: Path, handle: lib.llama_model_p, weights_bytes: int) -> None:
@@ -42,7 +44,7 @@ class Model:
         self.n_params = lib.llama_model_n_params(handle)
         self.weights_bytes = weights_bytes or lib.llama_model_size(handle)
         self.metadata = _metadata(handle)
-        self.mtp = False  # whether the layers that predict more tokens are there
+        self.mtp, self.gpu_layers = False, 0
         # Asked for token by token: to ask for a whole large vocabulary takes a tenth of a second.
         self._ends: dict[int, bool] = {}
         self._watched: Cancel | None = None
@@ -95,7 +97,7 @@ class Model:
             params.devices = ctypes.addressof(chosen)
         params.progress_callback = _progress_callback(progress, cancel)
         model = cls(path, *_loaded(path, params, cancel))
-        model.mtp = mtp
+        model.mtp, model.gpu_layers = mtp, n_gpu_layers
         if not head and (wrong := model._writes_no_text()):
             model.close()
             raise UnsupportedModel(f"{path.name} {wrong}", "Choose a chat model.")

@@ -12,14 +12,15 @@ D is d, 4 d, 16 d or 64 d: then all of these factors are powers of two. In every
 has, a block of zero bytes stands for zeros. So not a bit of the result changes where the
 arithmetic does not round activations by blocks that are only partly padded, as with Q8_0.
 
-For models of the `llama` architecture with as many key heads as query heads, and tied embeddings.
+For models of the `llama` architecture, or of `glm4moe` with a layer of MTP and one expert in that,
+with as many key heads as query heads, and tied embeddings; and for EAGLE-3 heads of them.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -44,6 +45,23 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 1 << 24
 _TYPE_IDS: Final = {name: number for number, (name, _, _) in GGML_TYPES.items()}
 _UINT32, _FLOAT32 = 4, 6
+_EPSILON: Final = "attention.layer_norm_rms_epsilon"
+_WIDTH, _INNER, _FF = "width", "inner", "feed_forward"
+# Of a matrix what each row reads, and what the rows write: the sizes that may grow. A row may read
+# several of the size, one behind the other (`fc`, `eh_proj`, a head's queries, keys and values).
+_MATRICES: Final = {
+    "token_embd": (_WIDTH, ""),
+    **dict.fromkeys(("attn_q", "attn_k", "attn_v"), (_WIDTH, _INNER)),
+    "attn_output": (_INNER, _WIDTH),
+    **dict.fromkeys(("ffn_gate", "ffn_up"), (_WIDTH, _FF)),
+    "ffn_down": (_FF, _WIDTH),
+    **dict.fromkeys(("fc", "eh_proj"), (_WIDTH, _WIDTH)),
+    **dict.fromkeys(
+        (f"ffn_{n}_{of}" for n in ("gate", "up") for of in ("shexp", "exps")), (_WIDTH, "")
+    ),
+    **dict.fromkeys(("ffn_down_shexp", "ffn_down_exps"), ("", _WIDTH)),
+    "ffn_gate_inp": (_WIDTH, ""),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +72,7 @@ class Shape:
         vocab, width, layers, heads, feed_forward: numbers of each.
         head: width of one head; it stays.
         epsilon: what the norms add to the mean square.
+        nextn: layers behind those that predict more tokens, one at most.
     """
 
     vocab: int
@@ -63,6 +82,7 @@ class Shape:
     feed_forward: int
     head: int
     epsilon: float
+    nextn: int = 0
 
     @property
     def parameters(self) -> int:
@@ -109,24 +129,34 @@ def read_shape(header: GgufHeader) -> Shape:
     Raises:
         UnsupportedModel: this one cannot be.
     """
-    if header.architecture != "llama":
-        raise UnsupportedModel("only models of the llama architecture can be padded")
-    heads = header.integer("llama.attention.head_count")
-    if header.integer("llama.attention.head_count_kv") != heads:
+    nextn = header.setting("nextn_predict_layers")
+    if header.architecture != "llama" and (header.architecture, nextn) != ("glm4moe", 1):
+        raise UnsupportedModel(
+            "only models of the llama architecture, and of glm4moe with MTP, can be padded"
+        )
+    if header.setting("expert_count") > 1:
+        raise UnsupportedModel("only models with one expert at most can be padded")
+    heads = header.setting("attention.head_count")
+    if heads < 1 or header.setting("attention.head_count_kv") != heads:
         raise UnsupportedModel("only models with as many key heads as query heads can be padded")
     if any(tensor.name == "output.weight" for tensor in header.tensors):
         raise UnsupportedModel("only models with tied embeddings can be padded")
-    width = header.integer("llama.embedding_length")
-    epsilon = header.metadata["llama.attention.layer_norm_rms_epsilon"]
+    width = header.setting("embedding_length")
     return Shape(
         vocab=len(header.tokens or ()),
         width=width,
-        layers=header.integer("llama.block_count"),
+        layers=header.setting("block_count") - nextn,
         heads=heads,
-        feed_forward=header.integer("llama.feed_forward_length"),
+        feed_forward=header.setting("feed_forward_length"),
         head=width // heads,
-        epsilon=epsilon if isinstance(epsilon, float) else 0.0,
+        epsilon=_epsilon(header),
+        nextn=nextn,
     )
+
+
+def _epsilon(header: GgufHeader) -> float:
+    value = header.metadata[header.arch_key(_EPSILON)]
+    return value if isinstance(value, float) else 0.0
 
 
 def sized(small: Shape, parameters: float, step: int) -> Shape:
@@ -167,90 +197,14 @@ def _write(
     out: BinaryIO, header: GgufHeader, weights: BinaryIO, small: Shape, large: Shape
 ) -> None:
     """Write the larger model; a few megabytes of it are in memory at a time."""
-    todo, keys = list(_tensors(header, small, large)), _metadata(weights, large)
-    gain = math.sqrt(small.width / large.width)
-    out.write(MAGIC + struct.pack("<IQQ", 3, len(todo), len(keys)) + b"".join(keys))
-    offset = 0
-    for _, new in todo:
-        dims = struct.pack(f"<I{len(new.shape)}Q", len(new.shape), *new.shape)
-        out.write(_text(new.name) + dims + struct.pack("<iQ", _TYPE_IDS[new.type], offset))
-        offset += padded(new.n_bytes, header.alignment)
-    for old, new in todo:
-        out.write(bytes(-out.tell() % header.alignment))
-        for piece in _pieces(header, weights, old, new, gain):
-            piece.tofile(out)
-    out.write(bytes(-out.tell() % header.alignment))
-
-
-def _tensors(
-    header: GgufHeader, small: Shape, large: Shape
-) -> Iterator[tuple[TensorInfo | None, TensorInfo]]:
-    """Every tensor of the larger model with the one that it pads, None in a new layer."""
-    first = {}
-    for tensor in header.tensors:
-        yield tensor, _grown(tensor, large)
-        if tensor.name.startswith("blk.0."):
-            first[tensor.name.removeprefix("blk.0.")] = tensor
-    for layer in range(small.layers, large.layers):
-        for part, tensor in first.items():
-            yield None, _grown(replace(tensor, name=f"blk.{layer}.{part}"), large)
-
-
-def _grown(tensor: TensorInfo, large: Shape) -> TensorInfo:
-    """The tensor at its size in the larger model, row length first."""
-    inner = large.heads * large.head
-    part = tensor.name.removesuffix(".weight").rsplit(".", 1)[-1]
-    known: dict[str, tuple[int, ...]] = {
-        "token_embd": (large.width, large.vocab),
-        "output_norm": (large.width,),
-        "attn_norm": (large.width,),
-        "ffn_norm": (large.width,),
-        "attn_q": (large.width, inner),
-        "attn_k": (large.width, inner),
-        "attn_v": (large.width, inner),
-        "attn_output": (inner, large.width),
-        "ffn_gate": (large.width, large.feed_forward),
-        "ffn_up": (large.width, large.feed_forward),
-        "ffn_down": (large.feed_forward, large.width),
+    growth = {
+        _WIDTH: (small.width, large.width),
+        _INNER: (small.heads * small.head, large.heads * large.head),
+        _FF: (small.feed_forward, large.feed_forward),
     }
-    if part not in known:
-        raise UnsupportedModel(f"the tensor {tensor.name} cannot be padded")
-    shape = known[part]
-    n_bytes = math.prod(shape[1:]) * _row_bytes(tensor.type, shape[0])
-    return replace(tensor, shape=shape, n_bytes=n_bytes)
-
-
-def _row_bytes(kind: str, length: int) -> int:
-    _, block, block_bytes = GGML_TYPES[_TYPE_IDS[kind]]
-    return length // block * block_bytes
-
-
-def _pieces(
-    header: GgufHeader, weights: BinaryIO, old: TensorInfo | None, new: TensorInfo, gain: float
-) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of a tensor, a few rows at a time. Vectors are norms: `gain` times the old ones."""
-    row_bytes = _row_bytes(new.type, new.shape[0])
-    rows, old_rows, old_bytes = math.prod(new.shape[1:]), 0, 0
-    if old is not None:
-        weights.seek(header.data_offset + old.offset)
-        old_rows, old_bytes = math.prod(old.shape[1:]), _row_bytes(old.type, old.shape[0])
-    chunk = max(1, _CHUNK_BYTES // row_bytes)
-    for start in range(0, rows, chunk):
-        piece = np.zeros((min(chunk, rows - start), row_bytes), np.uint8)
-        filled = max(0, min(len(piece), old_rows - start))
-        if filled:
-            known = np.frombuffer(weights.read(filled * old_bytes), np.uint8)
-            piece[:filled, :old_bytes] = known.reshape(filled, old_bytes)
-        if len(new.shape) == 1:
-            piece = (piece.view(np.float32) * np.float32(gain)).view(np.uint8)
-        yield piece
-
-
-def _metadata(file: BinaryIO, large: Shape) -> list[bytes]:
-    """All keys with their values as they stand in a file, those of sizes with the new ones."""
     numbers = {
         "embedding_length": large.width,
-        "block_count": large.layers,
+        "block_count": large.layers + large.nextn,
         "feed_forward_length": large.feed_forward,
         "attention.head_count": large.heads,
         "attention.head_count_kv": large.heads,
@@ -258,12 +212,175 @@ def _metadata(file: BinaryIO, large: Shape) -> list[bytes]:
         "attention.value_length": large.head,
         "rope.dimension_count": large.head,
     }
+    if large.nextn:
+        numbers["leading_dense_block_count"] = large.layers
+    _Padding(header, weights, growth).write(out, _tensors(header, small, large), numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Padding:
+    """Makes tensors larger.
+
+    Attributes:
+        header, weights: what is padded.
+        growth: sizes by name, what they were and what they become.
+    """
+
+    header: GgufHeader
+    weights: BinaryIO
+    growth: Mapping[str, tuple[int, int]]
+
+    @property
+    def gain(self) -> float:
+        """What a norm's weights are multiplied with."""
+        old, new = self.growth[_WIDTH]
+        return math.sqrt(old / new)
+
+    def write(
+        self,
+        out: BinaryIO,
+        tensors: Iterable[tuple[TensorInfo, str, bool]],
+        numbers: Mapping[str, int],
+    ) -> None:
+        """Write tensors under these names, or nothing but zeros in their place."""
+        todo = [(old, self.grown(old, name), kept) for old, name, kept in tensors]
+        contents = (self.pieces(old, new, kept=kept) for old, new, kept in todo)
+        keys = _metadata(
+            self.weights, self.header, numbers, _epsilon(self.header) * self.gain * self.gain
+        )
+        _write_file(out, self.header.alignment, [new for _, new, _ in todo], keys, contents)
+
+    def grown(self, tensor: TensorInfo, name: str) -> TensorInfo:
+        """The tensor at its new size, row length first."""
+        if len(tensor.shape) == 1:
+            old, new = self.growth[_WIDTH]
+            shape: tuple[int, ...] = (new,) if tensor.shape == (old,) else tensor.shape
+        else:
+            _, writes = _matrix(tensor)
+            part, parts = self.reads(tensor)
+            n_out = self.growth[writes][1] if writes in self.growth else tensor.shape[1]
+            shape = (part * parts, n_out, *tensor.shape[2:])
+        n_bytes = math.prod(shape[1:]) * _row_bytes(tensor.type, shape[0])
+        return replace(tensor, name=name, shape=shape, n_bytes=n_bytes)
+
+    def reads(self, matrix: TensorInfo) -> tuple[int, int]:
+        """The new length of each part of a row, and of how many parts it is."""
+        size, _ = _matrix(matrix)
+        if size not in self.growth:
+            return matrix.shape[0], 1
+        old, new = self.growth[size]
+        return new, matrix.shape[0] // old
+
+    def pieces(
+        self, old: TensorInfo, new: TensorInfo, *, kept: bool
+    ) -> Iterator[NDArray[np.uint8]]:
+        """The bytes of a tensor, a few rows at a time; zeros where the old one is not kept.
+
+        Vectors that grow are norms: `gain` times the old ones.
+        """
+        parts = self.reads(old)[1] if len(old.shape) > 1 else 1
+        row_bytes, old_bytes = (_row_bytes(each.type, each.shape[0]) for each in (new, old))
+        rows, old_rows = (math.prod(each.shape[1:]) for each in (new, old))
+        self.weights.seek(self.header.data_offset + old.offset)
+        chunk = max(1, _CHUNK_BYTES // row_bytes)
+        for start in range(0, rows, chunk):
+            piece = np.zeros((min(chunk, rows - start), parts, row_bytes // parts), np.uint8)
+            filled = max(0, min(len(piece), old_rows - start)) if kept else 0
+            if filled:
+                known = np.frombuffer(self.weights.read(filled * old_bytes), np.uint8)
+                known = known.reshape(filled, parts, -1)
+                piece[:filled, :, : known.shape[2]] = known
+            if len(new.shape) == 1 and new.shape != old.shape:
+                piece = (piece.view(np.float32) * np.float32(self.gain)).view(np.uint8)
+            yield piece
+
+
+def _write_file(
+    out: BinaryIO,
+    alignment: int,
+    tensors: list[TensorInfo],
+    keys: list[bytes],
+    contents: Iterable[Iterable[NDArray[np.uint8]]],
+) -> None:
+    """Write a GGUF file: keys, the table of tensors, and the bytes of each in turn."""
+    out.write(MAGIC + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(keys))
+    offset = 0
+    for new in tensors:
+        dims = struct.pack(f"<I{len(new.shape)}Q", len(new.shape), *new.shape)
+        out.write(_text(new.name) + dims + struct.pack("<iQ", _TYPE_IDS[new.type], offset))
+        offset += padded(new.n_bytes, alignment)
+    for pieces in contents:
+        out.write(bytes(-out.tell() % alignment))
+        for piece in pieces:
+            piece.tofile(out)
+    out.write(bytes(-out.tell() % alignment))
+
+
+def _tensors(
+    header: GgufHeader, small: Shape, large: Shape
+) -> Iterator[tuple[TensorInfo, str, bool]]:
+    """For every tensor of the larger model that which it pads, its name, and whether it does.
+
+    In new layers, which are those of the first with zeros, it doesn't. A layer that predicts more
+    tokens comes after them.
+    """
+    for tensor in header.tensors:
+        last = f"blk.{small.layers}."
+        name = tensor.name.replace(last, f"blk.{large.layers}.") if small.nextn else tensor.name
+        yield tensor, name, True
+        if tensor.name.startswith("blk.0."):
+            for layer in range(small.layers, large.layers):
+                yield tensor, tensor.name.replace("blk.0.", f"blk.{layer}."), False
+
+
+def _matrix(tensor: TensorInfo) -> tuple[str, str]:
+    part = tensor.name.removesuffix(".weight").rsplit(".", 1)[-1]
+    if part not in _MATRICES:
+        raise UnsupportedModel(f"the tensor {tensor.name} cannot be padded")
+    return _MATRICES[part]
+
+
+def _row_bytes(kind: str, length: int) -> int:
+    _, block, block_bytes = GGML_TYPES[_TYPE_IDS[kind]]
+    return length // block * block_bytes
+
+
+def pad_head(source: Path, out: Path, target: Path) -> None:
+    """Write an EAGLE-3 head of a model for the same model padded; it drafts what it drafted.
+
+    It is as wide as the target's residual stream, in which its own numbers come first. Of what it
+    reads (three layers, or token and state) each part grows by itself. Heads of attention and
+    feed-forward part stay.
+
+    Raises:
+        UnsupportedModel: it is no EAGLE-3 head, or has its own embeddings, or is another's.
+        ModelFileError: a file is no usable model.
+        OSError: `out` cannot be written.
+    """
+    header, width = read_header(source), read_header(target).setting("embedding_length")
+    own = header.setting("embedding_length")
+    if header.architecture != "eagle3" or header.setting("target_hidden_size") != own:
+        raise UnsupportedModel(f"{source.name} is no head for a model as wide as itself")
+    if not own or width % own or any(t.name.startswith("token_embd") for t in header.tensors):
+        raise UnsupportedModel(f"{source.name} cannot be padded to a width of {width}")
+    numbers = dict.fromkeys(("embedding_length", "target_hidden_size"), width)
+    head = own // header.setting("attention.head_count")
+    numbers |= dict.fromkeys(("attention.key_length", "attention.value_length"), head)
+    tensors = [(tensor, tensor.name, True) for tensor in header.tensors]
+    with source.open("rb") as weights, whole_file(out) as file:
+        _Padding(header, weights, {_WIDTH: (own, width)}).write(file, tensors, numbers)
+
+
+def _metadata(
+    file: BinaryIO, header: GgufHeader, numbers: Mapping[str, int], epsilon: float
+) -> list[bytes]:
+    """All keys with their values as they stand in a file, those of sizes with the new ones."""
     new = {
-        f"llama.{key}": _text(f"llama.{key}") + struct.pack("<II", _UINT32, value)
-        for key, value in numbers.items()
+        (key := header.arch_key(name)): _text(key) + struct.pack("<II", _UINT32, value)
+        for name, value in numbers.items()
     }
-    epsilon = "llama.attention.layer_norm_rms_epsilon"
-    new[epsilon] = _text(epsilon) + struct.pack("<If", _FLOAT32, large.epsilon)
+    key = header.arch_key(_EPSILON)
+    new[key] = _text(key) + struct.pack("<If", _FLOAT32, epsilon)
     kept = raw_metadata(file)
     return [raw for key, raw in kept.items() if key not in new] + list(new.values())
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Final
 
-from localspec.limits import HEAD_BATCH, MAX_BATCH_OUTPUTS
+from localspec.limits import HEAD_BATCH, HEAD_REACH, MAX_BATCH_OUTPUTS
 from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, padded
+from localspec.pairs.gguf.heads import EAGLE3
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
@@ -22,6 +23,7 @@ USUAL_OUTPUTS: Final = 9  # rows that the output buffer grows to with drafts of 
 _LEAST_COMPUTE: Final = 1_100_000
 _F32: Final = 4
 _F16: Final = 2
+_TOKEN_BYTES: Final = 180  # a token's text, twice, and where to find it
 _BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}
 
 # Architectures of which llama.cpp keeps snapshots of recurrent states (src/llama-arch.cpp).
@@ -53,7 +55,9 @@ class ModelFacts:
         state: elements of a recurrent layer's state, and in how many layers.
         widest: floats per token of a batch at the fullest moment between the layers' ends.
         batch, outputs: tokens that one decode takes at most, and rows of logits that it gives.
-        shown: floats per token that a target has to keep of its own decodes for this head.
+        shown: floats per token that a target gives out of its own decodes for this head.
+        held: how many times llama.cpp holds these for a batch.
+        table: bytes of what llama.cpp makes of a vocabulary; a target's is part of the program.
     """
 
     architecture: str
@@ -73,6 +77,8 @@ class ModelFacts:
     batch: int = N_BATCH
     outputs: int = MAX_BATCH_OUTPUTS
     shown: int = 0
+    held: int = 1
+    table: int = 0
 
     @property
     def weights(self) -> int:
@@ -169,11 +175,16 @@ def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
     )
 
 
-def head_facts(head: GgufHeader) -> ModelFacts:
-    """The sizes of an EAGLE-3 head: of the target's decodes it is shown several layers' inputs."""
-    shown = len(head.settings("target_layers")) * _number(head, "target_hidden_size")
-    # Once where they are computed, since nothing else may use that place, and once for us.
-    return replace(facts(head), batch=HEAD_BATCH, outputs=HEAD_BATCH, shown=2 * shown)
+def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
+    """The sizes of a draft model or of an EAGLE-3 head, beside those of the target."""
+    found = facts(draft, more_bytes)
+    found = replace(found, table=_TOKEN_BYTES * found.vocab)
+    if draft.architecture != EAGLE3:
+        return found
+    # Of the target's decodes it is shown several layers' inputs, which llama.cpp holds also where
+    # they are computed: nothing else may use that place.
+    shown = len(draft.settings("target_layers")) * _number(draft, "target_hidden_size")
+    return replace(found, batch=HEAD_BATCH, outputs=HEAD_BATCH, shown=shown, held=2)
 
 
 def mtp_facts(target: GgufHeader) -> ModelFacts:
@@ -361,7 +372,8 @@ def need(model: ModelFacts, setup: Setup) -> Need:
     states = copy * (1 + setup.snapshots * (model.architecture in _WITH_SNAPSHOTS))
     device_state = round(states * (share / model.layers if model.layers else 0))
     n_ctx, batch = padded(setup.n_ctx, CTX_STEP), min(model.batch, setup.n_ctx)
-    shown = model.shown * min(N_BATCH, setup.n_ctx) * _F32
+    kept = model.held * min(N_BATCH, setup.n_ctx) + min(HEAD_REACH, setup.n_ctx)
+    shown = model.shown * kept * _F32
     usual = USUAL_OUTPUTS if model.outputs == MAX_BATCH_OUTPUTS else model.outputs
     compute, output = _compute(model, setup, n_ctx, batch), model.vocab * usual * _F32
     inputs = n_ctx * batch * _F16 * model.masks
@@ -371,7 +383,7 @@ def need(model: ModelFacts, setup: Setup) -> Need:
         weights_device,
         sum(caches[:first]) + states - device_state,
         sum(caches[first:]) + device_state,
-        output + copy + host_compute + shown,
+        output + copy + host_compute + shown + model.table,
         compute if on_device else 0,
     )
 
