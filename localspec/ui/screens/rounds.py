@@ -100,7 +100,7 @@ _STYLES = {
     _GUESS: f"italic {MUTED}",
     ACCEPTED: "bold $text-success",
     _WRONG: "strike $text-error",
-    _DROPPED: "strike $foreground 50%",
+    _DROPPED: f"strike {MUTED}",
     RECOVERED: "bold $text-warning",
     BONUS: "bold $text-accent",
 }
