@@ -51,7 +51,7 @@ def start(hub: HubServer, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 
 def proposed(chat: Terminal) -> str:
     """The name of the pair that one key fetches."""
-    pattern = r"Ctrl\+S\s+fetches\s+([a-z0-9.-]+[a-z0-9])"
+    pattern = r"Ctrl\+F\s+fetches\s+([a-z0-9.-]+[a-z0-9])"
     chat.until(lambda: re.search(pattern, chat.text()), "a proposal")
     found = re.search(pattern, chat.text())
     assert found is not None

@@ -211,7 +211,7 @@ atexit.register(lambda: pathlib.Path({str(found)!r}).write_text(
 from localspec.cli import main
 main()
 """
-    options = ["chat", "demo", "--threads", "1", "--n-predict", "8", "--gamma", "3"]
+    options = ["chat", "demo", "--threads", "1", "--n-predict", "8", "--gamma", "3", "--temp", "0"]
     chat = Terminal(options, tmp_path, program=("-c", program))
     chat.sees("ready")
     chat.child.send("Hello!\r")
