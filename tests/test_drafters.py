@@ -199,6 +199,36 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
     assert read(ids) <= 11  # another text: from its beginning
 
 
+def test_a_draft_that_is_often_right_comes_to_read_it_all(contexts: dict[str, Context]) -> None:
+    context = contexts[DRAFT]
+    one = engine(contexts, (DRAFT,))
+    ids = one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-200:]
+    context.clear()
+    list(one.prefill(ids, Cancel()))
+    never = dict.fromkeys(one.target.model.end_tokens, -math.inf)
+    sampling = SamplingParams(temperature=0.0, logit_bias=never)
+    settings = GenerateSettings(sampling=sampling, n_predict=150)
+    rounds = list(one.generate(ids, settings, FixedGamma(3), Cancel()))
+    reads = [done.draft_prefill for done in rounds if done.draft_prefill > 4]
+    assert len(reads) == 2
+    assert reads[0] == 4 + 64
+    assert reads[1] > 200  # with what was written meanwhile, in place of all that was left out
+    text = ids + [token for done in rounds for token in done.tokens]
+    assert text[: len(context.tokens)] == context.tokens
+    before, accepted = 0, 0
+    for done in rounds:
+        if done.draft_prefill > 200:
+            before = accepted
+        accepted += done.accepted
+    assert 8 * before >= reads[1]
+
+    text += one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-100:]
+    list(one.prefill(text, Cancel()))
+    rounds = list(one.generate(text, replace(settings, n_predict=8), FixedGamma(3), Cancel()))
+    reads = [done.draft_prefill for done in rounds if done.draft_passes]
+    assert 100 <= reads[0] <= 104  # the next message whole, behind a conversation that it knows
+
+
 # ---------------------------------------------------------------- what --draft means
 
 
