@@ -205,7 +205,7 @@ def test_a_required_tool_is_called_as_its_schema_says(
         found = [ChatCompletionChunk.model_validate(one) for one in chunks(data)]
         pieces = [call for one in found for call in one.choices[0].delta.tool_calls or ()]
         assert [bool(one.id) for one in pieces] == [True] + [False] * (len(pieces) - 1)
-        assert len(pieces) > 3
+        assert len(pieces) > 1  # how many there are depends on who is faster
         assert found[-1].choices[0].finish_reason == "tool_calls"
         (first, *rest) = [one.function for one in pieces if one.function]
         arguments = "".join(one.arguments or "" for one in (first, *rest))

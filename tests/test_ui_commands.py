@@ -196,7 +196,7 @@ async def test_a_command_that_has_to_wait_stays_in_the_input(
         await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
         await chat.send(text)
         assert chat.app.prompt.text == text
-        assert "Esc stops it" in chat.status()
+        await chat.until(lambda: "Esc stops it" in chat.status())
         gate.open()
         await chat.until(chat.ready)
         await chat.press("enter")

@@ -40,9 +40,8 @@ async def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> N
         await chat.press("ctrl+b")
         await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
         await chat.until(lambda: not chat.timers(), "rest")
-        shown = chat.screen()
         for text in ("What is the sky?", "is blue.", "is grey.", "without speculation"):
-            assert text in shown
+            await chat.until(lambda text=text: text in chat.screen(), text)  # type: ignore[misc]
         await chat.press("escape")
         await chat.until(chat.ready)
         assert chat.session.messages == before

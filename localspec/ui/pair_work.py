@@ -61,6 +61,7 @@ class Pairs:
     _arrived: str = ""  # the name that it has, once it is here
     _told: float = 0.0  # when `news` was called last
     _phase: Phase = Phase.LOADING  # of which the engine was last
+    _asks: bool = False  # whether anything was asked yet
     _reminds: bool = False  # whether the first answer is still to be followed by the proposal
 
     # For this machine
@@ -85,8 +86,14 @@ class Pairs:
         speed = self.state.speed
         if speed is not None and speed.advice is not None:
             self.tell(f"first of all: {speed.advice[0]}", speed.advice[1])
-        if best and speed is not None:
-            self._offered = PullRequest(best[0].row.name)
+        if not best or speed is None:
+            return
+        self._offered = PullRequest(best[0].row.name)
+        if self.gate.phase in ANSWER:
+            pass  # whoever asks at once is told the first of them behind the answer
+        elif self._asks:
+            self._answered()
+        else:
             lines = [f"{one.row.kind}: {one.row.name}, {one.offer}" for one in best]
             said = "\n".join([f"for this machine ({speed.basis}):", *lines])
             self.tell(said, f"{self._what_get_does()} /get NAME takes another, F12 shows all.")
@@ -151,6 +158,7 @@ class Pairs:
         """The engine does something else: what waited for that is done after all that it means."""
         before, self._phase = self._phase, self.gate.phase
         self.redraw()
+        self._asks |= self._phase in ANSWER
         if self._phase in (Phase.READY, Phase.UNUSABLE):
             if before in ANSWER:
                 self.soon(self._answered)

@@ -17,6 +17,7 @@ from tests.support.scripted_session import ScriptedSession
 
 # A message may go from the app to a widget, and what that posts through all its parents to the app.
 _HOPS = 8
+_NAP_S = 0.02  # for what goes through another thread, or is drawn
 
 
 class Chat:
@@ -38,6 +39,7 @@ class Chat:
             await self.pilot.press(key)
             for _ in range(_HOPS):
                 await self.pilot.pause(0)
+        await self.pilot.pause(_NAP_S)
 
     async def send(self, text: str) -> None:
         self.app.prompt.insert(text)
