@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -188,10 +189,20 @@ def localspec(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
+def _most_resident(pid: int) -> int:
+    """Bytes of memory that a process has held at most."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+
 @needs_backend
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_target_on_two_workers_says_what_it_says_here() -> None:
-    with worker() as (one, _), worker() as (two, _):
+    with worker() as (one, first), worker() as (two, second):
+        idle = [_most_resident(each.pid) for each in (first, second)]
         there = localspec(*RUN, "-n", "40", "--json", "--workers", f"{one},{two}")
+        busy = [_most_resident(each.pid) for each in (first, second)]
+    assert all(now > before + 6_000_000 for before, now in zip(idle, busy, strict=True))
     here = localspec(*RUN, "-n", "40", "--json")
     found, expected = json.loads(there.stdout), json.loads(here.stdout)
     assert found["tokens"] == expected["tokens"]

@@ -157,6 +157,16 @@ def load_session(
     return session
 
 
+def _devices_of_target(options: LoadRequest) -> Sequence[str] | None:
+    """Those that were allowed; None for llama.cpp's own choice.
+
+    That leaves out a worker that lends its CPU, which is no graphics card.
+    """
+    if options.device is None and options.rpc:
+        return [each.label for each in devices()] or None
+    return options.device
+
+
 def _pair(
     loader: _ModelLoader,
     plan: LoadPlan,
@@ -353,7 +363,7 @@ class _ModelLoader:
             model = Model.load(
                 path,
                 n_gpu_layers=setup.gpu_layers,
-                devices=devices_of_draft(options) if draft else options.device,
+                devices=devices_of_draft(options) if draft else _devices_of_target(options),
                 mmap=options.mmap,
                 mlock=options.mlock,
                 repack=self.repack,
