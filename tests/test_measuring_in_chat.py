@@ -38,11 +38,15 @@ async def says(chat: Chat, command: str, said: str) -> None:
     await chat.until(lambda: said in chat.transcript() and chat.ready(), said)
 
 
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+
+
 def test_another_draft_a_bench_its_report_and_the_conversation_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
     monkeypatch.setattr(request, "QUICK_S", 1.0)
 
     async def body() -> None:
@@ -65,12 +69,7 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
     asyncio.run(body())
 
 
-def test_tuning_can_be_ended_and_the_pair_is_there_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
-
+def test_tuning_can_be_ended_and_the_pair_is_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "CALM_S", 0.0)
 
     async def body() -> None:
