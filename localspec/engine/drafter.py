@@ -88,6 +88,11 @@ class Drafter(Protocol):
         """
         ...
 
+    @property
+    def block(self) -> int:
+        """Tokens that it guesses in one pass at most, all at once; 0 where each takes a pass."""
+        ...
+
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
         """Start a generation that continues `tokens`."""
         ...
@@ -174,6 +179,7 @@ class ModelDrafter:
     """
 
     reader = None
+    block = 0
 
     def __init__(self, context: Context, n_vocab: int, name: str = DRAFT) -> None:
         """Draft with `context` for a target of `n_vocab` tokens.

@@ -346,6 +346,7 @@ class Engine:
                     if generation.asks(name)
                 },
                 copies=guess.confidences,
+                blocks={name: each.block for name, each in self.drafters.items() if each.block},
             )
         )
 
