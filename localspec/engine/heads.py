@@ -156,3 +156,8 @@ class BlockDrafter(HeadDrafter):
         )
         read = last + 1 - cached + limit
         return Drafted(self.name, *written, read=read, cached=cached, passes=1)
+
+
+def head_drafter(head: Head, name: str = "") -> HeadDrafter:
+    """What drafts with a head of any kind, called by that where no name is given."""
+    return BlockDrafter(head, name) if isinstance(head, BlockHead) else HeadDrafter(head, name)

@@ -94,8 +94,8 @@ def write_eagle3(path: Path, head: Eagle | None = None, *, seed: int = 0) -> Pat
 class Block:
     """What a DFlash head says of itself; the defaults fit the demo target.
 
-    `anchored` makes it a DSpark head, whose first guess is the newest token's own row or not;
-    `candidates` a DFlash2 one.
+    `anchored` makes it a DSpark head, whose first guess is the newest token's own row or not
+    (`markov`: whether it has the tensors, None for as it says); `candidates` a DFlash2 one.
     """
 
     taps: Sequence[int] = (2, 5, 7)
@@ -113,7 +113,6 @@ class Block:
     d2t: Sequence[int] | None = None
     without: Sequence[str] = ()
     keys: dict[str, int] = field(default_factory=dict)
-    norm_type: type = np.float32
     markov: bool | None = None
 
 
@@ -121,39 +120,42 @@ def write_dflash(path: Path, head: Block | None = None, *, seed: int = 0) -> Pat
     """Write a DFlash head, or one of those made of it."""
     head = head or Block()
     vocabulary = replace(head.vocabulary or read_vocabulary(DEMO_TARGET), template=None)
-    sizes, width, count = head.sizes, head.sizes.n_embd, len(vocabulary.tokens)
+    sizes, width = head.sizes, head.sizes.n_embd
     weights = _Picky(path, "dflash", vocabulary, seed, "q8_0", without=head.without)
     weights.sizes(sizes)
-    writer = weights.writer
-    writer.add_rope_dimension_count(sizes.head)
-    if head.taps is not None:
-        writer.add_array("dflash.target_layers", list(head.taps))
-    if head.places:
-        writer.add_uint32("dflash.block_size", head.places)
+    weights.writer.add_rope_dimension_count(sizes.head)
+    if head.taps:
+        weights.writer.add_array("dflash.target_layers", list(head.taps))
     if head.mask is not None:
-        writer.add_mask_token_id(head.mask)
-    for key, value in head.keys.items():
-        writer.add_uint32(f"dflash.{key}", value)
+        weights.writer.add_mask_token_id(head.mask)
+    for key, value in {"block_size": head.places, **head.keys}.items():
+        weights.writer.add_uint32(f"dflash.{key}", value)
     weights.matrix("fc", width, max(1, len(head.taps)) * width)
     for name in ("enc.output_norm.weight", "output_norm.weight"):
         weights.vector(name, width)
     if head.own_output:
         weights.matrix("output", head.own_output, width)
     if head.d2t is not None:
-        writer.add_tensor("d2t", np.array(head.d2t, dtype=np.int64))
-    if head.anchored is not None:
-        writer.add_bool("dflash.sample_from_anchor", head.anchored)
-    if head.anchored is not None if head.markov is None else head.markov:
-        weights.matrix("markov_w1", count, 32, std=1.0)
-        weights.matrix("markov_w2", head.own_output or count, 32, std=1.0)
+        weights.writer.add_tensor("d2t", np.array(head.d2t, dtype=np.int64))
     for number in range(sizes.n_layer):
         layer = f"blk.{number}"
         weights.vector(f"{layer}.attn_norm.weight", width)
         weights.attention(layer, sizes, normed=True)
         weights.feed_forward(layer, sizes)
+    _chain(weights, head)
     if head.candidates:
         _selector(weights, head)
     return weights.save()
+
+
+def _chain(weights: Weights, head: Block) -> None:
+    """What makes a DSpark head, or half of it."""
+    if head.anchored is not None:
+        weights.writer.add_bool("dflash.sample_from_anchor", head.anchored)
+    if head.markov or (head.markov is None and head.anchored is not None):
+        count = len(weights.vocabulary.tokens)
+        weights.matrix("markov_w1", count, 32, std=1.0)
+        weights.matrix("markov_w2", head.own_output or count, 32, std=1.0)
 
 
 def _selector(weights: Weights, head: Block, *, kernel: int = 3, group: int = 32) -> None:

@@ -18,6 +18,7 @@ from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context, ContextOptions
 from localspec.engine.llama.head import Head, Rows, view
 from localspec.engine.llama.model import Model
+from localspec.engine.stats import DFLASH
 from localspec.errors import EngineError
 
 Behind: TypeAlias = Callable[[int, int], Rows]
@@ -89,7 +90,8 @@ class BlockHead(Head):
             n: how many, at most `longest`.
 
         Returns:
-            The logits of each; none but minus infinity where it was not guessed behind that token.
+            The logits of each, until the next pass; none but minus infinity where it was not
+            guessed behind that token.
 
         Raises:
             Cancelled: the watched flag was set; the cache is as before.
@@ -100,7 +102,6 @@ class BlockHead(Head):
             rows = self.decode([token, *[self._mask] * (n - 1 + self._skipped)], n)
             if self._candidates:
                 return self._behind_candidates(self._scored(n))
-            rows = rows.copy()
         finally:
             self.keep(end)
         best = rows.argmax(axis=1) if self._chained else None
@@ -131,3 +132,11 @@ class BlockHead(Head):
             return found
 
         return behind
+
+
+def head_of(
+    model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
+) -> Head:
+    """Make the context of a head of any kind; arguments and errors are those of `Head`."""
+    blocks = model.metadata["general.architecture"] == DFLASH
+    return (BlockHead if blocks else Head)(model, target, options, cancel)
