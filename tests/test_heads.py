@@ -628,17 +628,27 @@ def taken(target: str, file: str, n_ctx: int) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory is counted otherwise")
-@pytest.mark.parametrize("vocab", [0, pytest.param(152_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("vocab", "kind"),
+    [
+        *((0, kind) for kind in ("eagle3", "dflash")),
+        *(pytest.param(152_000, kind, marks=pytest.mark.slow) for kind in ("eagle3", "dspark")),
+    ],
+)
 def test_a_head_takes_no_more_than_was_planned_as_the_system_counts(
-    vocab: int, tmp_path: Path
+    vocab: int, kind: str, tmp_path: Path
 ) -> None:
     target, own = next(DEMO.glob("target-*")), next(DEMO.glob("eagle3-*"))
+    eagle, block = Eagle(), replace(BLOCKS.get(kind, Block()), places=16)
     if vocab:
         more = vocabulary_of(vocab)
         sizes = Sizes(n_layer=8, n_embd=128, n_head=2, n_head_kv=2, n_ff=64)
         target = write_llama(tmp_path / "target.gguf", more, sizes, seed=0, type="q8_0")
-        one = Eagle(reads=128, sizes=replace(sizes, n_layer=1), vocabulary=more)
-        own = write_eagle3(tmp_path / "head.gguf", one)
+        eagle = replace(eagle, reads=128, sizes=replace(sizes, n_layer=1), vocabulary=more)
+        block = replace(block, sizes=replace(sizes, n_layer=2), vocabulary=more)
+    if vocab or kind != "eagle3":
+        file = tmp_path / "head.gguf"
+        own = write_eagle3(file, eagle) if kind == "eagle3" else write_dflash(file, block)
     asked = f"from tests.test_heads import taken; print(taken({str(target)!r}, {str(own)!r}, 8192))"
     done = subprocess.run(
         [sys.executable, "-c", asked],

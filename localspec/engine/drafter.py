@@ -43,6 +43,8 @@ class Drafted:
         tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
         beyond: all that lookup would add to a model's tokens.
         passes: decodes of its own, where these are not as many as the views.
+        begun: the first token that its cache knows of, where that is a head's.
+        block: tokens that it guessed at once.
     """
 
     drafter: str = ""
@@ -54,6 +56,8 @@ class Drafted:
     tail: Guess = NO_GUESS
     beyond: Guess = NO_GUESS
     passes: int | None = None
+    begun: int = 0
+    block: int = 0
 
     @property
     def decodes(self) -> int:

@@ -258,7 +258,16 @@ class Engine:
             finish=done.finish,
         )
         generation.written.rounds.append(
-            Made(held, asked.draft.tokens, asked.own, done.verdict, drawn, figures)
+            Made(
+                held,
+                asked.draft.tokens,
+                asked.own,
+                done.verdict,
+                drawn,
+                figures,
+                begun=asked.begun,
+                block=asked.block,
+            )
         )
         if sight is not None:
             self._tell(generation, sight, asked.draft, done.p)

@@ -89,7 +89,8 @@ class HeadDrafter:
             )
         finally:
             self.head.keep(last + 1)
-        return Drafted(self.name, *written, read=last + 1 - cached, cached=cached)
+        read = last + 1 - cached
+        return Drafted(self.name, *written, read=read, cached=cached, begun=self.head.first)
 
     def _catch_up(self, tokens: Sequence[int]) -> tuple[Logits, Rows]:
         """Make the rows that are missing; return the last one's logits and its state."""
@@ -154,8 +155,15 @@ class BlockDrafter(HeadDrafter):
             limit=limit,
             is_end=head.target.model.is_end,
         )
-        read = last + 1 - cached + limit
-        return Drafted(self.name, *written, read=read, cached=cached, passes=1)
+        return Drafted(
+            self.name,
+            *written,
+            read=last + 1 - cached + limit,
+            cached=cached,
+            passes=1,
+            begun=head.first,
+            block=limit,
+        )
 
 
 def head_drafter(head: Head, name: str = "") -> HeadDrafter:
