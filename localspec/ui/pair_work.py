@@ -374,7 +374,9 @@ class Pairs:
 
     def _use(self, name: str) -> None:
         self.switch(name)
-        if self.engine.info is None and self._screen is not None:
+        if self._screen is None:
+            return  # the status line has said why, if it was refused
+        if self.engine.info is None:
             self._screen.dismiss()
         else:
             self._say(self.gate.reason)
