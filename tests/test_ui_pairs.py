@@ -229,6 +229,10 @@ async def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.Mon
         await browse(chat)
         await chat.press("enter")
         await chat.until(lambda: "offline mode is on" in chat.screen())
+        await chat.press("escape")
+        await chat.send(f"/get {NAME}")
+        await chat.until(lambda: f"✗ {NAME}" in chat.transcript(), "the reason")
+        assert pull.recall_wanted() == PullRequest(NAME)  # it may work at the next start
 
 
 async def test_removing_asks_twice_and_spares_the_pair_in_use(
@@ -691,6 +695,7 @@ async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
         await chat.send("/get nobody/nothing")
         await chat.until(lambda: "✗ nobody/nothing" in chat.transcript(), "the reason")
         await chat.until(chat.ready)
+        assert pull.recall_wanted() is None  # no later start speaks of it
         assert "fetching" not in chat.status()
         chat.app.pairs.cancel()
 
