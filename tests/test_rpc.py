@@ -70,6 +70,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, registered: int | None) -> list[ob
         reg_by_name=lambda name: int(name == b"RPC"),
         reg_get_proc_address=lambda _backend, _name: ctypes.cast(function, ctypes.c_void_p).value,
         register=called.append,
+        ggml_set_abort_callback=lambda _callback: None,
     )
     monkeypatch.setattr(rpc, "ggml", lambda: library)
     return called
@@ -274,18 +275,22 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
     """At random moments; at most one round is lost, and the next answer comes without it."""
     rng = random.Random(20261122)
     for _ in range(3):
-        with worker() as (endpoint, running):
-            chat = Heard(replace(DEMO, rpc=(endpoint,), n_predict=-1, grammar=ENDLESS))
+        with worker() as (endpoint, running), worker() as (other, _):
+            chat = Heard(replace(DEMO, rpc=(other, endpoint), n_predict=-1, grammar=ENDLESS))
             chat.until(m.Loaded)
             chat.ask("Tell me a story.")
             chat.until(m.Turn)
             time.sleep(rng.uniform(0, 1))
             running.kill()
-            assert "a worker went away" in chat.until(m.Died).error.message
-        chat.engine.reload(())
-        info = chat.until(m.Loaded).info
-        assert any("its devices are left out" in each for each in info.notices)
-        chat.ask("Tell me a story.")
-        assert chat.until(m.TurnOver).error is None
-        chat.engine.shut_down()
-        assert chat.engine.join(20)
+            said = chat.until(m.Died).error.message
+            assert said.startswith(f"the worker at {endpoint} went away: the process that runs")
+            assert other not in said
+            chat.engine.reload(())
+            info = chat.until(m.Loaded).info
+            left_out = [each for each in info.notices if "its devices are left out" in each]
+            assert len(left_out) == 1
+            assert endpoint in left_out[0]
+            chat.ask("Tell me a story.")
+            assert chat.until(m.TurnOver).error is None
+            chat.engine.shut_down()
+            assert chat.engine.join(20)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import ipaddress
+import os
 import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
 from typing import Any, Final
 
@@ -22,15 +24,18 @@ from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
 
 _ANSWER_S: Final = 5.0
+_GONE_S: Final = 1.0
 SLOW_ANSWER_S: Final = 0.05
 # ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's major version, which must be the same on
 # both sides; and the first command, its input and its output.
 PROTOCOL: Final = 7
 HELLO: Final = struct.pack("<BQ24x", 14, 24)
 _REPLY: Final = struct.Struct("<QBBBx24x")
+_LOST: Final = b"Remote RPC server crashed"  # its last words without an answer
 _GET_MEMORY: Final = 2  # its place among the functions of a ggml_backend_device_i
 _SIZE_P = ctypes.POINTER(ctypes.c_size_t)
 _MEMORY_OF = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _SIZE_P, _SIZE_P)
+_ABORTS = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 _START = ctypes.CFUNCTYPE(
     None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p
 )
@@ -77,6 +82,7 @@ def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
         return ()
     places = [_place(endpoint) for endpoint in endpoints]
     add = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(_function("add_server"))
+    ggml().ggml_set_abort_callback(ctypes.cast(_last_words(), ctypes.c_void_p))
     found = []
     for endpoint, place in zip(endpoints, places, strict=True):
         greeted = _greet(endpoint, place)
@@ -94,14 +100,47 @@ def _forget() -> None:
 
     llama.cpp asks each that is there what it has free, and ends the process where it is gone.
     """
-    library = ggml()
-    known = [library.reg_get(i) for i in range(library.reg_count())]
-    workers = [each for each in known if library.reg_name(each).startswith(b"RPC[")]
+    library, workers = ggml(), _known()
     if workers:
         own = library.reg_by_name(RPC.encode())  # whose the devices are, by their own account
         for each in (own, *workers):
             library.unload(each)
         library.register(own)
+
+
+def _known() -> dict[int, str]:
+    """The workers in the registry: what llama.cpp has of each, and its address."""
+    library = ggml()
+    handles = [library.reg_get(i) for i in range(library.reg_count())]
+    names = {each: library.reg_name(each).decode() for each in handles}
+    return {each: name[4:-1] for each, name in names.items() if name.startswith("RPC[")}
+
+
+@cache
+def _last_words() -> Any:
+    """What llama.cpp calls before it ends the process: says who is gone, where a worker is.
+
+    The end of the log is all that those who started the process get to hear.
+    """
+
+    def say(message: bytes) -> None:
+        lines = [message]
+        if _LOST in message:
+            gone = [endpoint for endpoint in _known().values() if not _listens(endpoint)]
+            lines += [f"the worker at {endpoint} went away".encode() for endpoint in gone]
+            lines += [] if gone else [b"a worker went away"]
+        os.write(2, b"\n".join((*lines, b"")))
+
+    return _ABORTS(say)
+
+
+def _listens(endpoint: str) -> bool:
+    """Whether somebody does there, who may well be busy."""
+    try:
+        socket.create_connection(_place(endpoint), timeout=_GONE_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _place(endpoint: str) -> tuple[str, int]:
