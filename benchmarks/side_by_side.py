@@ -37,6 +37,7 @@ ACCEPTANCES = (0.5, 0.7, 0.9)
 STEPS = (0.1, 0.3, 0.5)
 FIXED = (0, 1, 2, 3, 4, 6, 8, 12)
 SHARED = (1.0, 1.1, 1.25, 1.5, 2.0)
+NAMES = ("target", "draft")
 ROWS = 4  # of the target's pass
 ROUNDS = 7
 
@@ -91,9 +92,6 @@ def measure(arguments: argparse.Namespace) -> None:
           f" {_gain({1: 1.0}, step, 0.9, 1500, together)}")  # fmt: skip
     for each in (*contexts, *models):
         each.close()
-
-
-NAMES = ("target", "draft")
 
 
 def _over(found: dict[str, float], name: str, threads: int, cores: int) -> float:

@@ -274,7 +274,7 @@ class Ahead:
         self.kept = False
         self.debt = 0.0
         self._beside, self._step = world.beside, world.draft.seconds(1)
-        self._whole, self._usual = 0.5, 1.0
+        self._whole, self._usual = 0.5, 0.0
 
     def verify(self, seconds: float, asked: _Asked, stay: int, *, hit: bool) -> float:
         """What a pass over the draft takes, with what goes on beside it.
@@ -289,6 +289,7 @@ class Ahead:
         self.ready, self.reached, self.kept, self.debt = 0, written, False, 0.0
         if not asked.tokens or self._beside is None:
             return seconds
+        self._usual = self._usual or asked.tokens
         pays = self._pays(seconds, self._beside)
         self._whole += _LATELY * ((stay == asked.tokens) - self._whole)
         self._usual += _LATELY * (asked.tokens - self._usual)

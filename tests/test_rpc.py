@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import random
 import re
 import signal
@@ -18,11 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from localspec.engine.llama import add_workers, backends, rpc
+from localspec.engine.llama import Model, add_workers, backends, rpc
 from localspec.errors import EngineError, UsageError
 from localspec.process import messages as m
+from tests.conftest import DEMO as MODELS
 from tests.support import ENDLESS
 from tests.support.workers import relay, worker
 from tests.test_process import DEMO, Heard
@@ -209,6 +212,23 @@ def test_a_target_on_two_workers_says_what_it_says_here() -> None:
     assert found["tokens"] == expected["tokens"]
     assert found["settings"]["rpc"] == [one, two]
     assert found["settings"]["n_gpu_layers"] == -1
+
+
+@needs_backend
+@pytest.mark.skipif(sys.platform != "linux", reason="the options have other names")
+def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
+    """Off, asleep or cut off: nothing comes any more, not even the end of the connection."""
+    with worker() as (endpoint, _):
+        add_workers([endpoint])
+        model = Model.load(MODELS / "target-Q8_0.gguf", devices=["RPC0"])
+        port = int(endpoint.split(":")[1])
+        (held,) = (each for each in psutil.Process().net_connections("tcp")
+                   if each.raddr and each.raddr.port == port)  # fmt: skip
+        with socket.socket(fileno=os.dup(held.fd)) as connection:
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+        model.close()
+        add_workers(())
 
 
 @needs_backend

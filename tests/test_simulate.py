@@ -116,11 +116,10 @@ def test_beside_the_target_no_more_is_ready_than_its_pass_gives_time_for() -> No
     points = {1: 1.0, 4: 1.0}
     world = replace(World.of(points, 0.5), beside=Beside())
     done = replay(FixedGamma(3), constant(1.0, 41), world)
-    # During a pass the guess of the bonus token and one more: of three two remain to be drafted,
-    # half of the first of which is done where the pass was half over.
-    assert done.rounds == 11
     in_turn = replay(FixedGamma(3), constant(1.0, 41), World.of(points, 0.5))
-    assert 8 * 1.0 < in_turn.seconds - done.seconds < 10 * 1.0
+    # Two draft passes fit: the guess of the bonus token, and the first of the next three.
+    assert (done.rounds, done.beside) == (11, 10)
+    assert in_turn.seconds - done.seconds == pytest.approx(9 * 0.5)
 
 
 @pytest.mark.parametrize("acceptance", [0.5, 0.9])
@@ -139,8 +138,8 @@ def test_beside_pays_with_own_compute_and_is_left_alone_on_one_bus(
         assert own.speed > (1.05 if acceptance == 0.9 else 0.99) * in_turn.speed
 
 
-@pytest.mark.parametrize("target", [1.0, 1.1, 1.2, 1.35])
-@pytest.mark.parametrize("draft", [1.0, 1.5, 2.5])
+@pytest.mark.parametrize("target", [1.1, 1.35])
+@pytest.mark.parametrize("draft", [1.0, 2.5])
 def test_beside_is_chosen_only_where_it_is_no_loss(target: float, draft: float) -> None:
     alone = World.of(CURVES["RTX 3090, 8B Q4_0"], 0.3)
     both = replace(alone, beside=Beside(target, draft))

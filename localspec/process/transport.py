@@ -116,8 +116,9 @@ class Child:
             killed = "was killed, perhaps for want of memory"
             how = f"{killed if name == 'SIGKILL' else 'crashed'} ({name})"
         lines = self._last_lines()
-        said = f"its log ends with: {' · '.join(lines)}" if lines else ""
         lost = [line for line in lines if line.endswith(_LOST)]
+        lines = [line for line in lines if line not in lost]
+        said = f"its log ends with: {' · '.join(lines)}" if lines else ""
         return EngineDied(": ".join((*lost, f"the process that runs the models {how}")), said)
 
     def _last_lines(self) -> list[str]:

@@ -19,6 +19,8 @@ from functools import cache
 from time import perf_counter
 from typing import Any, Final
 
+import psutil
+
 from localspec.engine.llama.hardware import RPC, device_list, devices, ggml
 from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
@@ -31,7 +33,11 @@ SLOW_ANSWER_S: Final = 0.05
 PROTOCOL: Final = 7
 HELLO: Final = struct.pack("<BQ24x", 14, 24)
 _REPLY: Final = struct.Struct("<QBBBx24x")
-_LOST: Final = b"Remote RPC server crashed"  # its last words without an answer
+# Its last words where a worker does not answer.
+_LOST: Final = (b"Remote RPC server crashed", b"Failed to connect to", b"RPC handshake failed")
+# Seconds (of TCP_USER_TIMEOUT: milliseconds) after which a machine that says nothing is gone.
+_SILENCE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+_SILENCE |= {"TCP_KEEPALIVE": 10, "TCP_USER_TIMEOUT": 30_000}  # the former on macOS
 _GET_MEMORY: Final = 2  # its place among the functions of a ggml_backend_device_i
 _SIZE_P = ctypes.POINTER(ctypes.c_size_t)
 _MEMORY_OF = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _SIZE_P, _SIZE_P)
@@ -95,6 +101,23 @@ def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
     return tuple(found)
 
 
+def notice_silence() -> None:
+    """Have the system end connections to workers whose machine is off, asleep or cut off.
+
+    llama.cpp would wait for their answers for ever. Its connections are looked up among the files
+    of this process, once a model holds them. (Windows has no such list.)
+    """
+    places = [_place(endpoint) for endpoint in _known().values()]
+    known = {(socket.gethostbyname(host), port) for host, port in places}
+    for each in psutil.Process().net_connections("tcp") if known else ():
+        if each.fd >= 0 and tuple(each.raddr) in known:
+            with socket.socket(fileno=os.dup(each.fd)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for name, value in _SILENCE.items():
+                    if option := getattr(socket, name, None):
+                        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def _forget() -> None:
     """Take all workers' devices out of the registry.
 
@@ -125,7 +148,7 @@ def _last_words() -> Any:
 
     def say(message: bytes) -> None:
         lines = [message]
-        if _LOST in message:
+        if any(each in message for each in _LOST):
             gone = [endpoint for endpoint in _known().values() if not _listens(endpoint)]
             lines += [f"the worker at {endpoint} went away".encode() for endpoint in gone]
             lines += [] if gone else [b"a worker went away"]
