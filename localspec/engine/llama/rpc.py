@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
@@ -108,14 +108,16 @@ def notice_silence() -> None:
     of this process, once a model holds them. (Windows has no such list.)
     """
     places = [_place(endpoint) for endpoint in _known().values()]
-    known = {(socket.gethostbyname(host), port) for host, port in places}
-    for each in psutil.Process().net_connections("tcp") if known else ():
-        if each.fd >= 0 and tuple(each.raddr) in known:
-            with socket.socket(fileno=os.dup(each.fd)) as connection:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                for name, value in _SILENCE.items():
-                    if option := getattr(socket, name, None):
-                        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    options = [(getattr(socket, name, None), value) for name, value in _SILENCE.items()]
+    with suppress(OSError, psutil.Error):
+        known = {(socket.gethostbyname(host), port) for host, port in places}
+        for each in psutil.Process().net_connections("tcp") if known else ():
+            if each.fd >= 0 and tuple(each.raddr) in known:
+                with socket.socket(fileno=os.dup(each.fd)) as connection:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    for option, value in options:
+                        if option is not None:
+                            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _forget() -> None:
