@@ -36,8 +36,13 @@ _REPLY: Final = struct.Struct("<QBBBx24x")
 # Its last words where a worker does not answer.
 _LOST: Final = (b"Remote RPC server crashed", b"Failed to connect to", b"RPC handshake failed")
 # Seconds (of TCP_USER_TIMEOUT: milliseconds) after which a machine that says nothing is gone.
-_SILENCE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
-_SILENCE |= {"TCP_KEEPALIVE": 10, "TCP_USER_TIMEOUT": 30_000}  # the former on macOS
+_SILENCE: Final = {
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPALIVE": 10,  # the same on macOS
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 30_000,
+}
 _GET_MEMORY: Final = 2  # its place among the functions of a ggml_backend_device_i
 _SIZE_P = ctypes.POINTER(ctypes.c_size_t)
 _MEMORY_OF = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _SIZE_P, _SIZE_P)
