@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.template import ChatTemplate
 from localspec.errors import PromptTooLong
-
-if TYPE_CHECKING:
-    from localspec.chat.template import ChatTemplate
 
 # Where turns are left out, so many are that this share of the context is filled: each further one
 # would cost another reading of everything behind it.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from localspec import formats
-
-if TYPE_CHECKING:
-    from localspec.chat.figures import Figures
-    from localspec.engine.stats import GenerationStats, MemoryUse
+from localspec.chat.figures import Figures
+from localspec.engine.stats import GenerationStats, MemoryUse
 
 # name: (type, what it counts); the names and the words are Prometheus's and llama-server's.
 _METRICS = {

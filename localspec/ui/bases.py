@@ -11,20 +11,17 @@ the core.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from rich.color import Color
+from rich.segment import Segment
 from textual.content import Content
-from textual.scrollbar import ScrollBar
+from textual.geometry import Region
+from textual.scrollbar import ScrollBar, ScrollBarRender
+from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import OptionList
-
-if TYPE_CHECKING:
-    from rich.segment import Segment
-    from textual.geometry import Region
-    from textual.scrollbar import ScrollBarRender
-    from textual.selection import Selection
 
 MARK = "▸"
 MUTED, HEAD, KEY = "$foreground 65%", "bold $text-primary", "bold $text-accent"

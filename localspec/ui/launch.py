@@ -12,9 +12,10 @@ import json
 import sys
 import threading
 from codecs import getincrementaldecoder
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 from textual.driver import Driver
@@ -22,15 +23,9 @@ from textual.driver import Driver
 from localspec import private
 from localspec.errors import ConversationError
 from localspec.pairs.folders import data_folder
+from localspec.process.client import EngineClient
 from localspec.signals import leaving
-from localspec.ui.app import ChatApp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from localspec.process.client import EngineClient
-    from localspec.ui.app import Looks
+from localspec.ui.app import ChatApp, Looks
 
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
 _PATIENCE_S = 10.0

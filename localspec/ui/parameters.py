@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from localspec import formats, private
+from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import MAX_GAMMA
 from localspec.pairs.folders import data_folder
 from localspec.safe_text import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from localspec.chat.settings import ChatSettings, Gamma
 
 
 def _kinds() -> dict[str, Callable[[str], Any]]:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.ui.bases import HEAD, MUTED
-from localspec.ui.commands import COMMANDS, OTHER_KEYS
+from localspec.ui.commands import COMMANDS, OTHER_KEYS, Command
 from localspec.ui.conversation.blocks import PLAIN_FRAME, Block, Frame, Gap, Paragraph, lay_out
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from localspec.ui.commands import Command
-
 
 _KEY_WIDTH = 20
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from textual.command import Hit
+from textual.command import Hit, Hits
 from textual.system_commands import SystemCommandsProvider
-
-if TYPE_CHECKING:
-    from textual.command import Hits
 
 ALSO = {
     "help": "keys shortcuts commands manual",

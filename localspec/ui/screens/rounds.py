@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.timer import Timer
 from textual.widgets import Static
 
 from localspec import formats
+from localspec.engine.inside import Guessed, Inside, Opinion
 from localspec.engine.stats import EAGLE3, LOOKUP, MTP, TRANSLATED
 from localspec.safe_text import one_line, unbroken
 from localspec.ui.bases import HEAD, KEY, MUTED, key_hint
 from localspec.ui.lines import as_many
-from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, bar, two_sides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.timer import Timer
-
-    from localspec.engine.inside import Guessed, Inside, Opinion
-    from localspec.ui.panel.drawing import Piece
+from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, Piece, bar, two_sides
 
 _STEP_S = 1.2
 _GUESS, _WRONG, _DROPPED = "?", "✗", "·"
