@@ -28,7 +28,8 @@ from localspec.process.server import Loader, Server
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.screens.pairs import PairsScreen, Work
+from localspec.ui.screens.pair_lines import Work
+from localspec.ui.screens.pairs import PairsScreen
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
 from tests.support.hub_server import Repo, wait_for

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from localspec.chat.answer import AnswerText
-from localspec.chat.asked import Asked
 from localspec.chat.events import Begun, Noticed, RoundText, Scored
 from localspec.chat.prefixes import Prefixes
 from localspec.chat.prompt import KnownIds
 from localspec.chat.session import Session, TurnEvents
-from localspec.chat.settings import check_bias
+from localspec.chat.settings import Asked, check_bias
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.stats import LOOKUP

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from localspec import __version__
-from localspec.chat.asked import Asked
 from localspec.chat.events import Begun, TurnEnd, TurnEvent
+from localspec.chat.settings import Asked
 from localspec.engine.stats import FinishReason
 from localspec.process.messages import SessionInfo
 from localspec.serve.desk import Answers, Desk, Job

@@ -20,7 +20,8 @@ from localspec.pairs.pull import PullPlan, PullProgress, PullRequest
 from localspec.process.client import EngineClient
 from localspec.safe_text import one_line
 from localspec.ui.conversation.gate import ANSWER, LOADABLE, Gate, Phase
-from localspec.ui.screens.pairs import PairsScreen, PairsState, Work
+from localspec.ui.screens.pair_lines import PairsState, Work
+from localspec.ui.screens.pairs import PairsScreen
 
 GET = "Ctrl+F"
 _STOP_WITHIN_S = 2.0
