@@ -32,7 +32,7 @@ class Completions:
         self._known: list[KnownIds] = []  # the latest last
 
     def answer(self, asked: Asked, cancel: Cancel) -> TurnEvents:
-        """Answer.
+        """Write the answer that `asked` wants.
 
         Yields:
             perhaps `Noticed`, then `Begun` and what `Session.turn` yields after that.

@@ -38,7 +38,7 @@ class _Held:
         return sum(sizes)
 
     def spilled(self, folder: Path) -> _Held:
-        """The same in files without names, which nobody else can open and no crash leaves behind.
+        """These copies in files without names: nobody else opens them, no crash leaves them.
 
         Raises:
             OSError: there is no room for them.

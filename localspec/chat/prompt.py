@@ -85,7 +85,7 @@ class KnownIds:
         self._text, self._ids, self._marks = "", [], []
 
     def packed(self) -> bytes:
-        """The same for another process; nothing where the text holds what this one made up."""
+        """All that is known, for another process; nothing where that could not read it."""
         if not self._template.lasts(self._text):
             return b""
         return msgspec.msgpack.encode((self._text, self._ids, self._marks))

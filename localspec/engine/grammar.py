@@ -57,7 +57,7 @@ class Awaited:
         self._mark, self._then, self._vocabulary, self._end = mark, then, vocabulary, end
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """All of them."""
+        """Every id: before the mark anything may follow."""
         return ids >= 0
 
     def after(self, token: int) -> Constraint:

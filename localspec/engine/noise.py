@@ -58,7 +58,7 @@ class StreamNoise:
         return StreamNoise(self.seed, of_drafts=True)
 
     def after(self, n: int) -> StreamNoise:
-        """The same stream behind its first `n` numbers."""
+        """A stream with this seed, its first `n` numbers drawn already."""
         again = StreamNoise(self.seed, of_drafts=self._of_drafts)
         again._bits.advance(n)
         again.drawn = n

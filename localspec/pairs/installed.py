@@ -264,12 +264,12 @@ def _last_path() -> Path:
 
 
 def lasting_drafts(text: str) -> str:
-    """The same of several names with commas between them."""
+    """`lasting` of several names with commas between them."""
     return ",".join(lasting(word) for word in text.split(","))
 
 
 def lasting(text: str) -> str:
-    """What means the same in another working folder."""
+    """`text`, a file's path made absolute: it means the same in another working folder."""
     text = text.strip()
     if references.means_local(text):
         return str(folders.user_path(text).absolute())

@@ -316,7 +316,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._ask_next()
 
     def _leave_comparison(self) -> None:
-        """It would wait for ever, and hides what is said."""
+        """Close a screen that waits for the engine: in vain, and it hides what is said."""
         if isinstance(self.screen, CompareScreen | RoundScreen):
             self.pop_screen()
 

@@ -80,7 +80,7 @@ def presets() -> dict[str, str]:
 
 
 def preset(name: str) -> str:
-    """One of them. Raises UsageError: there is none of that name."""
+    """The system prompt kept as `name`. Raises UsageError: there is none."""
     kept = presets()
     if name not in kept:
         there = ", ".join(kept) or "none is kept yet: /preset save NAME"

@@ -118,7 +118,7 @@ class Shelf:
             self.gate.say("this is the latest version" if by > 0 else "the first version")
 
     def step_newest(self, by: int) -> None:
-        """The same for the message that is picked, else for the newest that has versions."""
+        """`step` for the message that is picked, else for the newest that has versions."""
         picked = self.gate.editing
         nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
         nodes = [node for node in nodes if self.record.place(node).versions > 1]
