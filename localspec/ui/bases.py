@@ -106,8 +106,4 @@ class MarkedList(OptionList):
         if here is None or here != (self.highlighted, 0):
             return strip
         first, *_ = strip.crop(0, 1)
-        return Strip.join([Strip([_as_mark(first)], 1), strip.crop(1)])
-
-
-def _as_mark(segment: Segment) -> Segment:
-    return type(segment)(MARK, segment.style)
+        return Strip.join([Strip([Segment(MARK, first.style)], 1), strip.crop(1)])

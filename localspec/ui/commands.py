@@ -212,19 +212,11 @@ def _pairs(app: Parts, argument: str) -> None:
         app.open(screen)
 
 
-def _get(app: Parts, argument: str) -> None:
-    app.pairs().get(argument)
-
-
 def _draft(app: Parts, argument: str) -> None:
     if argument:
         app.in_use.reload(draft=argument)
     else:
         app.pairs().drafts()
-
-
-def _tune(app: Parts, _argument: str) -> None:
-    app.measuring().tune()
 
 
 def _bench(app: Parts, argument: str) -> None:
@@ -402,7 +394,7 @@ COMMANDS = (
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
-        _get, "ctrl+f",
+        lambda app, name: app.pairs().get(name), "ctrl+f",
     ),
     Command(
         "twice", "", "answer the prompt without and with speculation, side by side",
@@ -421,7 +413,10 @@ COMMANDS = (
         "draft", "[NAME|auto|lookup|mtp|none]", "show what can draft for this target, or choose it",
         _draft, when=LOADABLE,
     ),
-    Command("tune", "", "measure thoroughly what this pair costs here", _tune, when=IDLE),
+    Command(
+        "tune", "", "measure thoroughly what this pair costs here",
+        lambda app, _: app.measuring().tune(), when=IDLE,
+    ),
     Command(
         "bench", "[FILE]", "speculation off against on, within a minute; FILE takes the report",
         _bench, when=IDLE,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from itertools import starmap
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from localspec import formats, private
 from localspec.chat.settings import ChatSettings, Gamma
@@ -73,10 +70,7 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
 
 def presets() -> dict[str, str]:
     """The system prompts that are kept, by name."""
-    try:
-        return msgspec.json.decode(_presets_path().read_bytes(), type=dict[str, str])
-    except (OSError, ValueError, RecursionError):
-        return {}
+    return private.read_json(_presets_path(), dict[str, str]) or {}
 
 
 def preset(name: str) -> str:
@@ -97,8 +91,7 @@ def keep_preset(name: str, text: str) -> None:
     kept = {key: value for key, value in presets().items() if key != name}
     kept |= {name: text} if text else {}
     try:
-        private.make_folder(_presets_path().parent)
-        private.write_whole(_presets_path(), json.dumps(kept, indent=1) + "\n")
+        private.write_json(_presets_path(), kept)
     except OSError as error:
         raise LocalspecError(
             f"{_presets_path()} cannot be written: {error.strerror}", "Make room on the disk."

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from textual.content import Content
 
 from localspec import formats
-from localspec.engine.inside import Guessed, Inside, Opinion
+from localspec.engine.inside import Inside, Opinion
 from localspec.engine.stats import EAGLE3, LOOKUP, MTP, TRANSLATED
 from localspec.safe_text import unbroken
 from localspec.ui.bases import HEAD, KEY, MUTED
@@ -231,7 +231,9 @@ def detail(inside: Inside, now: Picture, width: int) -> list[Content]:
     )
     lines = [head, *_opinions(inside, now.at, width, looked=looked), Content("")]
     if not looked:
-        return lines + _wrapped(width, (_how_guessed(one), ""), (_BEFORE_CHOICE, MUTED))
+        how = f"{_DRAFTERS.get(one.drafter, 'guessed by the small model')}.".capitalize()
+        why = "A guess decides nothing: the target checks it, and the text stays the target's own."
+        return lines + _wrapped(width, (how, ""), (why, MUTED))
     accepted = now.at < inside.accepted
     verdict = f"{ACCEPTED} accepted" if accepted else f"{_WRONG} not accepted"
     test, formula = one.test, ""
@@ -245,15 +247,6 @@ def detail(inside: Inside, now: Picture, width: int) -> list[Content]:
         " guesses behind it are dropped."
     )
     return lines + _wrapped(width, (test.sentence if test else "", ""), (meaning, MUTED))
-
-
-_BEFORE_CHOICE = (
-    "A guess decides nothing: the target checks it, and the text stays the target's own."
-)
-
-
-def _how_guessed(one: Guessed) -> str:
-    return f"{_DRAFTERS.get(one.drafter, 'guessed by the small model')}.".capitalize()
 
 
 def _beginning(inside: Inside, width: int) -> list[Content]:
