@@ -77,7 +77,6 @@ async def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
     monkeypatch.setattr(Dashboard, "refresh", counted)
     monkeypatch.setattr("localspec.process.server._FIGURES_S", 0.25)
     monkeypatch.setattr("localspec.ui.panel.dashboard._FIGURES_S", 0.25)
-    monkeypatch.setattr("localspec.ui.panel.dashboard._STALE_S", 0.6)
 
     async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
         await chat.send("Go on.")
