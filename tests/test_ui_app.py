@@ -17,7 +17,7 @@ from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLo
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation.gate import Phase
-from localspec.ui.conversation.prompt import LONGEST_PASTE
+from localspec.ui.conversation.input import LONGEST_PASTE
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel import layout as panel_layout
 from localspec.ui.panel.dashboard import Dashboard, PanelForm, natural_form, next_form

@@ -28,7 +28,7 @@ from localspec.ui import commands
 from localspec.ui.conversation import extracts
 from localspec.ui.conversation.gate import Gate, InUse, Phase
 from localspec.ui.conversation.growing import legend
-from localspec.ui.conversation.prompt import Completion, PromptArea
+from localspec.ui.conversation.input import Completion, PromptArea
 from localspec.ui.conversation.shelf import Shelf
 from localspec.ui.conversation.stream import Stream
 from localspec.ui.conversation.transcript import Transcript

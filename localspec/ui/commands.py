@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from localspec.process.client import EngineClient
     from localspec.process.messages import SessionInfo
     from localspec.ui.conversation.gate import InUse
-    from localspec.ui.conversation.prompt import PromptArea
+    from localspec.ui.conversation.input import PromptArea
     from localspec.ui.conversation.shelf import Shelf
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.conversation.turns import Turns

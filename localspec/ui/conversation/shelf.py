@@ -19,7 +19,7 @@ from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError
 from localspec.process.client import EngineClient
 from localspec.ui.conversation.gate import Gate
-from localspec.ui.conversation.prompt import PromptArea
+from localspec.ui.conversation.input import PromptArea
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.conversation.turns import Turns
 

@@ -14,8 +14,8 @@ from localspec.errors import UsageError, in_words
 from localspec.process.client import EngineClient
 from localspec.process.messages import Compact, Compare, Open, Regenerate, Request
 from localspec.ui.conversation.gate import ANSWER, Gate, Phase
+from localspec.ui.conversation.input import PromptArea
 from localspec.ui.conversation.items import Answer, figures_of
-from localspec.ui.conversation.prompt import PromptArea
 from localspec.ui.conversation.stream import Stream
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel.dashboard import Dashboard
