@@ -12,7 +12,7 @@ from localspec import formats, machine
 from localspec.chat.figures import Figures
 from localspec.chat.slow import Slow
 from localspec.doctor import findings
-from localspec.engine.length.cost import Costs
+from localspec.engine.length.cost import Costs, ModelCosts
 
 USUAL = {1: 1.0, 4: 1.5, 8: 2.0}
 NOW = Figures(generating=True, speculation=True, context_used=100)
@@ -87,12 +87,12 @@ def test_an_idle_processor_is_not_taken_for_a_slow_one(monkeypatch: pytest.Monke
 def test_what_is_the_pair_s_own_is_said_where_the_machine_is_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    grows = Costs({0: USUAL, 1000: {1: 2.0, 4: 2.5, 8: 3.0}}, {})
+    grows = Costs(ModelCosts({0: USUAL, 1000: {1: 2.0, 4: 2.5, 8: 3.0}}, spread=0.05), {})
     deep = replace(NOW, context_used=2016)
     assert sentence(monkeypatch, deep, grows) == (
         "behind 2,016 tokens of context a token takes 3.0 times as long"
     )
-    steep = Costs({0: {1: 1.0, 4: 3.6, 8: 7.0}}, {})
+    steep = Costs(ModelCosts({0: {1: 1.0, 4: 3.6, 8: 7.0}}, spread=0.05), {})
     said = "a pass over 4 tokens takes 3.6 times one over a token here"
     assert sentence(monkeypatch, costs=steep) == said
     assert sentence(monkeypatch, replace(NOW, speculation=False), steep) == ""
@@ -101,3 +101,16 @@ def test_what_is_the_pair_s_own_is_said_where_the_machine_is_well(
         "the draft is often wrong: 21 % of its tokens were accepted"
     )
     assert sentence(monkeypatch, wrong, on_battery=True) == formats.ON_BATTERY
+
+
+@pytest.mark.parametrize("spread", [None, 0.6, 9.0])
+def test_what_was_measured_while_something_disturbed_it_is_no_reason(
+    monkeypatch: pytest.MonkeyPatch, spread: float | None
+) -> None:
+    """Seven times T(1) behind 1000 tokens made 1.7 times as long of 114."""
+    depth = {1: 7.0, 4: 9.0, 8: 12.0}
+    disturbed = Costs(ModelCosts({0: USUAL, 1000: depth}, spread=spread), {})
+    assert disturbed.target.at(114).seconds(1) > 1.5
+    assert sentence(monkeypatch, replace(NOW, context_used=114), disturbed) == ""
+    steep = Costs(ModelCosts({0: {1: 1.0, 4: 3.6, 8: 7.0}}, spread=spread), {})
+    assert sentence(monkeypatch, costs=steep) == ""

@@ -12,7 +12,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.llama import BUSY, Context
 
 _LOOK_S = 5.0  # from one look at the machine to the next: to ask for all of it takes milliseconds
-_GROWN = 1.5  # times the time of a token at the beginning of the context
+_GROWN = 1.5  # times the time of a token at the beginning, at the least that timings leave open
 _FEW = 4  # tokens of a usual pass over a draft
 _NO_SAVING = 0.8  # of the time that so many take one by one: drafts bring next to nothing then
 _WRONG, _ENOUGH = 0.3, 20  # share of drafted tokens accepted, and tokens after which it is known
@@ -41,13 +41,14 @@ class Slow:
 
     def _pair(self, now: Figures) -> Iterator[str]:
         if self._costs is not None:
-            curve = self._costs.target.at(now.context_used)
-            grown = curve.seconds(1) / self._costs.target.at(0).seconds(1)
-            if grown >= _GROWN:
+            target = self._costs.target
+            curve = target.at(now.context_used)
+            grown = curve.seconds(1) / target.at(0).seconds(1)
+            if target.grown(now.context_used) >= _GROWN:
                 context = formats.count(now.context_used)
                 yield f"behind {context} tokens of context a token takes {grown:.1f} times as long"
             several = curve.seconds(_FEW) / curve.seconds(1)
-            if now.speculation and several >= _NO_SAVING * _FEW:
+            if now.speculation and several / target.doubt(_FEW) >= _NO_SAVING * _FEW:
                 yield f"a pass over {_FEW} tokens takes {several:.1f} times one over a token here"
         share = now.acceptance_rate
         if share is not None and share < _WRONG and now.drafted >= _ENOUGH:

@@ -183,6 +183,7 @@ def _costs(context: Context, found: Profile) -> ModelCosts:
         found.learned,
         estimate=growth(context, on_device=on_device),
         copies=context.takes_back is not None,
+        spread=found.spread,
     )
 
 

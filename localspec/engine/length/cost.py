@@ -38,11 +38,14 @@ _ENOUGH = 3  # points that make no line
 _STRAIGHT = 16  # tokens, up to which there is one
 _FASTER = 0.9  # of T(1): more tokens hardly take less
 
+# One point that has to be put right by so much (a logarithm, by half) was disturbed; where it is
+# two, nothing is believed. The first decisions are by a curve between those of the simulator then.
+_FAR_OFF = 0.4
+_USUAL_SLOPE = 0.2  # of T(1), for every further token: 0.15 to 0.35 there
+_USUAL_STEP = 0.2  # of the target's T(1), a draft's step: dearer ones seldom pay
+
 _VOTES = 15  # remembered of each size: their median is within 2 % where single ones scatter by 6 %
 _TOLD = 3  # votes that outvote what was measured: fewer may all be of one disturbed moment
-
-# A logarithm, by half: bursts of other programs moved corrections of right measurements by less.
-_FAR_OFF = 0.4
 
 _TRIED = 5  # tokens of a decode at most that is taken for cheap as long as few rounds timed it
 _AT_BEST = 0.15  # of T(1), for every further token, as on usual curves; 0.05 tried too much
@@ -132,6 +135,10 @@ class ModelCosts:
     them is off what was measured. The median of a size's last votes and of the measurement corrects
     it; sizes without votes are off as the others are. T(1) of a target has no votes, since all
     others are over it.
+
+    Attributes:
+        believed: whether nothing speaks against the measurement: neither two of its points nor any
+            round.
     """
 
     def __init__(
@@ -141,6 +148,7 @@ class ModelCosts:
         *,
         estimate: Points | None = None,
         copies: bool = False,
+        spread: float | None = None,
     ) -> None:
         """Start from what was measured, at one context or two, and what was learnt since.
 
@@ -150,17 +158,35 @@ class ModelCosts:
             estimate: what a token of context adds by size, in shares of T(1), where one context
                 was measured.
             copies: see `plausible`.
+            spread: how far timings lay apart, in shares of the lesser; None where nobody knows.
         """
         self._measured, self._estimate, self._copies = measured, estimate or {}, copies
-        self._growth = _growth(measured, self._estimate)
+        self._spread = spread
         self._context = min(measured)  # where the most points are
-        told = (learned or {}).get(self._context, {})
-        self._points = plausible({**measured[self._context], **told}, copies=copies)
-        self._base = Curve(self._points)
+        self._told = (learned or {}).get(self._context, {})
         self._votes: dict[int, deque[float]] = {}
         self._corrected: dict[int, float] = {}
         self._stretches: deque[float] = deque(maxlen=_VOTES)
         self._usual = 0.0  # correction of sizes that have no votes
+        points = measured[self._context]
+        found = plausible(points, copies=copies)
+        off = sum(abs(math.log(found[n] / points[n])) > _FAR_OFF for n in points)
+        self.believed = copies or off < 2  # see `_FAR_OFF`
+        if self.believed:
+            self._start(plausible({**points, **self._told}, copies=copies))
+        else:
+            self.disbelieve(Curve(points).seconds(1))
+
+    def disbelieve(self, first: float) -> None:
+        """Take it for a usual model whose decodes of one token take so many seconds."""
+        self.believed = False
+        usual = {n: first * (1 + _USUAL_SLOPE * (n - 1)) for n in self._measured[self._context]}
+        self._start({**usual, **self._told})
+
+    def _start(self, points: dict[int, float]) -> None:
+        self._points, self._base = points, Curve(points)
+        known = self._measured if self.believed else {self._context: points}
+        self._growth = _growth(known, self._estimate)
         self._curves: dict[int, Curve] = {}
 
     def at(self, context: int) -> Curve:
@@ -178,6 +204,23 @@ class ModelCosts:
         base = self._base.seconds(n)
         return max(_LEAST_LEFT * base, base + (context - self._context) * self._growth.seconds(n))
 
+    def doubt(self, n: int) -> float:
+        """By what factor T(n) / T(1) may be off; infinite where nobody knows."""
+        if self.votes(n) >= _TOLD:
+            return 1.0
+        return 1 + self._spread if self.believed and self._spread is not None else math.inf
+
+    def grown(self, context: int) -> float:
+        """How many times as long one token takes behind so many as behind none.
+
+        At the least that the timings leave open; 1 where nothing was timed behind a context.
+        """
+        depth = max(self._measured)
+        if depth == self._context:
+            return 1.0
+        measured = self.expected(1, depth) / self.doubt(1) / self.expected(1, 0)
+        return max(1.0, 1 + (measured - 1) * context / depth)
+
     def vote(self, offs: Points) -> None:
         """A stretch's rounds, by their size, were off what was measured by this (logarithms)."""
         self._stretches.append(median(offs.values()))
@@ -185,15 +228,11 @@ class ModelCosts:
         self._usual = median_low((0.0, *self._stretches))
         for n, off in offs.items():
             self._votes.setdefault(n, deque(maxlen=_VOTES)).append(off)
-        # The measurement has two votes, one as soon as it was found far off.
-        before = (self._usual,) if self.doubtful else (self._usual, self._usual)
+        # The measurement has two votes, one where it is not believed.
+        before = (1 + self.believed) * (self._usual,)
         self._corrected = {n: median_low((*before, *votes)) for n, votes in self._votes.items()}
+        self.believed &= all(abs(each) <= _FAR_OFF for each in self._corrected.values())
         self._curves.clear()
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether rounds found what was measured far off somewhere: it may be elsewhere too."""
-        return any(abs(each) > _FAR_OFF for each in self._corrected.values())
 
     def votes(self, n: int) -> int:
         """How many there are on this size."""
@@ -254,6 +293,9 @@ class Costs:
         """Costs by what was measured, or with what was learnt besides."""
         self.target = _model_costs(target, copies=takes_back is not None)
         self.drafts = {name: _model_costs(draft) for name, draft in drafts.items()}
+        if not self.believed:  # a draft's time says nothing beside another's that is wrong
+            for draft in self.drafts.values():
+                draft.disbelieve(_USUAL_STEP * self.target.at(0).seconds(1))
         self.takes_back = takes_back
         self.rereads = int(takes_back == 0)
 
@@ -263,9 +305,9 @@ class Costs:
         return Costs(self.target.as_measured(), drafts, self.takes_back)
 
     @property
-    def doubtful(self) -> bool:
-        """Whether a measurement was found far off."""
-        return any(model.doubtful for model in (self.target, *self.drafts.values()))
+    def believed(self) -> bool:
+        """Whether nothing speaks against any of the measurements."""
+        return all(model.believed for model in (self.target, *self.drafts.values()))
 
     def longest(self, most: int) -> int:
         """The longest draft worth considering, at most `most`.

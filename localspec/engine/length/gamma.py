@@ -221,7 +221,8 @@ class AutoGamma:
         # Of rounds without copied tokens, of those with some, of all: a copy ends, and what follows
         # it is not as fast. What a token saves there is what it takes otherwise.
         self._usual, self._going, self._all = _Rate(), _Rate(), _Rate()
-        self._saved = 0.0  # for plain rounds between those that draft, in plain rounds
+        # For plain rounds between those that draft: one soon where a table is wrong.
+        self._saved = float(not self._table.believed)
         self._generated = 0
         self._probing = False  # whether the round is one that plain decoding would have won
         self._willing: float | None = None  # share of the last rounds where drafts promised to pay
@@ -235,6 +236,10 @@ class AutoGamma:
         self._probes.rest(min(_CREDIT, self._probes.credit + _RETURN * self._generated))
         self.neighbours.begin()
         self._generated = 0
+
+    def forget(self) -> None:
+        """Tell nothing of what was decided so far; what was learnt stays."""
+        self._all, self._willing = _Rate(), None
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         """All: where plain decoding is best they are still tried now and then."""
@@ -358,10 +363,7 @@ class AutoGamma:
         going = max(rate, self._going.gain / target.seconds(1))
         times, calibration = target.times(room + 1), self._tracks[LOOKUP].calibration
         copying = Copying(calibration, times, rate, going, self._table.rereads)
-        prices = _Prices(times[: LONGEST + 2], rate, copying)
-        if self._hopes and self.neighbours.compares and self._table.doubtful:
-            return self._hoping(situation, prices)
-        return prices
+        return _Prices(times[: LONGEST + 2], rate, copying)
 
     def _hoping(self, situation: Situation, prices: _Prices) -> _Prices:
         """The same if decodes take no more than they do at best."""

@@ -36,12 +36,12 @@ _STEP_LAG = 2  # reading one token or two is a step like the others
 
 @dataclass(frozen=True, slots=True)
 class _Vote:
-    """Of a stretch on one size of one model: how far off, and its share of the drafting rounds."""
+    """Of a stretch on one size of one model: how far off, and the seconds expected of it."""
 
     model: ModelCosts
     size: int
     off: float
-    share: float
+    seconds: float
 
 
 class Neighbours:
@@ -70,11 +70,6 @@ class Neighbours:
         """Whether a plain round now would have neighbours that draft, and no other plain one."""
         drafted = sum(done.drafted > 0 for done in self._rounds)
         return len(self._rounds) == drafted == _MIDDLE
-
-    @property
-    def compares(self) -> bool:
-        """Whether a plain round is just behind, so that a draft now is timed beside it."""
-        return len(self._rounds) > _MIDDLE and any(not done.drafted for done in self._rounds)
 
     @property
     def unsure(self) -> bool:
@@ -122,24 +117,31 @@ class Neighbours:
         return Speedup(found, found / wide, found * wide)
 
     def _observe(self, plain: Sequence[Round], drafting: Sequence[Round]) -> None:
-        """Let a stretch vote, once on each size."""
+        """Let a stretch vote, once on each size.
+
+        By the sums of its rounds, not by their medians: short passes beside other programs often
+        take their usual time, and now and then ten times that, which is a part of what they cost.
+        """
         target = self._costs.target
-        level = median(self._off_target(done) for done in plain)
-        offs: defaultdict[tuple[ModelCosts, int], list[float]] = defaultdict(list)
-        times: defaultdict[tuple[ModelCosts, int], float] = defaultdict(float)
+        level = math.log(sum(map(self._seconds, plain)) / sum(map(self._expected, plain)))
+        took: defaultdict[tuple[ModelCosts, int], float] = defaultdict(float)
+        expected: defaultdict[tuple[ModelCosts, int], float] = defaultdict(float)
         for done in drafting:
             if done.drafted:
-                key = target, done.drafted + 1
-                offs[key].append(self._off_target(done))
-                times[key] += target.at(done.context).seconds(done.drafted + 1)
+                took[target, done.drafted + 1] += self._seconds(done)
+                expected[target, done.drafted + 1] += self._expected(done)
             model = self._costs.drafts.get(done.drafter)
             if model is not None and done.draft_s > 0 and 0 < done.draft_prefill <= _STEP_LAG:
-                step_s = done.draft_s / done.draft_passes
-                offs[model, 1].append(math.log(step_s / model.expected(1, done.context)))
-                times[model, 1] += done.draft_passes * model.at(done.context).seconds(1)
-        whole = sum(times.values())
+                took[model, 1] += done.draft_s
+                expected[model, 1] += done.draft_passes * model.expected(1, done.context)
         votes = [
-            _Vote(*key, median(each) - level, times[key] / whole) for key, each in offs.items()
+            _Vote(
+                model,
+                n,
+                math.log(took[model, n] / expected[model, n]) - level,
+                expected[model, n] * math.exp(model.correction(n)),
+            )
+            for model, n in took
         ]
         for model in {vote.model for vote in votes}:
             model.vote({vote.size: vote.off for vote in votes if vote.model is model})
@@ -147,15 +149,13 @@ class Neighbours:
         if any(vote.model is target for vote in votes):
             self._observed.append(votes)
 
-    def _off_target(self, done: Round) -> float:
-        """By how much a round's time is off what was measured, the machine's speed included.
-
-        Drafting is left out and, where the target reads again what stays, going back.
-        """
+    def _seconds(self, done: Round) -> float:
+        """What a round took but for drafting and, where the target reads again, going back."""
         seconds = done.undrafted_s + done.between_s
-        seconds -= done.rollback_s if self._costs.rereads else 0.0
-        expected = self._costs.target.expected(done.drafted + 1, done.context)
-        return math.log(max(seconds, 1e-9) / expected)
+        return max(1e-9, seconds - (done.rollback_s if self._costs.rereads else 0.0))
+
+    def _expected(self, done: Round) -> float:
+        return self._costs.target.expected(done.drafted + 1, done.context)
 
     def _off(self) -> tuple[float, float] | None:
         """(median, its standard error) of what the costs are off beside plain rounds, lately."""
@@ -163,7 +163,10 @@ class Neighbours:
             return None
         if self._error is None:
             offs = [
-                sum(v.share * (v.off - v.model.correction(v.size)) for v in votes)
+                math.log(
+                    sum(v.seconds * math.exp(v.off - v.model.correction(v.size)) for v in votes)
+                    / sum(v.seconds for v in votes)
+                )
                 for votes in self._observed
             ]
             middle = median(offs)

@@ -49,6 +49,7 @@ _DEPTH = 1024
 _LEAST_DEPTH = 256
 _FILLING = 0.75  # seconds
 _READ = 128  # tokens at once: on a busy machine more may take seconds
+_AGAIN = (1, 1)  # behind them in an empty cache: had the machine slowed down meanwhile?
 _LEAST = 2  # sizes measured however long it takes: a curve is more than a point
 _STEADY = 0.5  # a spread above this is noise from elsewhere
 _PAUSE, _PAUSE_S = 10.0, 1.0  # times, and seconds, beyond any decode: the program was stopped
@@ -171,6 +172,9 @@ def measure_by_context(
 ) -> tuple[dict[int, dict[int, float]], Timing]:
     """Time a model as `measure` does, in an empty cache and again deep in a context.
 
+    Decodes of one token are timed once more in the empty cache: what changed since then is part of
+    the spread, since it may have disturbed what was timed in between.
+
     Args:
         context: of the model; measured only where it stands if its cache is not empty.
         draft: whether it drafts: other sizes tell most, and only one row of logits is needed.
@@ -180,7 +184,7 @@ def measure_by_context(
         clock: counts seconds.
 
     Returns:
-        (points by tokens of context, the timing that varied more)
+        (points by tokens of context, what was timed where it stands with the spread of all)
 
     Raises:
         Cancelled: the context's watched flag was set; the cache is as before.
@@ -188,8 +192,9 @@ def measure_by_context(
     sizes = repeats * (DRAFT_SIZES if draft else TARGET_SIZES)
     deep = repeats * (DRAFT_DEEP if draft else TARGET_DEEP)
     held, later, end = len(context.tokens), len(deep) + 1, clock() + budget
+    once_more = len(_AGAIN) + 1
     timed = partial(measure, context, one_row=draft, clock=clock)
-    first = timed(sizes, budget=_SHALLOW * budget, passes=passes - later)
+    first = timed(sizes, budget=_SHALLOW * budget, passes=passes - later - once_more)
     depth = 0 if held else affordable_depth(context, first.points)
     try:
         if not depth or not fill(context, depth, until=end, clock=clock):
@@ -197,8 +202,10 @@ def measure_by_context(
         second = timed(deep, budget=end - clock(), passes=later)
     finally:
         context.truncate(held)
-    found = {held: first.points, depth: second.points}
-    return found, max(first, second, key=lambda timing: timing.spread)
+    last = timed(_AGAIN, budget=math.inf, passes=once_more).points
+    meanwhile = [abs(math.log(last[n] / first.points[n])) for n in last.keys() & first.points]
+    spread = max(first.spread, second.spread, math.expm1(max(meanwhile, default=0.0)))
+    return {held: first.points, depth: second.points}, replace(first, spread=spread)
 
 
 def affordable_depth(context: Context, points: Points) -> int:
