@@ -16,6 +16,7 @@ from localspec.chat.figures import Meter
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.stopping import Situation
 from localspec.engine.stats import DRAFT, GammaNote, GammaReason, Prefill, Speedup
 from tests.fakes import round_of, rounds_of
 
@@ -45,6 +46,34 @@ def test_the_figures_show_the_speed_up_that_was_measured_and_what_follows() -> N
     figures = meter.figures(**now)
     assert figures.speed_average == pytest.approx(4.0)
     assert figures.plain_speed == pytest.approx(4.0 / 1.25)
+
+
+def test_a_speed_up_is_of_the_whole_answer_where_drafting_was_switched_on_within() -> None:
+    """It stood beside the average of all, and was of the rounds since the switch alone."""
+    auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, {DRAFT: {0: {1: 0.01}}}))
+    drafting = Drafting(ChatSettings(gamma="auto"), auto, able=True)
+    drafting.begin(follow_clock=True)
+    rounds = [0] * 30 + [0, 3, 3, 3, 3, 3] * 5
+    for at, n in enumerate(rounds):
+        drafting.on = at >= 30
+        drafting.plan(Situation(room=9))
+        done = round_of(n, n, seconds=0.14 if n else 0.1)
+        drafting.observe(replace(done, draft_s=0.01 * n, total_s=done.total_s + 0.01 * n))
+    found = drafting.speedup()
+    assert found is not None
+    assert found.estimate == pytest.approx((34 + 25 * 4) * 0.1 / (34 * 0.1 + 25 * 0.17), rel=0.02)
+
+
+def test_of_another_conversation_s_decisions_nothing_is_told() -> None:
+    auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, {DRAFT: {0: {1: 0.01}}}))
+    drafting = Drafting(ChatSettings(gamma="auto"), auto, able=True)
+    drafting.begin(follow_clock=True)
+    for _ in range(20):
+        drafting.plan(Situation(room=9))
+        drafting.observe(round_of(3, 3))
+    assert drafting.note("code").reason is GammaReason.PAYS
+    drafting.forget()
+    assert drafting.note("code").reason is GammaReason.UNDECIDED
 
 
 @pytest.mark.parametrize("gamma", [3, "auto"])

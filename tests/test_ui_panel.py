@@ -27,6 +27,7 @@ from localspec.ui.panel.layout import (
     head_lines,
     machine_lines,
 )
+from localspec.ui.parameters import totals
 from tests.fakes import ended, fake_session, rounds_of
 from tests.support.scripted_session import ScriptedSession
 
@@ -110,8 +111,10 @@ def test_the_speed_has_a_course_in_both_forms() -> None:
 
 
 def test_the_speed_is_that_of_the_whole_answer_once_it_is_there() -> None:
-    assert shown(DRAFTED)[1].startswith("50.0 tokens/s")
-    assert shown(replace(DRAFTED, generating=False))[1].startswith("60.0 tokens/s")
+    assert shown(DRAFTED)[1].startswith("50.0 tokens/s now ")
+    assert shown(replace(DRAFTED, generating=False))[1].startswith("60.0 tokens/s last answer ")
+    begun = shown(replace(DRAFTED, speed_now=None))[1]
+    assert "60.0" not in begun  # an average is not the moment's
 
 
 def test_a_conversation_that_is_opened_shows_its_last_answer_until_the_next() -> None:
@@ -205,3 +208,11 @@ def test_why_it_is_slow_is_said_where_the_speed_is() -> None:
     assert "other programs keep 1.2 of 2 threads busy" in text
     state.take(DRAFTED)
     assert "busy" not in " ".join(line.plain for line in full_lines(state, 34, 60))
+
+
+def test_the_median_of_an_even_number_of_answers_lies_between_the_middle_ones() -> None:
+    answers = [
+        {"generated_tokens": 10, "tokens_per_second": 5.0, "acceptance_rate": share, "pair": "p"}
+        for share in (0.1, 0.9)
+    ]
+    assert "50 % accepted (median)" in totals(answers)

@@ -28,7 +28,6 @@ class Drafting:
         self.able = able
         self._on = able and settings.draft_length > 0
         self._policy: GammaPolicy = FixedGamma(0)
-        self._follow_clock = True
 
     @property
     def settings(self) -> ChatSettings:
@@ -78,11 +77,14 @@ class Drafting:
 
     def begin(self, *, follow_clock: bool) -> None:
         """A generation starts."""
-        if self._auto is not None:
-            self._auto.neighbours.begin()
-        self._follow_clock = follow_clock
+        if self._auto is not None:  # which may be switched to, and follows the costs in any case
+            self._auto.begin(follow_clock=follow_clock)
         self._policy = self._chosen()
-        self._policy.begin(follow_clock=follow_clock)
+
+    def forget(self) -> None:
+        """Another conversation is open: what was decided in the one before is not told of it."""
+        if self._auto is not None:
+            self._auto.forget()
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         """Whom the policy of this moment may ask."""
@@ -90,11 +92,8 @@ class Drafting:
 
     def plan(self, situation: Situation) -> Plan:
         """The plan of the policy of this moment."""
-        policy = self._chosen()
-        if type(policy) is not type(self._policy):
-            policy.begin(follow_clock=self._follow_clock)
-        self._policy = policy
-        return policy.plan(situation)
+        self._policy = self._chosen()
+        return self._policy.plan(situation)
 
     def observe(self, done: Round) -> None:
         """Learn from a round: costs also from one that a fixed length has planned."""

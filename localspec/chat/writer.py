@@ -57,6 +57,7 @@ class Writer:
     def forget(self) -> None:
         """Count from nothing: another conversation is open."""
         self.counted = Meter(self._pair.target.n_ctx), TextKind()
+        self._drafting.forget()
 
     def how(self, settings: ChatSettings, after: str = "") -> GenerateSettings:
         """How a generation runs; the grammar may hold `after` a text alone."""

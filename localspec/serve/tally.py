@@ -89,9 +89,9 @@ class Tally:
         parts.append(f"{self.waiting} waiting")
         figures = self.figures
         if figures is not None and figures.speed_average is not None:
-            parts.append(f"{figures.speed_average:.1f} tokens/s")
+            parts.append(f"the last one {figures.speed_average:.1f} tokens/s")
         if figures is not None and figures.acceptance_rate is not None:
-            parts.append(f"{100 * figures.acceptance_rate:.0f} % accepted")
+            parts.append(f"{100 * figures.acceptance_rate:.0f} % of its drafts accepted")
         if self.memory is not None:
             parts.append(formats.size(self.memory.process))
         return " · ".join(parts)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from itertools import starmap
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from localspec import formats, private
@@ -117,9 +118,8 @@ def totals(answers: Iterable[Mapping[str, Any]]) -> str:
 
 def _total(pair: str, answers: list[tuple[int, float, float | None]]) -> str:
     tokens, seconds = sum(one[0] for one in answers), sum(one[1] for one in answers)
-    drafted = [one[2] for one in answers if one[2] is not None]
-    shares = sorted(drafted)
-    accepted = f", {formats.percent(shares[len(shares) // 2])} accepted (median)" if shares else ""
+    shares = [one[2] for one in answers if one[2] is not None]
+    accepted = f", {formats.percent(median(shares))} accepted (median)" if shares else ""
     return (
         f"{one_line(pair, 40)}: {len(answers)} answer{'s' if len(answers) > 1 else ''},"
         f" {formats.count(tokens)} tokens in {formats.seconds(seconds)},"

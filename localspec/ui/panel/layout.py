@@ -116,8 +116,8 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     """Two lines of what matters most, for a terminal of ordinary width."""
     now, memory = state.figures, state.memory
     bar_width = 10 if width >= 76 else 5
-    speed = (now.speed_now if now.generating else None) or now.speed_average
-    unit = f"tokens/s, {now.lossy}" if now.lossy and now.drafted else "tokens/s"
+    speed = now.speed_now if now.generating else now.speed_average
+    unit = "tokens/s" if speed is None else f"tokens/s {big_speed(state)[1]}"
     gamma = Content.assemble(("● ", "$text-success"), ("gamma ", MUTED), (str(now.gamma), "bold"))
     first = [
         _figure(formats.speed(speed), unit),
