@@ -31,8 +31,8 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.events import TurnEnd
 from localspec.chat.session import Session
 from localspec.chat.settings import Gamma
-from localspec.engine import drafter
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafter import ModelDrafter
 from localspec.engine.stats import DRAFT, GenerationStats
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
@@ -106,7 +106,9 @@ def count(session: Session, talks: list[list[Message]], lasts: list[int]) -> Non
     print("| read of the end | accepted at 0 | accepted at 0.8 | tokens read an answer |")
     print("|---|---|---|---|")
     for last in lasts:
-        drafter._LAST = last  # noqa: SLF001 - what is varied
+        reads = session.engine.drafters[DRAFT]
+        assert isinstance(reads, ModelDrafter)
+        reads.last = last
         cells, read = [], 0
         for temperature in (0.0, 0.8):
             stats = [

@@ -48,6 +48,7 @@ class Session:
 
     Attributes:
         pair: the loaded models.
+        engine: over them; for whoever measures.
         template: makes the target's prompts.
         thinking: how the target marks its thoughts.
         messages: the conversation; change it only between turns.
@@ -86,7 +87,7 @@ class Session:
         self.recorder: Recorder | None = None
         self.folder: Path | None = None
         self.pair = pair
-        self._engine = engine
+        self.engine = engine
         self._drafting = Drafting(settings, auto, able=engine.drafts)
         self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
@@ -231,14 +232,14 @@ class Session:
     @property
     def written(self) -> Written | None:
         """What is kept of the rounds of the running or else the last answer."""
-        return self._engine.written
+        return self.engine.written
 
     def watch(self, told: Callable[[Inside], None] | None) -> None:
         """Have what happens inside the next round with a draft told, once, or no longer.
 
         From any thread.
         """
-        self._engine.watch = told
+        self.engine.watch = told
 
     def look(self, written: Written, number: int, cancel: Cancel) -> Inside:
         """Decode round `number` of an answer again, the last one with a draft for 0.
@@ -253,7 +254,7 @@ class Session:
             number = number or written.latest()
             if not 0 < number <= len(written.rounds):
                 raise LocalspecError(f"this answer has no round {number}")
-            return look_again(self._engine, written, number, cancel)
+            return look_again(self.engine, written, number, cancel)
 
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""

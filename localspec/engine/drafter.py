@@ -180,6 +180,7 @@ class ModelDrafter:
     Attributes:
         context: the draft model's context.
         name: what it is called in rounds, costs and figures.
+        last: tokens of a long text's end that it begins on.
     """
 
     reader = None
@@ -192,6 +193,7 @@ class ModelDrafter:
         """
         self.context = context
         self.name = name
+        self.last = _LAST
         self._cancel = Cancel()
         self._left_out = 0  # tokens behind the first ones that the cache knows nothing of
         self._earned = 0  # tokens that it may read at once
@@ -210,7 +212,7 @@ class ModelDrafter:
 
     def lag(self, tokens: Sequence[int]) -> int:
         """What the cache lacks of `tokens`, or what it would begin anew with."""
-        return min(self._missing(tokens), _FIRST + _LAST)
+        return min(self._missing(tokens), _FIRST + self.last)
 
     def _missing(self, tokens: Sequence[int]) -> int:
         return len(tokens) - self._left_out - len(self.context.tokens)
@@ -227,12 +229,12 @@ class ModelDrafter:
             self._left_out = 0
             self.context.keep_prefix(tokens[:_FIRST])
         missing = self._missing(tokens)
-        if missing <= _FIRST + _LAST:
+        if missing <= _FIRST + self.last:
             return
         if missing <= self._earned:
             self._earned -= missing
         else:
-            self._left_out = len(tokens) - _FIRST - _LAST
+            self._left_out = len(tokens) - _FIRST - self.last
             self.context.keep_prefix(tokens[:_FIRST])
 
     def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
