@@ -59,7 +59,8 @@ class Measuring:
         if output is not None:
             files.check((output,))
         session = self.in_use.engine.info
-        if (about := session and session.pair_reference) != self._about:
+        about = session.pair_reference if session is not None else None
+        if about != self._about:
             self._about, self.report = about, None
         if output is not None and self.report is not None:
             files.write(self.report, output)
