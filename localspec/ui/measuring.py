@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from msgspec import msgpack
 
@@ -14,19 +14,14 @@ from localspec.bench.request import BenchRequest
 from localspec.bench.result import Report
 from localspec.bench.tables import text
 from localspec.errors import LocalspecError
+from localspec.loading.request import LoadRequest
 from localspec.loading.results import TunedPair, tuned_text
 from localspec.process.jobs import BenchJob, TuneJob
-from localspec.process.messages import Performed
+from localspec.process.messages import Asking, Performed
 from localspec.safe_text import one_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from localspec.loading.request import LoadRequest
-    from localspec.process.messages import Asking
-    from localspec.ui.conversation.gate import InUse
-    from localspec.ui.conversation.transcript import Transcript
-    from localspec.ui.lines import StatusLine
+from localspec.ui.conversation.gate import InUse
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.lines import StatusLine
 
 
 @dataclass(eq=False, repr=False)
