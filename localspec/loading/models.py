@@ -151,7 +151,13 @@ class ModelLoader:
         return (f"--exact: {exactness.words(self.exact)}",)
 
     def _model(
-        self, path: Path, setup: Setup, *, draft: bool, mtp: bool = False, head: bool = False
+        self,
+        path: Path,
+        setup: Setup,
+        *,
+        draft: bool,
+        mtp: bool = False,
+        head_of: Model | None = None,
     ) -> Model:
         """Load a file's weights."""
         step, options = f"Loading {path.name}", self.options
@@ -160,11 +166,12 @@ class ModelLoader:
                 path,
                 n_gpu_layers=setup.gpu_layers,
                 devices=devices_of_draft(options) if draft else _devices_of_target(options),
+                beside=_devices_with(head_of, options) if head_of else (),
                 mmap=options.mmap,
                 mlock=options.mlock,
                 repack=self.repack,
                 mtp=mtp,
-                head=head,
+                head=head_of is not None,
                 progress=lambda share: self.progress(step, share),
                 cancel=self.cancel,
             )
@@ -178,8 +185,9 @@ class ModelLoader:
         how = self._how(planned.setup, draft=True)
         if planned.kind == MTP:
             return self._kept(Head(target.model, target, how, self.cancel))
-        model = self._model(planned.path, planned.setup, draft=True, head=planned.kind == EAGLE3)
-        if planned.kind == EAGLE3:
+        head_of = target.model if planned.kind == EAGLE3 else None
+        model = self._model(planned.path, planned.setup, draft=True, head_of=head_of)
+        if head_of:
             return self._kept(Head(model, target, how, self.cancel))
         return self._kept(Context(model, how, self.cancel))
 
@@ -226,6 +234,17 @@ class ModelLoader:
         fixed = asked is not None and not self.options.exact
         context.use_threads(threads, self.options.threads_batch, at_most=not fixed)
         return threads
+
+
+def _devices_with(target: Model, options: LoadRequest) -> Sequence[str]:
+    """Those where the target may have tensors.
+
+    An EAGLE-3 head reads its embeddings and output, and llama.cpp ends the process where it can't.
+    """
+    allowed = _devices_of_target(options)
+    if not target.gpu_layers:
+        return ()
+    return [each.label for each in devices()] if allowed is None else allowed
 
 
 def _devices_of_target(options: LoadRequest) -> Sequence[str] | None:
