@@ -1,4 +1,4 @@
-"""Lookup, a draft model and the choice between them, on a real pair, over the same text.
+"""Lookup, draft models, heads and the choice between them, on a real pair, over the same text.
 
 Four kinds of text that repeat what was asked (edit, fix, quote, repeat) and four that do not
 (story, talk, facts, mathematics), at temperature 0 and 0.8 (coupled rule, one seed): all settings
@@ -9,6 +9,7 @@ the paired ratios with its 95 % interval (bootstrap), over several kinds their g
 answer counts in nothing if most of what could be copied in it repeats itself, not the question.
 
     uv run python benchmarks/drafters_compare.py --target T.gguf --draft D.gguf --output table.md
+    ... --target T.gguf --draft D.gguf --head EAGLE3.gguf | --target WITH_MTP.gguf --mtp
 
 It goes on until `--minutes` are over; what was measured before is read from the JSON beside
 `--output`, and added to. 24 questions a kind take some 90 minutes at 30 tokens a second.
@@ -31,10 +32,11 @@ from gamma_compare import KINDS, Lane, interval, race
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
-from localspec.engine.llama import Context, ContextOptions, Model, machine
+from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of, machine
 from localspec.engine.stats import DRAFT
+from localspec.pairs.gguf import heads
 
-PLAIN, LOOKUP, MODEL, BOTH = "none", "lookup", "draft", "draft+lookup"
+PLAIN, LOOKUP = "none", "lookup"
 COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
 TEMPERATURES = (0.0, 0.8)
@@ -105,26 +107,39 @@ def own_loop(ids: Sequence[int], answer: Sequence[int]) -> bool:
     return hits >= _FEW and 2 * own > hits
 
 
-def lanes_of(target: Model, draft: Model, options: ContextOptions, open_: ExitStack) -> list[Lane]:
-    """Every setting, with contexts of its own and the same costs to begin with."""
+def lanes_of(
+    target: Model, files: Sequence[Model], options: ContextOptions, open_: ExitStack
+) -> list[Lane]:
+    """Every setting, with contexts of its own and the same costs to begin with.
+
+    Plain decoding, every drafter alone, and all of them: the settings' names say which. A file that
+    is the target's stands for the head inside it.
+    """
     first = open_.enter_context(Context(target, options))
     of_target = measure_by_context(first, draft=False, budget=TARGET_BUDGET)[0]
-    small = open_.enter_context(Context(draft, options))
-    of_draft = measure_by_context(small, draft=True, budget=DRAFT_BUDGET)[0]
 
-    def lane(name: str, context: Context, model: Context | None, *, lookup: bool) -> Lane:
-        costs = Costs(of_target, {} if model is None else {DRAFT: of_draft})
-        return Lane(name, context, model, AutoGamma(costs), lookup=lookup, same_text=True)
+    def opened(file: Model, beside: Context) -> Context:
+        head = file is target or file.metadata["general.architecture"] in heads.FILES
+        made = head_of(file, beside, options) if head else Context(file, options)
+        return open_.enter_context(made)
 
-    def another(model: Model) -> Context:
-        return open_.enter_context(Context(model, options))
+    known, drafts = {}, {}
+    for file in files:
+        small = opened(file, first)
+        name = small.kind if isinstance(small, Head) else DRAFT
+        known[name], drafts[name] = (
+            measure_by_context(small, draft=True, budget=DRAFT_BUDGET)[0],
+            file,
+        )
 
-    return [
-        lane(PLAIN, first, None, lookup=False),
-        lane(LOOKUP, another(target), None, lookup=True),
-        lane(MODEL, another(target), small, lookup=False),
-        lane(BOTH, another(target), another(draft), lookup=True),
-    ]
+    def lane(*names: str, lookup: bool = False) -> Lane:
+        context = open_.enter_context(Context(target, options))
+        its = [opened(drafts[name], context) for name in names]
+        policy = AutoGamma(Costs(of_target, {name: known[name] for name in names}))
+        called = "+".join((*names, *[LOOKUP][: int(lookup)])) or PLAIN
+        return Lane(called, context, its, policy, lookup=lookup, same_text=True)
+
+    return [lane(), lane(lookup=True), *map(lane, drafts), lane(*drafts, lookup=True)]
 
 
 Runs = dict[str, list[dict[str, float]]]
@@ -163,16 +178,16 @@ def ratios(rows: Sequence[dict[str, float]], ours: str, theirs: str) -> list[flo
     return [row[theirs] / row[ours] for row in rows]
 
 
-def best_single(rows: Sequence[dict[str, float]]) -> str:
-    """What took the least time in the runs that choose: lookup or the model."""
-    return min((LOOKUP, MODEL), key=lambda name: sum(row[name] for row in rows))
-
-
 def table(runs: Runs) -> str:
+    """Every setting over plain decoding; all drafters together over the best single one."""
+    settings = list(next(rows for kind, rows in runs.items() if kind != "asked" and rows)[0])
+    single = [name for name in settings if "+" not in name and name != PLAIN]
+    together = next(name for name in settings if "+" in name)
+    titles = [*(f"{name} / plain" for name in (*single, together)), "all / best single"]
     lines = [
-        "| text | temperature | questions | lookup / plain | draft / plain | both / plain"
-        " | best single | both / best single | both / draft |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| text | temperature | questions | {' | '.join(titles[:-1])}"
+        f" | best single | {titles[-1]} |",
+        "|---" * (len(titles) + 4) + "|",
     ]
     sums: dict[tuple[str, str], list[float]] = {}
     for kind in (*COPYING, *OTHERS):
@@ -182,19 +197,17 @@ def table(runs: Runs) -> str:
             choosing, scoring = rows[: len(rows) // 3], rows[len(rows) // 3 :]
             if not scoring:
                 continue
-            best = best_single(choosing or rows)
-            pairs = ((LOOKUP, PLAIN), (MODEL, PLAIN), (BOTH, PLAIN), (BOTH, best), (BOTH, MODEL))
-            found = [ratios(scoring, *pair) for pair in pairs]
-            titles = ("lookup / plain", "draft / plain", "both / plain", "both / best single",
-                      "both / draft")  # fmt: skip
+            best = min(single, key=lambda name: sum(row[name] for row in choosing or rows))
+            found = [ratios(scoring, name, PLAIN) for name in (*single, together)]
+            found.append(ratios(scoring, together, best))
             for title, each in zip(titles, found, strict=True):
                 sums.setdefault((title, group), []).extend(each)
                 sums.setdefault((title, "all"), []).extend(each)
             shown = [interval(each) for each in found]
-            shown.insert(3, best)
+            shown.insert(-1, best)
             lines.append(f"| {kind} | {temperature} | {len(scoring)} | {' | '.join(shown)} |")
     lines += ["", "| over | copying | others | all |", "|---|---|---|---|"]
-    for title in dict.fromkeys(title for title, _ in sums):
+    for title in titles:
         groups = (sums.get((title, group), []) for group in ("copying", "others", "all"))
         shown = [interval(each, geometric=True) if each else "" for each in groups]
         lines.append(f"| {title} | {' | '.join(shown)} |")
@@ -204,7 +217,9 @@ def table(runs: Runs) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--draft", type=Path, help="a small model")
+    parser.add_argument("--head", type=Path, help="a head's file")
+    parser.add_argument("--mtp", action="store_true", help="the head inside the target")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--threads", type=int)
@@ -215,11 +230,14 @@ def main() -> None:
     runs: Runs = json.loads(raw.read_text("utf-8")) if raw and raw.exists() else {}
     options = ContextOptions(n_ctx=1024, threads=arguments.threads)
     with (
-        Model.load(arguments.target) as target,
-        Model.load(arguments.draft) as draft,
+        ExitStack() as weights,
         ExitStack() as open_,
     ):
-        for _ in measure(runs, lanes_of(target, draft, options, open_), arguments.tokens, until):
+        target = weights.enter_context(Model.load(arguments.target, mtp=arguments.mtp))
+        named = [(arguments.draft, False), (arguments.head, True)]
+        files = [weights.enter_context(Model.load(path, head=head)) for path, head in named if path]
+        files += [target][: int(arguments.mtp)]
+        for _ in measure(runs, lanes_of(target, files, options, open_), arguments.tokens, until):
             if raw:
                 raw.write_text(json.dumps(runs), "utf-8")
     text = f"{table(runs)}\n\n{machine()}\n"

@@ -43,6 +43,8 @@ class Drafted:
         tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
         beyond: all that lookup would add to a model's tokens.
         passes: decodes of its own, where these are not as many as the views.
+        begun: the first token that its cache knows of, where that is a head's.
+        block: tokens that it guessed at once.
     """
 
     drafter: str = ""
@@ -54,6 +56,8 @@ class Drafted:
     tail: Guess = NO_GUESS
     beyond: Guess = NO_GUESS
     passes: int | None = None
+    begun: int = 0
+    block: int = 0
 
     @property
     def decodes(self) -> int:
@@ -86,6 +90,11 @@ class Drafter(Protocol):
         This is where hidden rows can be had: they are gone with the target's next decode. What
         stood in the target's cache before was never shown.
         """
+        ...
+
+    @property
+    def block(self) -> int:
+        """Tokens that it guesses in one pass at most, all at once; 0 where each takes a pass."""
         ...
 
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
@@ -174,6 +183,7 @@ class ModelDrafter:
     """
 
     reader = None
+    block = 0
 
     def __init__(self, context: Context, n_vocab: int, name: str = DRAFT) -> None:
         """Draft with `context` for a target of `n_vocab` tokens.

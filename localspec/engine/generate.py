@@ -257,9 +257,7 @@ class Engine:
             logprobs=done.logprobs,
             finish=done.finish,
         )
-        generation.written.rounds.append(
-            Made(held, asked.draft.tokens, asked.own, done.verdict, drawn, figures)
-        )
+        generation.written.rounds.append(Made.of(asked, done.verdict, drawn, figures))
         if sight is not None:
             self._tell(generation, sight, asked.draft, done.p)
         return figures
@@ -346,6 +344,7 @@ class Engine:
                     if generation.asks(name)
                 },
                 copies=guess.confidences,
+                blocks={name: each.block for name, each in self.drafters.items() if each.block},
             )
         )
 

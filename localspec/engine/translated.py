@@ -58,6 +58,7 @@ class TranslatedDrafter:
     """
 
     reader = None
+    block = 0
 
     def __init__(self, context: Context, translation: Translation, name: str = TRANSLATED) -> None:
         self.context = context

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from localspec.chat.pair import LoadRecord
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama import Context, ContextOptions, Head, Model, devices
-from localspec.engine.stats import EAGLE3, MTP
+from localspec.engine.llama import Context, ContextOptions, Head, Model, devices, head_of
+from localspec.engine.stats import MTP
 from localspec.errors import ModelLoadError
 from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
@@ -19,6 +19,7 @@ from localspec.loading.measuring import chosen_threads, profile_store
 from localspec.loading.planning import DraftsPlan, LoadPlan, PlannedDraft, devices_of_draft
 from localspec.loading.request import LoadRequest
 from localspec.pairs.found import remedy
+from localspec.pairs.gguf import heads
 from localspec.pairs.memory.need import Setup
 
 Progress: TypeAlias = Callable[[str, float | None], None]
@@ -157,21 +158,21 @@ class ModelLoader:
         *,
         draft: bool,
         mtp: bool = False,
-        head_of: Model | None = None,
+        reads: Model | None = None,
     ) -> Model:
-        """Load a file's weights."""
+        """Load a file's weights; those of a head, which reads the target's tensors."""
         step, options = f"Loading {path.name}", self.options
         try:
             model = Model.load(
                 path,
                 n_gpu_layers=setup.gpu_layers,
                 devices=devices_of_draft(options) if draft else _devices_of_target(options),
-                beside=_devices_with(head_of, options) if head_of else (),
+                beside=_devices_with(reads, options) if reads else (),
                 mmap=options.mmap,
                 mlock=options.mlock,
                 repack=self.repack,
                 mtp=mtp,
-                head=head_of is not None,
+                head=reads is not None,
                 progress=lambda share: self.progress(step, share),
                 cancel=self.cancel,
             )
@@ -185,10 +186,10 @@ class ModelLoader:
         how = self._how(planned.setup, draft=True)
         if planned.kind == MTP:
             return self._kept(Head(target.model, target, how, self.cancel))
-        head_of = target.model if planned.kind == EAGLE3 else None
-        model = self._model(planned.path, planned.setup, draft=True, head_of=head_of)
-        if head_of:
-            return self._kept(Head(model, target, how, self.cancel))
+        reads = target.model if planned.kind in heads.FILES else None
+        model = self._model(planned.path, planned.setup, draft=True, reads=reads)
+        if reads:
+            return self._kept(head_of(model, target, how, self.cancel))
         return self._kept(Context(model, how, self.cancel))
 
     def _how(self, setup: Setup, *, draft: bool) -> ContextOptions:
@@ -239,7 +240,7 @@ class ModelLoader:
 def _devices_with(target: Model, options: LoadRequest) -> Sequence[str]:
     """Those where the target may have tensors.
 
-    An EAGLE-3 head reads its embeddings and output, and llama.cpp ends the process where it can't.
+    A head reads its embeddings and output, and llama.cpp ends the process where it cannot.
     """
     allowed = _devices_of_target(options)
     if not target.gpu_layers:
