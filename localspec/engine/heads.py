@@ -26,8 +26,6 @@ class HeadDrafter:
         name: what it is called in rounds, costs and figures.
     """
 
-    block = 0
-
     def __init__(self, head: Head, name: str = "") -> None:
         """Draft with `head`, called by its kind where no name is given."""
         self.head = head
@@ -45,6 +43,11 @@ class HeadDrafter:
         self.head.watch(cancel)
         self._cancel = cancel
         self._proposer = proposer
+
+    @property
+    def block(self) -> int:
+        """None: one token after the other."""
+        return 0
 
     def lag(self, tokens: Sequence[int]) -> int:
         """Rows that are missing, as far as they can be made."""
@@ -121,7 +124,7 @@ class BlockDrafter(HeadDrafter):
 
     @property
     def block(self) -> int:
-        """Tokens that a pass guesses at most."""
+        """How many tokens a pass guesses at most."""
         return self.head.longest
 
     def lag(self, tokens: Sequence[int]) -> int:
