@@ -26,8 +26,6 @@ class HeadDrafter:
         name: what it is called in rounds, costs and figures.
     """
 
-    block = 0
-
     def __init__(self, head: Head, name: str = "") -> None:
         """Draft with `head`, called by its kind where no name is given."""
         self.head = head
@@ -39,6 +37,11 @@ class HeadDrafter:
     def reader(self) -> Listener:
         """The head itself."""
         return self.head
+
+    @property
+    def block(self) -> int:
+        """Each token takes a pass."""
+        return 0
 
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:  # noqa: ARG002 - the protocol's
         """Start a generation; what the target was shown is known already."""
