@@ -257,18 +257,7 @@ class Engine:
             logprobs=done.logprobs,
             finish=done.finish,
         )
-        generation.written.rounds.append(
-            Made(
-                held,
-                asked.draft.tokens,
-                asked.own,
-                done.verdict,
-                drawn,
-                figures,
-                begun=asked.begun,
-                block=asked.block,
-            )
-        )
+        generation.written.rounds.append(Made.of(asked, done.verdict, drawn, figures))
         if sight is not None:
             self._tell(generation, sight, asked.draft, done.p)
         return figures

@@ -26,7 +26,7 @@ from localspec.limits import HEAD_REACH
 
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel
-    from localspec.engine.drafter import Drafter
+    from localspec.engine.drafter import Drafted, Drafter
     from localspec.engine.generate import Engine, GenerateSettings
 
 _BARS = 5
@@ -55,6 +55,12 @@ class Made:
     figures: Round
     begun: int = 0
     block: int = 0
+
+    @classmethod
+    def of(cls, asked: Drafted, verdict: Verdict, drawn: int, figures: Round) -> Made:
+        """What came of a proposal."""
+        kept = asked.draft.tokens, asked.own, verdict, drawn, figures
+        return cls(figures.context, *kept, begun=asked.begun, block=asked.block)
 
 
 @dataclass(slots=True)
