@@ -51,11 +51,11 @@ class Attention:
 
     @property
     def option(self) -> str:
-        """The same as an option."""
+        """What `--flash-attn` calls it."""
         return "on" if self.flash else "off"
 
     def __str__(self) -> str:
-        """For people."""
+        """A line for people, with what it gains."""
         how = "with" if self.flash else "without"
         return f"{how} flash attention: {self.gain:.2f}x as fast behind {self.depth} tokens"
 

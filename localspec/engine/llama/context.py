@@ -276,7 +276,7 @@ class Context:
 
     @property
     def most_threads(self) -> int:
-        """The same while nothing else runs."""
+        """CPU threads for a token at a time while no other program runs."""
         return self.threads if self._crew is None else self._asked[0]
 
     def _set_threads(self, threads: int) -> None:
