@@ -43,11 +43,6 @@ class HeadDrafter:
         """The head itself."""
         return self.head
 
-    @property
-    def block(self) -> int:
-        """Each token takes a pass."""
-        return 0
-
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:  # noqa: ARG002 - the protocol's
         """Start a generation; what the target was shown is known already."""
         self.head.watch(cancel)
