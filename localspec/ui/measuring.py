@@ -29,7 +29,7 @@ class Measuring:
     """Has the pair measured while it is not loaded for the conversation, which stays.
 
     Attributes:
-        report: the latest bench, for exporting.
+        report: the latest bench of the pair in use, for exporting.
     """
 
     in_use: InUse
@@ -38,6 +38,7 @@ class Measuring:
     report: Report | None = None
     _kind: type[Report] | type[TunedPair] = Report
     _output: Path | None = None
+    _about: tuple[str, str | None] | None = None  # the pair that `report` is about
 
     def tune(self) -> None:
         """Measure thoroughly, as `localspec tune`."""
@@ -45,13 +46,17 @@ class Measuring:
         self.in_use.perform(lambda loaded: TuneJob(replace(loaded, gamma=0)))
 
     def bench(self, output: Path | None) -> None:
-        """Bench as `localspec bench --quick`; with a file, write the latest report to it.
+        """Bench as `localspec bench --quick`; with a file, write the pair's latest report to it.
 
         Raises:
             LocalspecError: the file cannot be written.
         """
         if output is not None:
             files.check((output,))
+        session = self.in_use.engine.info
+        about = session.pair_reference if session is not None else None
+        if about != self._about:
+            self._about, self.report = about, None
         if output is not None and self.report is not None:
             files.write(self.report, output)
             self.transcript.say(f"the report is in {output}")
