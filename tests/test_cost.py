@@ -245,7 +245,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 
 def test_steps_that_now_and_then_take_ten_times_as_long_are_counted_whole() -> None:
-    """Beside other programs short passes do; by their median 50 of 80 intervals held the truth."""
+    """Beside other programs short passes do; claims built on their medians were too high."""
     luck, held, offs = random.Random(3), 0, []
     for _ in range(100):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
