@@ -11,22 +11,24 @@ answer counts in nothing if most of what could be copied in it repeats itself, n
     uv run python benchmarks/drafters_compare.py --target T.gguf --draft D.gguf --output table.md
 
 It goes on until `--minutes` are over; what was measured before is read from the JSON beside
-`--output`, and added to. 24 questions a kind take some 90 minutes at 30 tokens a second.
+`--output`, and added to. 24 questions a kind take some 90 minutes at 30 tokens a second. For a
+draft with another vocabulary `--settings none,draft` is enough, and takes half of that.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count
+from itertools import product
 from pathlib import Path
 
-from gamma_compare import KINDS, Lane, interval, race
+import msgspec
+from gamma_compare import KINDS, Lane, interval, own_ratio, race
+from msgspec import Struct
 
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
@@ -35,9 +37,12 @@ from localspec.engine.llama import Context, ContextOptions, Model, machine
 from localspec.engine.stats import DRAFT
 
 PLAIN, LOOKUP, MODEL, BOTH = "none", "lookup", "draft", "draft+lookup"
+SETTINGS = (PLAIN, LOOKUP, MODEL, BOTH)
+OWN = "lookup's plain rounds"  # what lookup's answer would have taken at the pace of those
 COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
 TEMPERATURES = (0.0, 0.8)
+QUESTIONS = 24
 _FEW = 8  # tokens that could be copied: fewer are no loop
 _GRAM = 3
 
@@ -105,99 +110,118 @@ def own_loop(ids: Sequence[int], answer: Sequence[int]) -> bool:
     return hits >= _FEW and 2 * own > hits
 
 
-def lanes_of(target: Model, draft: Model, options: ContextOptions, open_: ExitStack) -> list[Lane]:
+def lanes_of(
+    target: Model, draft: Model, options: ContextOptions, settings: Sequence[str], open_: ExitStack
+) -> list[Lane]:
     """Every setting, with contexts of its own and the same costs to begin with."""
-    first = open_.enter_context(Context(target, options))
-    of_target = measure_by_context(first, draft=False, budget=TARGET_BUDGET)[0]
-    small = open_.enter_context(Context(draft, options))
-    of_draft = measure_by_context(small, draft=True, budget=DRAFT_BUDGET)[0]
-
-    def lane(name: str, context: Context, model: Context | None, *, lookup: bool) -> Lane:
-        costs = Costs(of_target, {} if model is None else {DRAFT: of_draft})
-        return Lane(name, context, model, AutoGamma(costs), lookup=lookup, same_text=True)
 
     def another(model: Model) -> Context:
         return open_.enter_context(Context(model, options))
 
-    return [
-        lane(PLAIN, first, None, lookup=False),
-        lane(LOOKUP, another(target), None, lookup=True),
-        lane(MODEL, another(target), small, lookup=False),
-        lane(BOTH, another(target), another(draft), lookup=True),
-    ]
+    first, small = another(target), another(draft)
+    of_target = measure_by_context(first, draft=False, budget=TARGET_BUDGET)[0]
+    of_draft = measure_by_context(small, draft=True, budget=DRAFT_BUDGET)[0]
+
+    def lane(name: str) -> Lane:
+        model = another(draft) if MODEL in name else None
+        costs = Costs(of_target, {} if model is None else {DRAFT: of_draft})
+        lookup = LOOKUP in name
+        return Lane(name, another(target), model, AutoGamma(costs), lookup=lookup, same_text=True)
+
+    return [lane(name) for name in settings]
 
 
-Runs = dict[str, list[dict[str, float]]]
-"""By kind and temperature for every question that counted the seconds of each setting."""
+class Run(Struct):
+    """One question at one temperature.
+
+    Attributes:
+        at: the question's number within its kind.
+        counts: whether what it repeats is not its own loop.
+        seconds: by setting, after the first token.
+    """
+
+    at: int
+    kind: str
+    temperature: float
+    counts: bool
+    seconds: dict[str, float]
 
 
-def measure(runs: Runs, lanes: Sequence[Lane], tokens: int, until: float) -> Iterator[None]:
-    """Ask on where `runs` ends until the time is over; there is a pause after every question."""
-    luck = random.Random(0)
-    asked = runs.setdefault("asked", [])
-    for at in count(len(asked)):
-        for kind in (*COPYING, *OTHERS):
-            for temperature in TEMPERATURES:
-                if time.monotonic() > until:
-                    return
-                luck.shuffle(order := list(lanes))
-                copies = kind in COPYING
-                how = {"temperature": temperature, "seed": at, "tokens": tokens, "ends": copies}
-                race(order, question(kind, at), **how)  # type: ignore[arg-type]
-                answers = [[t for done in lane.stats.rounds for t in done.tokens] for lane in lanes]
-                same = all(answer == answers[0] for answer in answers)
-                found = {lane.name: lane.seconds for lane in lanes}
-                looped = own_loop(lanes[0].ids, answers[0]) or len(answers[0]) < _FEW
-                said = " ".join(f"{name} {seconds:.2f}" for name, seconds in found.items())
-                note = f"{' LOOP' if looped else ''}{'' if same else ' TEXTS DIFFER'}"
-                print(f"{at} {kind} {temperature}: {len(answers[0])} tokens, {said} s{note}",
-                      file=sys.stderr, flush=True)  # fmt: skip
-                if not looped:
-                    runs.setdefault(f"{kind} {temperature}", []).append(found)
-                yield
-        asked.append({})
+def measure(runs: list[Run], lanes: Sequence[Lane], tokens: int, until: float) -> Iterator[None]:
+    """Ask what is not in `runs` until the time is over; there is a pause after every question."""
+    luck = random.Random(len(runs))
+    known = {(run.at, run.kind, run.temperature) for run in runs}
+    for asked in product(range(QUESTIONS), (*COPYING, *OTHERS), TEMPERATURES):
+        if asked in known:
+            continue
+        if time.monotonic() > until:
+            return
+        at, kind, temperature = asked
+        luck.shuffle(order := list(lanes))
+        ends = kind in COPYING
+        race(order, question(kind, at), temperature=temperature, seed=at, tokens=tokens, ends=ends)
+        answers = [[t for done in lane.stats.rounds for t in done.tokens] for lane in lanes]
+        looped = own_loop(lanes[0].ids, answers[0]) or len(answers[0]) < _FEW
+        runs.append(Run(at, kind, temperature, not looped, seconds(lanes)))
+        said = " ".join(f"{lane.name} {lane.seconds:.2f}" for lane in lanes)
+        differ = any(answer != answers[0] for answer in answers)
+        note = " LOOP" * looped + " TEXTS DIFFER" * differ
+        print(f"{at} {kind} {temperature}: {len(answers[0])} tokens, {said} s{note}",
+              file=sys.stderr, flush=True)  # fmt: skip
+        yield
 
 
-def ratios(rows: Sequence[dict[str, float]], ours: str, theirs: str) -> list[float]:
-    """How many times as fast one setting was as another."""
-    return [row[theirs] / row[ours] for row in rows]
+def seconds(lanes: Sequence[Lane]) -> dict[str, float]:
+    """What every lane took, and lookup's at the pace of its own plain rounds, if most are such."""
+    found = {lane.name: lane.seconds for lane in lanes}
+    for lane in lanes:
+        if lane.name == LOOKUP and (ratio := own_ratio(lane)):
+            found[OWN] = lane.seconds * ratio[0]
+    return found
 
 
-def best_single(rows: Sequence[dict[str, float]]) -> str:
+def ratios(runs: Sequence[Run], ours: str, theirs: str) -> list[float]:
+    """How many times as fast one setting was as another, where both ran."""
+    both = [run.seconds for run in runs if {ours, theirs} <= run.seconds.keys()]
+    return [each[theirs] / each[ours] for each in both]
+
+
+def best_single(runs: Sequence[Run]) -> str:
     """What took the least time in the runs that choose: lookup or the model."""
-    return min((LOOKUP, MODEL), key=lambda name: sum(row[name] for row in rows))
+    singles = [name for name in (LOOKUP, MODEL) if all(name in run.seconds for run in runs)]
+    return min(singles, key=lambda name: sum(run.seconds[name] for run in runs), default=MODEL)
 
 
-def table(runs: Runs) -> str:
+def table(runs: Sequence[Run]) -> str:
+    """Every kind at each temperature, every kind, and all together."""
+    fixed = ((LOOKUP, PLAIN), (LOOKUP, OWN), (MODEL, PLAIN), (BOTH, PLAIN), (BOTH, MODEL))
+    titles = [*(f"{ours} / {theirs}" for ours, theirs in fixed), f"{BOTH} / best single"]
     lines = [
-        "| text | temperature | questions | lookup / plain | draft / plain | both / plain"
-        " | best single | both / best single | both / draft |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| text | temperature | questions | best single | {' | '.join(titles)} |",
+        "|" + (4 + len(titles)) * "---|",
     ]
-    sums: dict[tuple[str, str], list[float]] = {}
-    for kind in (*COPYING, *OTHERS):
-        group = "copying" if kind in COPYING else "others"
-        for temperature in TEMPERATURES:
-            rows = runs.get(f"{kind} {temperature}", [])
-            choosing, scoring = rows[: len(rows) // 3], rows[len(rows) // 3 :]
-            if not scoring:
-                continue
-            best = best_single(choosing or rows)
-            pairs = ((LOOKUP, PLAIN), (MODEL, PLAIN), (BOTH, PLAIN), (BOTH, best), (BOTH, MODEL))
-            found = [ratios(scoring, *pair) for pair in pairs]
-            titles = ("lookup / plain", "draft / plain", "both / plain", "both / best single",
-                      "both / draft")  # fmt: skip
-            for title, each in zip(titles, found, strict=True):
-                sums.setdefault((title, group), []).extend(each)
-                sums.setdefault((title, "all"), []).extend(each)
-            shown = [interval(each) for each in found]
-            shown.insert(3, best)
-            lines.append(f"| {kind} | {temperature} | {len(scoring)} | {' | '.join(shown)} |")
-    lines += ["", "| over | copying | others | all |", "|---|---|---|---|"]
-    for title in dict.fromkeys(title for title, _ in sums):
-        groups = (sums.get((title, group), []) for group in ("copying", "others", "all"))
-        shown = [interval(each, geometric=True) if each else "" for each in groups]
-        lines.append(f"| {title} | {' | '.join(shown)} |")
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    for kind, temperature in product((*COPYING, *OTHERS), TEMPERATURES):
+        of = [r for r in runs if (r.kind, r.temperature) == (kind, temperature) and r.counts]
+        choosing, scoring = of[: len(of) // 3], of[len(of) // 3 :]
+        if not scoring:
+            continue
+        best = best_single(choosing or of)
+        cells = [ratios(scoring, *pair) for pair in (*fixed, (BOTH, best))]
+        found[kind, str(temperature)] = cells
+        shown = " | ".join(map(interval, cells))
+        lines.append(f"| {kind} | {temperature} | {len(scoring)} | {best} | {shown} |")
+    for name, kinds in {
+        **{kind: (kind,) for kind in (*COPYING, *OTHERS)},
+        "all that copy": COPYING,
+        "all others": OTHERS,
+        "all": (*COPYING, *OTHERS),
+    }.items():
+        of_kinds = [cells for (kind, _), cells in found.items() if kind in kinds]
+        pooled = [[x for each in column for x in each] for column in zip(*of_kinds, strict=True)]
+        shown = " | ".join(interval(each, geometric=True) for each in pooled)
+        if pooled:
+            lines.append(f"| {name} | both | {max(map(len, pooled))} | | {shown} |")
     return "\n".join(lines)
 
 
@@ -205,23 +229,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--settings", default=",".join(SETTINGS), help="which of them, by commas")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--output", type=Path, help="the table; .json beside it has every run")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
+    settings = [name for name in SETTINGS if name in arguments.settings.split(",")]
     raw = arguments.output and arguments.output.with_suffix(".json")
-    runs: Runs = json.loads(raw.read_text("utf-8")) if raw and raw.exists() else {}
+    known = raw.read_bytes() if raw and raw.exists() else b"[]"
+    runs = msgspec.json.decode(known, type=list[Run])
     options = ContextOptions(n_ctx=1024, threads=arguments.threads)
     with (
         Model.load(arguments.target) as target,
         Model.load(arguments.draft) as draft,
         ExitStack() as open_,
     ):
-        for _ in measure(runs, lanes_of(target, draft, options, open_), arguments.tokens, until):
+        lanes = lanes_of(target, draft, options, settings, open_)
+        for _ in measure(runs, lanes, arguments.tokens, until):
             if raw:
-                raw.write_text(json.dumps(runs), "utf-8")
+                raw.write_bytes(msgspec.json.encode(runs))
     text = f"{table(runs)}\n\n{machine()}\n"
     if arguments.output:
         arguments.output.write_text(text, "utf-8")

@@ -151,6 +151,10 @@ class OwnTime:
         """As it does."""
         self._policy.begin(follow_clock=follow_clock)
 
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        """As it does."""
+        return self._policy.asks(drafters)
+
     def plan(self, situation: Situation) -> Plan:
         """As it decides."""
         return self._policy.plan(situation)

@@ -14,12 +14,13 @@ import pytest
 
 from localspec.bench import request as prompts
 from localspec.bench.request import drafters_of
-from localspec.engine.acceptance import Accept
+from localspec.engine.acceptance import Accept, verification
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
+from localspec.engine.drafter import Drafted, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.length.stopping import FixedPlan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
@@ -104,6 +105,7 @@ def test_the_text_is_the_same_with_every_set_of_drafters(
     contexts: dict[str, Context], temperature: float, number: int
 ) -> None:
     drafted: dict[str, int] = {}
+    read = 0
     engines = {names: engine(contexts, names) for names in SETS}
     policies = {names: auto(names) for names in SETS}
     accept = Accept.COUPLED if temperature else Accept.BLOCK
@@ -117,10 +119,12 @@ def test_the_text_is_the_same_with_every_set_of_drafters(
             )
             assert tokens(rounds) == tokens(plain), (names, text)
             for done in rounds:
+                read += done.path
                 for name, n, _ in done.shares:
                     drafted[name] = drafted.get(name, 0) + n
     assert drafted[LOOKUP] > number
     assert drafted[DRAFT] > 2 * number
+    assert read > number
 
 
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
@@ -133,6 +137,38 @@ def test_with_a_seed_every_set_of_drafters_repeats(
             for text in questions(2) * 2
         ]
         assert texts[:2] == texts[2:]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_draft_is_the_same_whatever_path_it_reads(
+    contexts: dict[str, Context], temperature: float
+) -> None:
+    """And it knows of it afterwards what was accepted, without having to read that again."""
+    context = contexts[DRAFT]
+    ids = context.model.tokenize(LONG, add_special=True, parse_special=False)[-40:]
+    drafter = ModelDrafter(context, context.model.n_vocab)
+
+    def drafted(path: tuple[int, ...]) -> Drafted:
+        how = verification(Accept.TOKEN, SamplingParams(temperature=temperature, seed=3))
+        context.clear()
+        drafter.begin(ids, how.proposer, Cancel())
+        return drafter.propose(ids, FixedPlan(6, DRAFT, learns=True), path)
+
+    alone = drafted(())
+    tokens = alone.draft.tokens
+    assert (len(tokens), alone.decodes) == (6, 6)
+    for agreed in range(7):
+        for more in ((), (17, 18, 19)):
+            path = (*tokens[:agreed], *more)
+            asked = drafted(path)
+            assert asked.draft.tokens == tokens
+            assert asked.confidences == pytest.approx(alone.confidences, abs=0.02)
+            assert asked.decodes == 6 - min(agreed, 5)
+            assert asked.path == min(5, len(path))
+            emitted = [*ids, *tokens[:4], 18]
+            drafter.observe(emitted, 4)
+            assert context.tokens == emitted[: len(context.tokens)]
+            assert len(context.tokens) >= len(ids) + 4
 
 
 # ---------------------------------------------------------------- a long prompt

@@ -147,8 +147,8 @@ class _Wrong(HeadDrafter):
         super().__init__(made)
         self._truth, self._at = list(truth), at
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
-        found = super().propose(tokens, plan)
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+        found = super().propose(tokens, plan, path)
         follows = self._truth[len(tokens) : len(tokens) + self._at + 1]
         if len(follows) <= self._at:
             return replace(found, draft=Draft(()))

@@ -29,6 +29,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation, StoppingPlan
 from localspec.engine.llama import Head
+from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.head import Rows, TargetStates
 from localspec.engine.lookup import Lookup
 from localspec.engine.noise import CounterNoise, Noise
@@ -762,6 +763,7 @@ def world_engine(
     model: bool = True,
     lookup: bool = False,
     head: bool = False,
+    drafter: type[ModelDrafter] = ModelDrafter,
 ) -> Engine:
     """The production engine over the world; a head may stand in the place of the draft model.
 
@@ -777,7 +779,7 @@ def world_engine(
     draft = StubContext(drafts, StubModel(V + extra, ending))
     for context in (target, draft):
         context.cancel = None
-    drafters: list[Drafter] = [ModelDrafter(draft, V)] if model else []  # type: ignore[arg-type]
+    drafters: list[Drafter] = [drafter(draft, V)] if model else []  # type: ignore[arg-type]
     if head:
         drafters = [HeadDrafter(StubHead(target, drafts, V + extra), DRAFT)]
     copier = Lookup(64, target.model.is_end) if lookup else None
@@ -805,11 +807,13 @@ def engine_distance(
     policy: GammaPolicy,
     monkeypatch: pytest.MonkeyPatch,
     copied: set[int] | None = None,
+    *,
+    read: set[int] | None = None,
     **how: Any,
 ) -> tuple[float, set[int]]:
     """The distance to the target's distribution, and how many tokens the rounds emitted.
 
-    How many were copied in a round is added to `copied`.
+    How many were copied in a round is added to `copied`, how many the model read to `read`.
     """
     kind = CoupledBranching if accept is Accept.COUPLED else Branching
     joint: defaultdict[Tokens, float] = defaultdict(float)
@@ -823,6 +827,8 @@ def engine_distance(
         lengths.add(len(emitted))
         if copied is not None:
             copied.add(done.copied)
+        if read is not None:
+            read.add(done.path)
         while isinstance(noise, CoupledBranching) and len(emitted) <= world.gamma:
             emitted = (*emitted, noise.pick(world.p(emitted), len(PROMPT) + len(emitted)))
         return emitted
@@ -874,6 +880,8 @@ def generation_distance(
     accept: Accept,
     make: Callable[[], GammaPolicy],
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    read: set[int] | None = None,
     **how: Any,
 ) -> tuple[float, set[tuple[str, ...]]]:
     """The same for a whole generation, rounds that learn from those before them included.
@@ -893,6 +901,8 @@ def generation_distance(
         )
         rounds = list(engine.generate(PROMPT, settings, make(), Cancel()))
         drafted.add(tuple(f"{done.drafted - done.copied}+{done.copied}" for done in rounds))
+        if read is not None:
+            read.update(done.path for done in rounds)
         return tuple(token for done in rounds for token in done.tokens)
 
     for emitted, weight in branches(program, Branching):
@@ -961,6 +971,87 @@ def test_the_engines_round_is_lossless_with_lookup(
     assert len(lengths) > 1 or chain == "filtered"  # where what is copied is filtered out
 
 
+# ---------------------------------------------------------------- a copied path, read by the model
+
+
+class Reading(Stopping):
+    """The model reads what lookup would copy, before it drafts; lookup may go on behind it."""
+
+    def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
+        reads = len(situation.copies)
+        if not self._rate:
+            return FixedPlan(3, DRAFT, reads=reads)
+        prices = Copying(tried(Calibration()), self._times, 0.5, 0.5)
+        return StoppingPlan(
+            Calibration(), self._times, 0.05, self._rate, copying=prices, reads=reads
+        )
+
+
+READING: dict[str, GammaPolicy] = {
+    "fixed": Reading(0),
+    "stopping late": Reading(1.05),
+    "stopping early": Reading(1.6),
+    "stopping and cutting": Reading(1.35, 1.5, 1.55, 1.6),
+}
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("policy", READING)
+@pytest.mark.parametrize("chain", ["unsure", "filtered", "penalties", "grammar, q masked"])
+def test_a_path_read_by_the_model_is_lossless(
+    chain: str, policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PROMPT", LOOPING)
+    read: set[int] = set()
+    off, lengths = engine_distance(
+        replace(CHAINS[chain]), accept, READING[policy], monkeypatch, read=read, lookup=True
+    )
+    assert off < EXACT
+    assert max(read) > 0
+    assert len(lengths) > 1 or policy == "stopping and cutting"
+
+
+class Dropping(ModelDrafter):
+    """Leaves out the first token that is not the path's."""
+
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+        asked = super().propose(tokens, plan, path)
+        draft = asked.draft
+        same = common_prefix(draft.tokens, path)
+        return replace(asked, draft=self.instead(replace(draft, firm=0), same, path))
+
+    def instead(self, draft: Draft, same: int, path: Tokens) -> Draft:
+        return draft.cut(same)
+
+
+class Agreeing(Dropping):
+    """Submits what it drew where the path says the same, else nothing."""
+
+    def instead(self, draft: Draft, same: int, path: Tokens) -> Draft:
+        return draft.cut(same if same == len(draft.tokens) else 0)
+
+
+class Following(Dropping):
+    """Submits the path's token in place of its own other one, with its own q."""
+
+    def instead(self, draft: Draft, same: int, path: Tokens) -> Draft:
+        if same == len(draft.tokens) or same == len(path):
+            return draft
+        rows = draft.q and draft.q[: same + 1]
+        return Draft((*draft.tokens[:same], path[same]), rows)
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize("mutant", [Dropping, Agreeing, Following])
+def test_a_path_that_decides_what_is_submitted_is_caught(
+    mutant: type[ModelDrafter], accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PROMPT", LOOPING)
+    world, policy = replace(CHAINS["unsure"]), READING["fixed"]
+    off, _ = engine_distance(world, accept, policy, monkeypatch, drafter=mutant, lookup=True)
+    assert off > CAUGHT
+
+
 @pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])
 @pytest.mark.parametrize("model", [False, True])
 def test_a_generation_that_chooses_its_drafters_is_lossless(
@@ -968,15 +1059,17 @@ def test_a_generation_that_chooses_its_drafters_is_lossless(
 ) -> None:
     monkeypatch.setitem(globals(), "PROMPT", LOOPING)
     how = "auto" if model else "alone"
+    read: set[int] = set()
     for chain in ("unsure", "penalties"):
         world = replace(CHAINS[chain])
         off, drafted = generation_distance(
-            world, accept, CHOOSING[how], monkeypatch, model=model, lookup=True
+            world, accept, CHOOSING[how], monkeypatch, read=read, model=model, lookup=True
         )
         assert off < EXACT
         parts = {part for rounds in drafted for part in rounds}
         assert {"0+1", "0+2", "0+3"} & parts
         assert bool({"1+0", "2+0", "3+0"} & parts) == model
+    assert any(read) == model
 
 
 class Knowing(AutoGamma):
@@ -986,6 +1079,8 @@ class Knowing(AutoGamma):
         super()._reset()
         tried(self._tracks[LOOKUP].calibration)
         tried(self._tail)
+        for track in self._tracks.values():
+            tried(track.agreement)
 
 
 def choosing(*, model: bool = True) -> AutoGamma:
@@ -1049,9 +1144,9 @@ class CutAt(ModelDrafter):
 
     cut: Callable[[int], bool]
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         self._n_vocab = self.context.model.n_vocab
-        asked = super().propose(tokens, plan)
+        asked = super().propose(tokens, plan, path)
         draft = asked.draft
         kept = next((i for i, x in enumerate(draft.tokens) if self.cut(x)), len(draft.tokens))
         return replace(asked, draft=replace(draft, firm=0).cut(kept))
@@ -1063,10 +1158,8 @@ def test_cutting_before_an_end_or_an_unknown_id_is_caught(
     ends: bool, extra: int, accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CutAt, "cut", lambda _, x: x == END if ends else x >= V, raising=False)
-    monkeypatch.setitem(globals(), "ModelDrafter", CutAt)
-    off, _ = engine_distance(
-        CHAINS["unsure"], accept, FixedGamma(3), monkeypatch, ends=ends, extra=extra
-    )
+    how = {"ends": ends, "extra": extra, "drafter": CutAt}
+    off, _ = engine_distance(CHAINS["unsure"], accept, FixedGamma(3), monkeypatch, **how)
     assert off > CAUGHT
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, Listener
+from localspec.engine.llama.context import common_prefix
 from localspec.engine.lookup import NO_GUESS, Guess
 from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist, Logits
@@ -43,6 +45,9 @@ class Drafted:
         tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
         beyond: all that lookup would add to a model's tokens.
         passes: decodes of its own, where these are not as many as the views.
+        path: of the tokens read, the last ones that lookup proposed.
+        agreed: of what lookup would copy the first tokens that this drafted as well and went on
+            from: so many passes are none where they were read before.
     """
 
     drafter: str = ""
@@ -54,6 +59,8 @@ class Drafted:
     tail: Guess = NO_GUESS
     beyond: Guess = NO_GUESS
     passes: int | None = None
+    path: int = 0
+    agreed: int = 0
 
     @property
     def decodes(self) -> int:
@@ -88,6 +95,11 @@ class Drafter(Protocol):
         """
         ...
 
+    @property
+    def reads_paths(self) -> bool:
+        """Whether it can read what a cheaper drafter proposes in one pass (see `propose`)."""
+        ...
+
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
         """Start a generation that continues `tokens`."""
         ...
@@ -96,8 +108,19 @@ class Drafter(Protocol):
         """How many of `tokens` the first pass of a proposal would have to read."""
         ...
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
-        """Tokens that may follow `tokens`, as many as the plan wants. Raises Cancelled."""
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+        """Tokens that may follow `tokens`, as many as the plan wants.
+
+        Args:
+            tokens: all there is.
+            plan: says when to stop.
+            path: tokens that somebody cheaper proposes. What is drafted is what it would be without
+                them (Cascade Speculative Drafting, 2312.11462): as long as that is the same token,
+                there is no pass to wait for, and the first other one is drafted like any.
+
+        Raises:
+            Cancelled: the generation's `cancel` was set.
+        """
         ...
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
@@ -108,8 +131,9 @@ class Drafter(Protocol):
 def write(
     look: Callable[[Logits, Sequence[int]], View],
     follow: Callable[[int, int], Logits],
-    logits: Logits,
+    rows: Logits,
     *,
+    path: tuple[int, ...] = (),
     plan: Plan,
     limit: int,
     is_end: Callable[[int], bool],
@@ -119,7 +143,9 @@ def write(
     Args:
         look: sees what the logits offer after what was drafted.
         follow: reads a token, the so-many-th that was drafted; returns the logits after it.
-        logits: of the first token, shape (n_vocab,).
+        rows: logits of the first token and of those behind each of `path`, shape
+            (1 + len(path), n_vocab); gone with the first `follow`.
+        path: tokens that were read already, in case that they are drafted.
         plan: says when to stop.
         limit: tokens at most.
         is_end: whether a token ends generation, and the draft.
@@ -128,10 +154,10 @@ def write(
         The draft, and views and confidences as `Drafted` has them.
     """
     drafted: list[int] = []
-    rows: list[Dist] = []
+    drawn_from: list[Dist] = []
     views: list[View] = []
     confidences: list[float] = []
-    firm = 0
+    firm, agreed, logits = 0, 0, rows[0]
     while True:
         try:
             view = look(logits, drafted)
@@ -147,13 +173,19 @@ def write(
         token, q = view.pick()
         drafted.append(token)
         if q is not None:
-            rows.append(q)
+            drawn_from.append(q)
         if view.firm:
             firm = len(drafted)
-        if len(drafted) == limit or is_end(token) or not plan.wants_pass():
+        if len(drafted) == limit or is_end(token):
             break
-        logits = follow(token, len(drafted))
-    return Draft(tuple(drafted), tuple(rows) or None, firm), views, confidences
+        if len(drafted) == agreed + 1 and path[agreed : agreed + 1] == (token,):
+            agreed += 1
+            logits = rows[agreed]
+        elif plan.wants_pass():
+            logits = follow(token, len(drafted))
+        else:
+            break
+    return Draft(tuple(drafted), tuple(drawn_from) or None, firm), views, confidences
 
 
 class ModelDrafter:
@@ -188,6 +220,11 @@ class ModelDrafter:
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
+
+    @property
+    def reads_paths(self) -> bool:
+        """Unless taking back what it did not draft would mean to read again."""
+        return self.context.takes_back is None
 
     def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
         """Keep of the cache what `tokens` begins with."""
@@ -225,7 +262,7 @@ class ModelDrafter:
             self._left_out = len(tokens) - _FIRST - _LAST
             self.context.keep_prefix(tokens[:_FIRST])
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         """Draft while the plan goes on.
 
         Fewer after an end of generation, in a full context, where no id that the draft has may
@@ -240,8 +277,16 @@ class ModelDrafter:
         if limit < 1 or max(unread) >= self.context.model.n_vocab:
             return Drafted(self.name, cached=cached)
 
+        # The path goes into the same decode: what is drafted behind its end takes one of its own.
+        room = max(0, min(limit - 1, self.context.n_batch - len(unread)))
+        path = tuple(takewhile(lambda token: token < self.context.model.n_vocab, path[:room]))
+        rows, passes = self._read([*unread, *path], 1 + len(path)), 1
+
         def follow(token: int, drafted: int) -> Logits:
+            nonlocal passes
+            passes += 1
             self._cancel.check()
+            self.context.rewind(self._held + drafted - 1)  # without what was not drafted of a path
             if drafted == 1:
                 self.context.mark()
             return self.context.decode([token], 1)[0, : self._n_vocab]
@@ -249,29 +294,32 @@ class ModelDrafter:
         written = write(
             lambda logits, drafted: self._proposer(logits, tokens, drafted),
             follow,
-            self._read(unread)[0, : self._n_vocab],
+            rows[:, : self._n_vocab],
+            path=path,
             plan=plan,
             limit=limit,
             is_end=self.context.model.is_end,
         )
-        return Drafted(self.name, *written, read=len(unread), cached=cached)
+        read = len(unread) + len(path)
+        return Drafted(self.name, *written, read=read, cached=cached, passes=passes, path=len(path))
 
-    def _read(self, tokens: Sequence[int]) -> Logits:
-        """Decode what the cache lacks; return the logits after the last token."""
+    def _read(self, tokens: Sequence[int], n_logits: int) -> Logits:
+        """Decode `tokens`; return the logits after the last ones, of one decode at most."""
         step = self.context.n_batch
         for i in range(0, len(tokens), step):
             self._cancel.check()
             if i > 0:
                 self.context.mark()
-            logits = self.context.decode(tokens[i : i + step], 1)
+            logits = self.context.decode(tokens[i : i + step], n_logits)
         return logits
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Take what was rejected out of the cache: it may hold all but the newest token.
 
-        Others may have continued the draft: what of theirs was accepted it never read.
-        A recurrent draft goes back to where it began to draft, and reads what was accepted with
-        the newest token.
+        Others may have continued the draft: what of theirs was accepted it read only if that stood
+        in its path. A recurrent draft goes back to where it began to draft, and reads what was
+        accepted with the newest token.
         """
         self._earned += _EARNED * accepted
-        self.context.rewind(min(len(tokens) - 1 - self._left_out, self._held + accepted))
+        held, begun = self.context.tokens[self._held :], self._held + self._left_out
+        self.context.rewind(self._held + common_prefix(held, tokens[begun:-1]))

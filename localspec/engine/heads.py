@@ -33,6 +33,8 @@ class HeadDrafter:
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
 
+    reads_paths = False
+
     @property
     def reader(self) -> Listener:
         """The head itself."""
@@ -54,7 +56,12 @@ class HeadDrafter:
         head, first = self.head, self.head.states.first
         return head.end if head.tokens and head.end >= first else first
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        plan: Plan,
+        path: tuple[int, ...] = (),  # noqa: ARG002 - every row needs the state of the one before
+    ) -> Drafted:
         """Draft while the plan goes on.
 
         Nothing where the target's last state was not seen, as after a drafter was added late.
@@ -80,7 +87,7 @@ class HeadDrafter:
             written = write(
                 lambda row, drafted: self._proposer(row, tokens, drafted),
                 follow,
-                logits[:n_vocab],
+                logits[None, :n_vocab],
                 plan=plan,
                 limit=limit,
                 is_end=self.head.target.model.is_end,

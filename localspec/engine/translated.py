@@ -58,6 +58,7 @@ class TranslatedDrafter:
     """
 
     reader = None
+    reads_paths = False
 
     def __init__(self, context: Context, translation: Translation, name: str = TRANSLATED) -> None:
         self.context = context
@@ -86,7 +87,12 @@ class TranslatedDrafter:
         """What was not read yet, in tokens of the target."""
         return max(1, len(tokens) - self._read)
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        plan: Plan,
+        path: tuple[int, ...] = (),  # noqa: ARG002 - of the target's tokens
+    ) -> Drafted:
         """Draft while the plan goes on.
 
         None where the draft has no tokens for the text, or no room for it.
@@ -140,7 +146,7 @@ class TranslatedDrafter:
         written = write(
             lambda row, drafted: self._proposer(row, tokens, drafted),
             lambda token, n: translation.row(self._step(translation.to_draft(token), n)),
-            translation.row(logits),
+            translation.row(logits)[None],
             plan=plan,
             limit=limit,
             is_end=translation.target.vocabulary.is_end,
@@ -153,7 +159,7 @@ class TranslatedDrafter:
         written, views, confidences = write(
             lambda row, _: argmax_proposer(row, (), ()),
             lambda token, n: self._step([token], n),
-            logits,
+            logits[None],
             plan=plan,
             limit=limit,
             is_end=draft.vocabulary.is_end,

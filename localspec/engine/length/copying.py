@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.cost import Curve
 
 # Nobody knows yet whether what repeats here goes on to do so, and it is found out for nothing: a
 # copy has at most so many tokens for every position that was judged.
@@ -64,3 +65,26 @@ class Copying:
             if gain - self.going * seconds > highest:
                 best_going, highest = Copy(m, worth, gain), gain - self.going * seconds
         return best_going if best_going.length else best
+
+
+def reading(
+    agreement: Calibration, confidences: Sequence[float], curve: Curve, lag: int
+) -> tuple[int, float]:
+    """How many copied tokens a model should read before it drafts, and the seconds that saves.
+
+    It maximises c(1) sum_{j<=k} A_j - (c(L + k) - c(L)), c the model's decodes, L its lag and A_j
+    the chance that it drafts the first j and goes on: then that pass has been made.
+
+    Args:
+        agreement: from lookup's confidence to the chance that the model says the same and goes on.
+        confidences: of the copied tokens.
+        curve: c.
+        lag: L.
+    """
+    step, read = curve.seconds(1), curve.seconds(lag)
+    chain, passes, best = 1.0, 0.0, (0, 0.0)
+    for k, confidence in enumerate(confidences[: _TRUSTED * agreement.seen], 1):
+        chain *= agreement.acceptance(confidence)
+        passes += chain
+        best = max(best, (k, step * passes - (curve.seconds(lag + k) - read)), key=lambda b: b[1])
+    return best
