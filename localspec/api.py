@@ -23,7 +23,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.params import Accept
 from localspec.errors import UsageError
 from localspec.limits import CACHE_TYPES, MAX_GAMMA
-from localspec.loading.load import Progress, load_session
+from localspec.loading.load import load_session
+from localspec.loading.models import Progress
 from localspec.loading.request import LoadOptions, LoadRequest
 
 _SEVERAL = ("stop", "device", "draft_device", "rpc")

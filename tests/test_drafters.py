@@ -26,7 +26,7 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, Round
 from localspec.errors import UsageError
-from localspec.loading import load
+from localspec.loading import models
 from localspec.loading.load import load_session
 from localspec.loading.measuring import identity_of
 from localspec.loading.planning import load_plan
@@ -332,7 +332,7 @@ def test_every_draft_s_costs_are_kept_under_its_own_threads(
     second = shutil.copy(demo_draft, tmp_path / "second.gguf")
     threads = {"second.gguf": 2}  # as `tune` found
     monkeypatch.setattr(
-        load, "chosen_threads", lambda context, *_, **__: threads.get(context.model.path.name, 1)
+        models, "chosen_threads", lambda context, *_, **__: threads.get(context.model.path.name, 1)
     )
     asked = replace(SMALL, threads=None, draft=f"{demo_draft},{second}")
     session = load_session(asked, progress=lambda *_: None, cancel=Cancel())

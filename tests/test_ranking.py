@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,25 @@ def test_it_is_kept_for_this_machine_and_a_disturbed_measurement_changes_nothing
     assert ranking.recall() is None
     (tmp_path / "speed.json").write_text('{"processor": "another", "pairs": {"a": 3}}')
     assert ranking.recall() is None
+
+
+def test_what_a_damaged_file_says_of_one_pair_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    ranking.remember("demo", costs(2, step=0.01), None, None)
+    sound = json.loads((tmp_path / "speed.json").read_text())
+    for key, value in (
+        *(("times", []), ("times", [0.1]), ("times", [0, 0]), ("times", [0.1, -1])),
+        *(("weights", 0), ("weights", -1), ("weights", 1 << 60), ("overhead", 1e9), ("step", 0)),
+    ):
+        other = {**sound["pairs"]["demo"], key: value}
+        (tmp_path / "speed.json").write_text(
+            json.dumps({**sound, "pairs": {"other": other, **sound["pairs"]}})
+        )
+        found = ranking.recall()
+        assert found is not None
+        assert list(found.pairs) == ["demo"], (key, value)
 
 
 def test_the_whole_catalogue_has_an_expectation_where_it_fits() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -258,22 +260,37 @@ def test_eight_conversations_in_turn_read_only_what_is_new(served: Serving) -> N
             messages.append({"role": "user", "content": f"And then, {turn + 1}?"})
 
 
-def test_llm_talks_to_it(served: Serving, tmp_path: Path) -> None:
-    (tmp_path / "extra-openai-models.yaml").write_text(
+@contextmanager
+def llm(served: Serving, folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    (folder / "extra-openai-models.yaml").write_text(
         f"- model_id: localspec\n  model_name: demo\n  api_base: {served.url}/v1\n"
     )
-    for option in ("--no-stream", "--stream"):
-        done = subprocess.run(
-            [sys.executable, "-m", "llm", "-m", "localspec", option, "-o", "temperature", "0",
-             "-o", "max_tokens", "8", STORY],
-            env={"LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "x", "PATH": "/usr/bin:/bin",
-                 "HOME": str(tmp_path)},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if option == "--stream" and "No such option" in done.stderr:
-            continue
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("Once upon a time")
+    paths = {"LLM_USER_PATH": str(folder), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "llm", "-m", "localspec", "-o", "temperature", "0", *words, STORY],
+        env={**paths, "OPENAI_API_KEY": "x", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        yield process
+
+
+@pytest.mark.parametrize("words", [("--no-stream",), ()])
+def test_llm_talks_to_it(served: Serving, tmp_path: Path, words: tuple[str, ...]) -> None:
+    with llm(served, tmp_path, *words, "-o", "max_tokens", "8") as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert out.startswith("Once upon a time")
+
+
+def test_llm_gives_up(served: Serving, tmp_path: Path) -> None:
+    endless = json.dumps({"2": -100})  # no end of turn
+    with llm(served, tmp_path, "-o", "max_tokens", "900", "-o", "logit_bias", endless) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(4) == "Once"
+        process.send_signal(signal.SIGINT)
+        assert served.until_free(5) < 0.5
+        process.communicate(timeout=60)
+    assert process.returncode
 
 
 PACKAGES = ("openai@6", "@ai-sdk/openai-compatible@2", "ai@6")

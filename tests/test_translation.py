@@ -91,6 +91,8 @@ def test_bytes_that_are_no_text_are_read_one_by_one(target_model: Model, smaller
     translation = Translation(target_model, smaller)
     odd = [translation.target.ids[bytes([byte])][0] for byte in b"a\xff\xc3(\x80b"]
     assert written(smaller, spelled(translation, odd).ids[1:]) == b"a\xff\xc3(\x80b"
+    broken = [translation.target.ids[b"\xff"][0]] * 3_000  # more than calls can be nested
+    assert written(smaller, spelled(translation, broken).ids[1:]) == b"\xff" * 3_000
 
 
 def test_what_stays_is_told(target_model: Model, smaller: Model) -> None:

@@ -25,7 +25,8 @@ from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.llama import Context, build, machine
 from localspec.engine.stats import Round
 from localspec.errors import Cancelled
-from localspec.loading.load import Progress, load_beside, load_session
+from localspec.loading.load import load_beside, load_session
+from localspec.loading.models import Progress
 from localspec.loading.request import LoadRequest
 from localspec.loading.tuning import CALM_S, wait_for_calm
 from localspec.safe_text import one_line

@@ -5,32 +5,29 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 
-from localspec.chat.answer import AnswerText, TextKind
+from localspec.chat.answer import AnswerText
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.drafting import Drafting
-from localspec.chat.events import Noticed, PromptProgress, TurnEnd, TurnEvent, TurnsLeftOut
-from localspec.chat.figures import Figures, Meter
+from localspec.chat.events import Noticed, TurnEnd, TurnEvent, TurnsLeftOut
+from localspec.chat.figures import Figures
 from localspec.chat.pair import LoadedPair
 from localspec.chat.prefixes import StoredPrefix
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
 from localspec.chat.settings import ChatSettings
-from localspec.chat.slow import Slow
 from localspec.chat.states import States
 from localspec.chat.template import ChatTemplate
+from localspec.chat.writer import Writer
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.grammar import Awaited, Constraint
 from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.look import Written, look_again
-from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse, Prefill, Round
+from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse
 from localspec.engine.trace import Recorder
 from localspec.errors import Cancelled, LocalspecError
 
@@ -90,18 +87,14 @@ class Session:
         self.folder: Path | None = None
         self.pair = pair
         self._engine = engine
+        self._drafting = Drafting(settings, auto, able=engine.drafts)
+        self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
         self._known_ids = KnownIds(self.template)
         self.thinking = self.template.thinking()
-        self._meter = Meter(pair.target.n_ctx)
-        self._kind = TextKind()
         self._window = Window(pair.target.n_ctx)
-        self._drafting = Drafting(settings, auto, able=engine.drafts)
-        self._slow = Slow(pair.target, auto.costs if auto else None)
         self._busy = threading.Lock()
         self._closed = False
-        self._stored: StoredPrefix | None = None
-        self._grammar: tuple[str, LlamaGrammar] | None = None
         self._running: Cancel | None = None
         self._turns: weakref.WeakSet[TurnEvents] = weakref.WeakSet()
 
@@ -231,7 +224,8 @@ class Session:
         Yields and raises as `turn` does.
         """
         allowed = None if drafters is None else frozenset(drafters)
-        how = replace(self._how(settings, after), top_logprobs=top_logprobs, drafters=allowed)
+        how = self._writer.how(settings, after)
+        how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
         return self._tracked(self._complete(prompt, settings, how, answer, cancel))
 
     @property
@@ -263,13 +257,7 @@ class Session:
 
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""
-        figures = self._meter.figures(
-            generating=self._running is not None,
-            speculation=self._drafting.on,
-            gamma=self._drafting.gamma(),
-            note=self._drafting.note(self._kind.name),
-        )
-        return replace(figures, slow=self._slow.sentence(figures), spare=self.pair.spare())
+        return self._writer.figures(generating=self._running is not None)
 
     def memory(self) -> MemoryUse:
         """Where the memory goes. From any thread; takes well below a millisecond."""
@@ -288,7 +276,7 @@ class Session:
         """
         self.folder = folder
         contexts = [self.pair.target, *self.pair.drafts.values()]
-        self._stored = StoredPrefix(contexts, States(folder, made_by))
+        self._writer.stored = StoredPrefix(contexts, States(folder, made_by))
 
     def enter(self, conversation: str) -> None:
         """What follows belongs to the stored conversation of this id; empty for none.
@@ -296,8 +284,8 @@ class Session:
         What the caches hold of the one before is kept with it, and that of this one comes back
         with its first prompt.
         """
-        if self._stored is not None:
-            self._stored.enter(conversation, self._known_ids)
+        if self._writer.stored is not None:
+            self._writer.stored.enter(conversation, self._known_ids)
 
     def reset(self) -> None:
         """Forget the conversation; the caches keep what the next one may begin with.
@@ -317,20 +305,20 @@ class Session:
         with self._exclusive(Cancel()):
             self.messages[:] = messages
             self._window.left_out = 0
-            self._meter = Meter(self.pair.target.n_ctx)
+            self._writer.forget()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Answers within leave the conversation, the settings and the figures what they were."""
         messages, settings, speculation = list(self.messages), self.settings, self.speculation
-        meter, kind, left_out = self._meter, self._kind, self._window.left_out
+        counted, left_out = self._writer.counted, self._window.left_out
         try:
             yield
         finally:
             self.messages[:] = messages
             self.settings = settings
             self.speculation = speculation
-            self._meter, self._kind, self._window.left_out = meter, kind, left_out
+            self._writer.counted, self._window.left_out = counted, left_out
 
     def rest(self, cancel: Cancel) -> None:
         """Nobody asks for anything: measure what the load had no quiet moment for.
@@ -419,13 +407,12 @@ class Session:
     ) -> TurnEvents:
         with self._exclusive(cancel):
             self.settings = settings
-            self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
-            self._kind = answer.kind
+            stats = self._writer.begin(answer, settings.lenience)
             try:
-                reason = yield from self._write(list(prompt), how, answer, cancel)
+                reason = yield from self._writer.write(list(prompt), how, answer, cancel)
             except Cancelled:
                 reason = FinishReason.CANCELLED
-            yield TurnEnd(answer.text, reason, self._meter.stats)
+            yield TurnEnd(answer.text, reason, stats)
 
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
@@ -439,16 +426,16 @@ class Session:
         yield from map(Noticed, self.template.notices[known:])
         if self._window.left_out > left_out:
             yield TurnsLeftOut(self._window.left_out)
-        self._meter = Meter(self.pair.target.n_ctx, lenience=settings.lenience)
         piece = self.pair.target.model.piece
         answer = AnswerText(piece, (*settings.stop, *self.template.stops))
-        self._kind = answer.kind
+        stats = self._writer.begin(answer, settings.lenience)
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
         try:
             if prompt is None:
                 raise Cancelled
-            reason = yield from self._write(prompt, self._how(settings), answer, cancel)
+            how = replace(self._writer.how(settings), recorder=self.recorder)
+            reason = yield from self._writer.write(prompt, how, answer, cancel)
         except Cancelled:
             reason = FinishReason.CANCELLED
         except GeneratorExit:
@@ -463,7 +450,7 @@ class Session:
             else:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
                 self.messages.append(message)
-        yield TurnEnd(answer.text, reason, self._meter.stats)
+        yield TurnEnd(answer.text, reason, stats)
 
     def _prompt(
         self, messages: Sequence[Message], settings: ChatSettings, cancel: Cancel
@@ -473,58 +460,6 @@ class Session:
         said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
         text = self.template.render(with_system(said, settings.system_prompt), cancel)
         return self._known_ids.prompt(text)
-
-    def _how(self, settings: ChatSettings, after: str = "") -> GenerateSettings:
-        """How a generation runs; the grammar may hold `after` a text alone."""
-        return GenerateSettings(
-            sampling=settings.sampling,
-            accept=settings.rule,
-            n_predict=settings.n_predict,
-            constraint=self._constraint(settings.grammar, after),
-            lenience=settings.lenience,
-            recorder=self.recorder,
-            repeatable=settings.repeatable,
-        )
-
-    def _write(
-        self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
-    ) -> Generator[TurnEvent, None, FinishReason]:
-        self.pair.hold_threads(how.repeatable)
-        self._engine.written = None
-        self._meter.prefilled((yield from self._read(prompt, cancel)))
-        rounds = self._engine.generate(prompt, how, self._drafting, cancel)
-        with closing(rounds):
-            done: Round
-            for done in rounds:
-                event = answer.add(done)
-                self._meter.add(event.round, self._drafting.speedup())
-                yield event
-                if event.round.finish is not None:
-                    return event.round.finish
-        raise AssertionError("the engine ended without a reason")
-
-    def _constraint(self, gbnf: str, after: str) -> Constraint | None:
-        """The grammar before any text; reading it takes a look at every token."""
-        if not gbnf:
-            return None
-        if self._grammar is None or self._grammar[0] != gbnf:
-            self._grammar = gbnf, LlamaGrammar.parse(self.pair.target.model, gbnf)
-        grammar, model = self._grammar[1], self.pair.target.model
-        return Awaited(after.encode(), grammar, model) if after else grammar
-
-    def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
-        started = perf_counter()
-        if self._stored is not None:
-            self._stored.restore(prompt[:-1])
-        restored_s = perf_counter() - started
-        with closing(self._engine.prefill(prompt, cancel, self._drafting)) as steps:
-            while True:
-                try:
-                    done, total = next(steps)
-                except StopIteration as end:
-                    prefill: Prefill = end.value
-                    return replace(prefill, seconds=prefill.seconds + restored_s)
-                yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
 
 def answer_twice(

@@ -93,15 +93,19 @@ class Speller:
 
         None where the vocabulary cannot say exactly this.
         """
-        try:
-            return self._characters(text.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            before, after = text[: error.start], text[error.end :]
-            single = [self.ids.get(bytes([byte])) for byte in text[error.start : error.end]]
-        parts = [self.cut(before), [ids[0] for ids in single if ids], self.cut(after)]
-        if not all(single) or any(part is None for part in parts):
-            return None
-        return [token for part in parts if part for token in part]
+        ids: list[int] = []
+        while text:
+            try:
+                whole, broken, text = text.decode(), b"", b""
+            except UnicodeDecodeError as error:
+                whole, broken = text[: error.start].decode(), text[error.start : error.end]
+                text = text[error.end :]
+            single = [self.ids.get(bytes([byte])) for byte in broken]
+            written = self._characters(whole)
+            if written is None or not all(single):
+                return None
+            ids += [*written, *(alike[0] for alike in single if alike)]
+        return ids
 
     def _characters(self, text: str) -> list[int] | None:
         """The same for whole characters, whatever a tokenizer puts in front of them."""

@@ -15,7 +15,8 @@ from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.trace import Recorder
 from localspec.errors import LocalspecError
-from localspec.loading.load import Progress, load_session
+from localspec.loading.load import load_session
+from localspec.loading.models import Progress
 from localspec.loading.request import LoadRequest
 from localspec.loading.results import Answered
 

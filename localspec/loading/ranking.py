@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ ACCEPTED: Final = {DRAFT: 0.7, MTP: 0.7}
 LEAST: Final = {"chat": 6.0, "code": 6.0, "reasoning": 10.0}
 """Tokens per second from which on a kind of pair is no pain: people read about six."""
 
+_MOST_WEIGHTS: Final = 1 << 50  # bytes
 _HEAD: Final = 0.05  # of a target's bytes: what a head inside it reads
 _ROOM: Final = 1.225  # bytes that a model takes, for every byte of its files
 _WORTH_A_WORD: Final = 1.05
@@ -61,6 +63,13 @@ class PairCosts:
     def per_byte(self) -> float:
         """Seconds that a byte of weights takes."""
         return (self.times[1] - self.overhead) / self.weights
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be reckoned with; a damaged file says anything."""
+        spans = [*self.times[1:], *([] if self.step is None else [self.step])]
+        sound = len(self.times) > 1 and all(0 < span < inf for span in spans)
+        return sound and 0 < self.weights < _MOST_WEIGHTS and 0 < self.per_byte < inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +112,9 @@ def recall() -> Speed | None:
         found = msgspec.json.decode(_path().read_bytes(), type=Speed)
     except (OSError, ValueError, RecursionError):
         return None
-    usable = all(one.weights > 0 and len(one.times) > 1 for one in found.pairs.values())
-    return found if usable and found.processor == machine.processor_name() else None
+    pairs = {name: one for name, one in found.pairs.items() if one.usable}
+    mine = found.processor == machine.processor_name()
+    return replace(found, pairs=pairs) if mine else None
 
 
 def remember(

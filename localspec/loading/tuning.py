@@ -14,8 +14,9 @@ from localspec.engine.length.profile import Profile, identity, measure, measure_
 from localspec.engine.llama import Context, build, busy_cores, default_threads, machine
 from localspec.errors import LocalspecError
 from localspec.loading.expected import choices
-from localspec.loading.load import Progress, check, load_session
+from localspec.loading.load import check, load_session
 from localspec.loading.measuring import ANY_THREADS, identity_of, profile_store
+from localspec.loading.models import Progress
 from localspec.loading.request import LoadRequest
 from localspec.loading.results import Tuned, TunedPair
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from localspec.chat.settings import ChatSettings
     from localspec.engine.inside import Inside
     from localspec.engine.look import Written
-    from localspec.loading.load import Progress
+    from localspec.loading.models import Progress
     from localspec.loading.request import LoadRequest
 
 Tell: TypeAlias = "Callable[[m.Event], None]"

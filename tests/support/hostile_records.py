@@ -1,4 +1,7 @@
-"""Damaged records: pairs, the pair used last, measured costs, settings. The rest must be shown."""
+"""Damaged records: pairs, the last one and the next, costs, speeds, settings, states of caches.
+
+What is undamaged must be shown, and nothing be changed.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from localspec.chat.states import States
 from localspec.cli.settings_file import FILE
 from localspec.engine.length.profile import Profile, ProfileStore
-from localspec.pairs import installed
+from localspec.loading import ranking
+from localspec.pairs import folders, installed, pull
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from tests.support import hostile_options
 
 KNOWN = {"machine": "here", "use": "target"}
+_COSTS = ranking.PairCosts(10**9, (0.1, 0.1, 0.11, 0.12), 0.01, 0.02)
 _MODEL = InstalledModel(
     ("/nowhere/a.gguf",), "u/r:Q4", "u/r", "c" * 40, ("a.gguf",), ("0" * 64,), 9
 )
@@ -37,9 +45,30 @@ def _records(folder: Path) -> list[Path]:
     settings = folder / "CONFIG" / FILE
     settings.parent.mkdir(exist_ok=True)
     settings.write_text('temp = 0.5\n[run]\nn-predict = 7\n[keys]\nregen = ["f5"]\n')
+    ranking.remember("demo", _COSTS, 1 << 30, ("a card", "a command"))
+    pull.remember_wanted(pull.PullRequest("user/repo", "other/repo", "hurt"))
+    _states(folder).save("a", b"known", [[1, 2, 3]], [np.arange(9, dtype=np.uint8)])
     (measured,) = costs.folder.glob("*.json")
-    data = installed.folder().parent
-    return [installed.folder() / "hurt.json", data / "last-pair.json", measured, settings]
+    (state,) = (folder / "states").iterdir()
+    data, speed = installed.folder().parent, folders.cache_folder() / "speed.json"
+    records = [installed.folder() / "hurt.json", data / "last-pair.json", data / "wanted.json"]
+    return [*records, measured, settings, speed, state]
+
+
+def _states(folder: Path) -> States:
+    return States(folder / "states", "the same models")
+
+
+def _read_state(folder: Path) -> None:
+    """What a file of states says is all of it true, or nothing."""
+    states = _states(folder)
+    if (header := states.find("a")) is None:
+        return
+    if header.tokens != [[1, 2, 3]] or header.known != b"known":
+        raise ValueError("another header is believed")
+    for state in states.states("a", header):
+        if bytes(state) != bytes(range(9)):
+            raise ValueError("another state is believed")
 
 
 def _damage(path: Path, rng: random.Random) -> None:
@@ -89,11 +118,14 @@ def _faults(folder: Path, damaged: Path) -> list[str]:
             read(folder)
         except Exception as error:
             found.append(f"{type(error).__name__}: {str(error)[:200]}")
-    return found if damaged.read_bytes() == before else [*found, "it was changed"]
+    aside = damaged if damaged.exists() else damaged.with_suffix(".damaged")
+    return found if aside.read_bytes() == before else [*found, "it was changed"]
 
 
 _READERS: tuple[Callable[[Path], object], ...] = (
     lambda _: installed.recall_last(),
+    lambda _: pull.recall_wanted(),
+    _read_state,
     lambda folder: ProfileStore(folder / "CACHE" / "costs").matching(KNOWN),
     lambda folder: ProfileStore(folder / "CACHE" / "costs").load(KNOWN),
 )

@@ -65,14 +65,14 @@ def schema_to_gbnf(schema: str) -> str:
     if not isinstance(parsed, dict):
         raise UsageError("the JSON schema is not a JSON object", "Check the schema.")
     try:
-        return _Writer(parsed).grammar()
+        return _GrammarWriter(parsed).grammar()
     except RecursionError as error:
         raise UsageError("the JSON schema is nested too deep", "Simplify it.") from error
     except (AttributeError, TypeError) as error:  # a keyword's value is of another type
         raise UsageError(f"the JSON schema makes no sense: {error}", "Check it.") from error
 
 
-class _Writer:
+class _GrammarWriter:
     """Turns the parts of one schema into rules. What a part writes ends in ``space``."""
 
     def __init__(self, document: Schema) -> None:

@@ -1,0 +1,137 @@
+"""`Writer`: the ids of a prompt in, turn events and figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from localspec.chat.answer import AnswerText, TextKind
+from localspec.chat.events import PromptProgress, TurnEvent
+from localspec.chat.figures import Figures, Meter
+from localspec.chat.slow import Slow
+from localspec.engine.generate import GenerateSettings
+from localspec.engine.grammar import Awaited, Constraint
+from localspec.engine.llama.grammar import LlamaGrammar
+from localspec.engine.stats import FinishReason, GenerationStats, Prefill
+
+if TYPE_CHECKING:
+    from localspec.chat.drafting import Drafting
+    from localspec.chat.pair import LoadedPair
+    from localspec.chat.prefixes import StoredPrefix
+    from localspec.chat.settings import ChatSettings
+    from localspec.engine.cancel import Cancel
+    from localspec.engine.generate import Engine
+    from localspec.engine.length.cost import Costs
+    from localspec.engine.stats import Round
+
+
+class Writer:
+    """Reads a prompt and writes what follows; knows nothing of a conversation.
+
+    Args:
+        pair: the loaded models.
+        engine: over the same models.
+        drafting: decides on drafts.
+        costs: what passes take here; None where nobody measured.
+
+    Attributes:
+        stored: brings the caches to where a stored conversation was left; None for nowhere.
+        counted: the figures of what is or was written last, and what kind of text that is.
+    """
+
+    def __init__(
+        self, pair: LoadedPair, engine: Engine, drafting: Drafting, costs: Costs | None
+    ) -> None:
+        self.stored: StoredPrefix | None = None
+        self._pair = pair
+        self._engine = engine
+        self._drafting = drafting
+        self._slow = Slow(pair.target, costs)
+        self._grammar: tuple[str, LlamaGrammar] | None = None
+        self.forget()
+
+    def begin(self, answer: AnswerText, lenience: float | None) -> GenerationStats:
+        """Count what `answer` takes from now on, under a rule of this lenience; the sums."""
+        meter = Meter(self._pair.target.n_ctx, lenience=lenience)
+        self.counted = meter, answer.kind
+        return meter.stats
+
+    def forget(self) -> None:
+        """Count from nothing: another conversation is open."""
+        self.counted = Meter(self._pair.target.n_ctx), TextKind()
+
+    def how(self, settings: ChatSettings, after: str = "") -> GenerateSettings:
+        """How a generation runs; the grammar may hold `after` a text alone."""
+        return GenerateSettings(
+            sampling=settings.sampling,
+            accept=settings.rule,
+            n_predict=settings.n_predict,
+            constraint=self._constraint(settings.grammar, after),
+            lenience=settings.lenience,
+            repeatable=settings.repeatable,
+        )
+
+    def write(
+        self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
+    ) -> Generator[TurnEvent, None, FinishReason]:
+        """Generate into `answer`, after `begin`.
+
+        Yields:
+            `PromptProgress` (any number), then `RoundText` (one a round).
+
+        Raises:
+            LocalspecError: `PromptTooLong` and whatever else the engine raises.
+            Cancelled: `cancel` was set.
+        """
+        meter, _ = self.counted
+        self._pair.hold_threads(how.repeatable)
+        self._engine.written = None
+        meter.prefilled((yield from self._read(prompt, cancel)))
+        rounds = self._engine.generate(prompt, how, self._drafting, cancel)
+        with closing(rounds):
+            done: Round
+            for done in rounds:
+                event = answer.add(done)
+                meter.add(event.round, self._drafting.speedup())
+                yield event
+                if event.round.finish is not None:
+                    return event.round.finish
+        raise AssertionError("the engine ended without a reason")
+
+    def figures(self, *, generating: bool) -> Figures:
+        """The figures of what is or was written last. From any thread."""
+        meter, kind = self.counted
+        figures = meter.figures(
+            generating=generating,
+            speculation=self._drafting.on,
+            gamma=self._drafting.gamma(),
+            note=self._drafting.note(kind.name),
+        )
+        return replace(figures, slow=self._slow.sentence(figures), spare=self._pair.spare())
+
+    def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
+        started = perf_counter()
+        if self.stored is not None:
+            self.stored.restore(prompt[:-1])
+        restored_s = perf_counter() - started
+        with closing(self._engine.prefill(prompt, cancel, self._drafting)) as steps:
+            while True:
+                try:
+                    done, total = next(steps)
+                except StopIteration as end:
+                    prefill: Prefill = end.value
+                    return replace(prefill, seconds=prefill.seconds + restored_s)
+                yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
+
+    def _constraint(self, gbnf: str, after: str) -> Constraint | None:
+        """The grammar before any text; reading it takes a look at every token."""
+        if not gbnf:
+            return None
+        model = self._pair.target.model
+        if self._grammar is None or self._grammar[0] != gbnf:
+            self._grammar = gbnf, LlamaGrammar.parse(model, gbnf)
+        grammar = self._grammar[1]
+        return Awaited(after.encode(), grammar, model) if after else grammar
