@@ -20,7 +20,7 @@ from localspec.engine.drafter import Drafted, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import FixedPlan
+from localspec.engine.length.stopping import FixedPlan, Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
@@ -92,6 +92,13 @@ def tokens(rounds: list[Round]) -> list[int]:
     return [token for done in rounds for token in done.tokens]
 
 
+class Reads(FixedGamma):
+    """The model reads what lookup would copy, whatever that costs."""
+
+    def plan(self, situation: Situation) -> Plan:
+        return FixedPlan(min(3, situation.room), DRAFT, reads=len(situation.copies))
+
+
 def questions(number: int) -> list[str]:
     """Prompts of all kinds; every other one has its text twice, so that something repeats."""
     texts = [prompt.text for prompt in prompts.shipped(prompts.DEMO).prompts]
@@ -107,16 +114,14 @@ def test_the_text_is_the_same_with_every_set_of_drafters(
     drafted: dict[str, int] = {}
     read = 0
     engines = {names: engine(contexts, names) for names in SETS}
-    policies = {names: auto(names) for names in SETS}
+    policies: dict[tuple[str, ...], GammaPolicy] = {names: auto(names) for names in SETS}
     accept = Accept.COUPLED if temperature else Accept.BLOCK
     for text in questions(number):
         plain = run(
             Engine(contexts["target"]), text, FixedGamma(0), temperature=temperature, accept=accept
         )
-        for names in SETS:
-            rounds = run(
-                engines[names], text, policies[names], temperature=temperature, accept=accept
-            )
+        for names, policy in (*policies.items(), ((DRAFT, LOOKUP), Reads(3))):
+            rounds = run(engines[names], text, policy, temperature=temperature, accept=accept)
             assert tokens(rounds) == tokens(plain), (names, text)
             for done in rounds:
                 read += done.path
@@ -124,7 +129,7 @@ def test_the_text_is_the_same_with_every_set_of_drafters(
                     drafted[name] = drafted.get(name, 0) + n
     assert drafted[LOOKUP] > number
     assert drafted[DRAFT] > 2 * number
-    assert read > number
+    assert read > number // 2
 
 
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])

@@ -188,6 +188,45 @@ def write(
     return Draft(tuple(drafted), tuple(drawn_from) or None, firm), views, confidences
 
 
+@dataclass(slots=True)
+class Excerpt:
+    """How much of a long text a draft reads: its end at first, all once that is earned.
+
+    Attributes:
+        left_out: tokens behind the first ones that the draft's cache knows nothing of.
+        earned: tokens that it may read at once.
+    """
+
+    left_out: int = 0
+    earned: int = 0
+
+    @staticmethod
+    def lag(missing: int) -> int:
+        """What is read of so many tokens that the cache lacks."""
+        return min(missing, _FIRST + _LAST)
+
+    def begins_anew(self, length: int, missing: int) -> bool:
+        """Choose what is read of a text of `length` tokens of which the cache lacks `missing`.
+
+        Returns:
+            whether the cache begins anew, behind the first few tokens.
+        """
+        reads_all = self.left_out > 0 and length <= self.earned
+        if reads_all:
+            self.left_out, missing = 0, length - _FIRST
+        if missing <= _FIRST + _LAST:
+            return reads_all
+        if missing <= self.earned:
+            self.earned -= missing
+            return reads_all
+        self.left_out = length - _FIRST - _LAST
+        return True
+
+    def earn(self, accepted: int) -> None:
+        """So many drafted tokens were accepted."""
+        self.earned += _EARNED * accepted
+
+
 class ModelDrafter:
     """A small model that writes ahead of the target.
 
@@ -215,8 +254,7 @@ class ModelDrafter:
         self.context = context
         self.name = name
         self._cancel = Cancel()
-        self._left_out = 0  # tokens behind the first ones that the cache knows nothing of
-        self._earned = 0  # tokens that it may read at once
+        self._excerpt = Excerpt()
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
@@ -232,35 +270,22 @@ class ModelDrafter:
         self._cancel = cancel
         # The last token is decoded anew if need be: proposing needs its logits.
         if self.context.keep_prefix(self._unread(tokens[:-1], 0)) <= _FIRST:
-            self._left_out = 0
+            self._excerpt.left_out = 0
         self._proposer = proposer
 
     def lag(self, tokens: Sequence[int]) -> int:
         """What the cache lacks of `tokens`, or what it would begin anew with."""
-        return min(self._missing(tokens), _FIRST + _LAST)
+        return self._excerpt.lag(self._missing(tokens))
 
     def _missing(self, tokens: Sequence[int]) -> int:
-        return len(tokens) - self._left_out - len(self.context.tokens)
+        return len(tokens) - self._excerpt.left_out - len(self.context.tokens)
 
     def _unread(self, tokens: Sequence[int], read: int) -> Sequence[int]:
         """What follows `read` tokens in the cache."""
-        if read >= _FIRST or not self._left_out:
-            return tokens[read + self._left_out :]
-        return [*tokens[read:_FIRST], *tokens[_FIRST + self._left_out :]]
-
-    def _choose(self, tokens: Sequence[int]) -> None:
-        """Begin anew where too much is missing, and where what was left out can be read by now."""
-        if self._left_out and len(tokens) <= self._earned:
-            self._left_out = 0
-            self.context.keep_prefix(tokens[:_FIRST])
-        missing = self._missing(tokens)
-        if missing <= _FIRST + _LAST:
-            return
-        if missing <= self._earned:
-            self._earned -= missing
-        else:
-            self._left_out = len(tokens) - _FIRST - _LAST
-            self.context.keep_prefix(tokens[:_FIRST])
+        left_out = self._excerpt.left_out
+        if read >= _FIRST or not left_out:
+            return tokens[read + left_out :]
+        return [*tokens[read:_FIRST], *tokens[_FIRST + left_out :]]
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         """Draft while the plan goes on.
@@ -269,7 +294,8 @@ class ModelDrafter:
         follow and where its logits are no distribution; none once the text holds an id that only
         the target has.
         """
-        self._choose(tokens)
+        if self._excerpt.begins_anew(len(tokens), self._missing(tokens)):
+            self.context.keep_prefix(tokens[:_FIRST])
         cached = len(self.context.tokens)
         unread = self._unread(tokens, cached)
         self._held = cached + len(unread)
@@ -320,6 +346,6 @@ class ModelDrafter:
         in its path. A recurrent draft goes back to where it began to draft, and reads what was
         accepted with the newest token.
         """
-        self._earned += _EARNED * accepted
-        held, begun = self.context.tokens[self._held :], self._held + self._left_out
+        self._excerpt.earn(accepted)
+        held, begun = self.context.tokens[self._held :], self._held + self._excerpt.left_out
         self.context.rewind(self._held + common_prefix(held, tokens[begun:-1]))

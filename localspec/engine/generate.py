@@ -24,6 +24,7 @@ from localspec.engine.llama.context import common_prefix
 from localspec.engine.look import Made, Sight, Witness, Written, can_be_seen
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.past import NO_PAST
 from localspec.engine.proposer import Proposer
 from localspec.engine.sampling import Dist, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round, TokenLogprob
@@ -92,6 +93,7 @@ class Engine:
         target: the context that decides every token.
         drafters: what may be asked to propose, by name; none where nothing can be taken back.
         lookup: copies from the text so far; None where it may not.
+        past: other texts that it may copy from, unless the seed is to give the draft.
         rows: tokens of a pass at most.
         written: the running or else the last generation; None before the first.
         watch: told once, and then forgotten, what happens inside the next round with a draft.
@@ -109,6 +111,7 @@ class Engine:
         self.rows = min(rows, MAX_BATCH_OUTPUTS, target.n_batch)
         self.drafters = {each.name: each for each in drafters} if able else {}
         self.lookup = lookup if able else None
+        self.past = NO_PAST
         self.written: Written | None = None
         self.watch: Callable[[Inside], None] | None = None
 
@@ -208,7 +211,8 @@ class Engine:
         for drafter in self.drafters.values():
             drafter.begin(prompt, how.proposer, cancel)
         if self.lookup is not None:
-            self.lookup.begin(prompt)
+            free = how.invariant or not settings.repeatable
+            self.lookup.begin(prompt, self.past if free else NO_PAST)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
         sampling = replace(settings.sampling, seed=how.noise.seed)
         seeded = replace(settings, sampling=sampling, recorder=None)
