@@ -25,12 +25,13 @@ from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, Round
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, OutOfMemory, UsageError
 from localspec.loading import models
 from localspec.loading.load import load_session
 from localspec.loading.measuring import identity_of
 from localspec.loading.planning import load_plan
 from localspec.loading.request import Drafters, LoadRequest
+from localspec.pairs.memory.free import Free
 
 from .support.gguf_models import write_random_llama
 
@@ -302,6 +303,37 @@ def test_a_draft_named_twice_in_two_ways_is_refused(demo_draft: Path) -> None:
     there = os.path.relpath(demo_draft)
     with pytest.raises(UsageError, match="twice"):
         load_plan(LoadRequest(pair="demo", draft=f"{there},{demo_draft}"))
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown", "said"),
+    [(b"gpt2", b"gpt9", "unknown tokenizer 'gpt9'"), (b"qwen2", b"qwenX", "unknown pre-tokenizer")],
+)
+def test_a_draft_whose_tokenizer_llama_cpp_cannot_use_is_refused(
+    demo_draft: Path, tmp_path: Path, known: bytes, unknown: bytes, said: str
+) -> None:
+    odd = tmp_path / "odd.gguf"
+    odd.write_bytes(demo_draft.read_bytes().replace(known, unknown, 1))
+    with pytest.raises(LocalspecError, match=said):
+        loaded(replace(SMALL, draft=str(odd)))
+
+
+def test_more_drafters_than_memory_are_refused(
+    demo_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts = [shutil.copy(demo_target, tmp_path / f"d{i}.gguf") for i in range(4)]
+    free = Free(ram=150 << 20)
+    monkeypatch.setattr("localspec.loading.planning.free_memory", lambda *_, **__: free)
+
+    def planned(number: int) -> int:
+        named = ",".join(map(str, drafts[:number]))
+        request = LoadRequest(pair=str(demo_target), draft=named, ctx_size=256)
+        return len(load_plan(request).drafts.models)
+
+    assert planned(1) == 1
+    with pytest.raises(OutOfMemory, match=r"the draft d\d.gguf: ") as refused:
+        planned(4)
+    assert refused.value.remedy == "Name fewer drafts."
 
 
 def test_drafts_of_the_bench_are_joined_by_a_plus(tmp_path: Path) -> None:

@@ -387,22 +387,20 @@ def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
     assert _asked(policy, [0.95] * 40) == DRAFT
 
 
-def agreeing(chance: float, slope: float, *, passes: int = 3) -> AutoGamma:
-    """A policy whose model said what lookup had, with this chance, in rounds with a draft."""
+def agreeing(chance: float, slope: float) -> AutoGamma:
+    """A policy whose model said what lookup had, with this chance; what a token adds to reading."""
     policy = AutoGamma(Costs(STEEP, {DRAFT: {0: {1: 0.1, 64: 0.1 + 63 * slope}}}))
     for _ in range(20):
         policy.observe(
             Round(
-                *((1, 2, 3), passes, passes, 2, 0.3, 1.6, 1.9),
+                *((1, 2, 3), 3, 3, 2, 0.3, 1.6, 1.9),
                 draft_prefill=1,
-                draft_passes=passes,
+                draft_passes=3,
                 drafter=DRAFT,
-                confidences=(0.9,) * passes,
-                chances=(0.9,) * passes,
-                copy_confidences=(0.6,),
-                copy_chances=(0.3,),
-                path_confidences=(0.6,) * passes,
-                path_chances=(chance,) * passes,
+                confidences=(0.9,) * 3,
+                chances=(0.9,) * 3,
+                path_confidences=(0.6,) * 3,
+                path_chances=(chance,) * 3,
             )
         )
     return policy
@@ -427,14 +425,14 @@ def test_a_model_reads_what_lookup_says_where_that_saves_passes() -> None:
 
 
 def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
-    """Lookup alone is worth as much as a model that drafts pass by pass, and less than both."""
-    policy = agreeing(0.95, 0.001)
-    judged(policy, 0.6, 0.75, 12)
+    """A model that drafts pass by pass is worth less than a good copy, one that reads it more."""
+    policy = agreeing(0.95, 0.002)
+    judged(policy, 0.6, 0.9, 40)
     chosen = [
-        policy.plan(Situation(63, lags={DRAFT: 1}, copies=[0.6] * 4, readers=readers)).drafter
+        policy.plan(Situation(63, lags={DRAFT: 1}, copies=[0.6] * 8, readers=readers)).drafter
         for readers in ((), (DRAFT,))
     ]
-    assert chosen[1] == DRAFT
+    assert chosen == [LOOKUP, DRAFT]
 
 
 def test_what_a_model_has_to_catch_up_with_is_charged_to_the_copy() -> None:

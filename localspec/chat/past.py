@@ -17,7 +17,7 @@ from localspec import private
 from localspec.chat.states import checked
 
 if TYPE_CHECKING:
-    from localspec.engine.past import Ids, Past
+    from localspec.engine.past import Past, TextIds
 
 PAST = "past"
 """The folder beside the stored conversations."""
@@ -30,7 +30,7 @@ _ENDING, _ASIDE = ".past", ".damaged"
 _SAMPLE = 1024
 
 
-class Vocabulary(Protocol):
+class KnownPieces(Protocol):
     """What is asked about a model's tokens."""
 
     n_vocab: int
@@ -51,7 +51,7 @@ class PastStore:
         problems: what was put aside, a sentence for all of it.
     """
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
+    def __init__(self, folder: Path, vocabulary: KnownPieces) -> None:
         self.problems: list[str] = []
         self._folder = folder
         self._n_vocab = vocabulary.n_vocab
@@ -99,9 +99,9 @@ class PastStore:
         except OSError:
             return 0
 
-    def _texts(self) -> list[Ids]:
+    def _texts(self) -> list[TextIds]:
         """What is kept, the latest last; what cannot be read is as good as absent."""
-        found: list[Ids] = []
+        found: list[TextIds] = []
         own = self._conversation + self._ending
         with suppress(OSError):
             for path, _ in _by_age(self._folder):
@@ -110,7 +110,7 @@ class PastStore:
                         found += self._text(path)
         return found
 
-    def _text(self, path: Path) -> list[Ids]:
+    def _text(self, path: Path) -> list[TextIds]:
         """A file's ids; none where it has been put aside."""
         import numpy as np  # noqa: PLC0415 - as in `recall`
 
@@ -163,7 +163,7 @@ def _by_age(folder: Path) -> list[tuple[Path, int]]:
     return [(path, size) for _, path, size in sorted(found)]
 
 
-def _fingerprint(vocabulary: Vocabulary) -> str:
+def _fingerprint(vocabulary: KnownPieces) -> str:
     """What tells vocabularies apart, by a sample: another one's ids would only be wrong guesses."""
     n = vocabulary.n_vocab
     digest = hashlib.sha256(str(n).encode())

@@ -422,7 +422,7 @@ class _Verified(NamedTuple):
     rollback_s: float
 
 
-class _Judged(NamedTuple):
+class _LookupScores(NamedTuple):
     """How sure lookup was, and the chances of it, as far as that was judged: see `Round`."""
 
     copy_confidences: Sequence[float]
@@ -437,13 +437,13 @@ _Scores: TypeAlias = tuple[Sequence[float], Sequence[float]]
 """Confidences and chances, position by position."""
 
 
-def _judged(guess: Guess, asked: Drafted, done: _Verified, accepts: Accepts) -> _Judged:
+def _judged(guess: Guess, asked: Drafted, done: _Verified, accepts: Accepts) -> _LookupScores:
     """What lookup would have copied, whoever drafted, and what it would add where a model stopped.
 
     The row after a draft accepted whole judges what was not added, too.
     """
     said = (*asked.draft.tokens[: done.verdict.accepted], done.verdict.token)
-    return _Judged(
+    return _LookupScores(
         *_scored(guess, 0, done.p, said, accepts),
         *_scored(asked.beyond, asked.own, done.p, said, accepts),
         *_followed(guess, asked),

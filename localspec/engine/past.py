@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int32]
+TextIds = NDArray[np.int32]
 
 _GRAM = 6  # tokens of a key: shorter ones are found everywhere in so much text
 _LONGEST = 24  # tokens of a match that are counted
@@ -22,7 +22,7 @@ class Past:
     Of six tokens that share a slot of the table with others only the latest are found.
     """
 
-    def __init__(self, texts: Sequence[Ids]) -> None:
+    def __init__(self, texts: Sequence[TextIds]) -> None:
         """Index texts of ids, the latest last; none of them is taken to go on in the next."""
         gap = np.full(1, _GAP, np.int32)
         self._tokens = np.concatenate([gap, *(part for text in texts for part in (text, gap))])
