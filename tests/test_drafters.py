@@ -321,7 +321,7 @@ def test_a_draft_whose_tokenizer_llama_cpp_cannot_use_is_refused(
 def test_more_drafters_than_memory_are_refused(
     demo_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drafts = [shutil.copy(demo_target, tmp_path / f"d{i}.gguf") for i in range(4)]
+    drafts = [shutil.copy(demo_target, tmp_path / f"d{i}.gguf") for i in range(8)]
     free = Free(ram=150 << 20)
     monkeypatch.setattr("localspec.loading.planning.free_memory", lambda *_, **__: free)
 
@@ -332,7 +332,7 @@ def test_more_drafters_than_memory_are_refused(
 
     assert planned(1) == 1
     with pytest.raises(OutOfMemory, match=r"the draft d\d.gguf: ") as refused:
-        planned(4)
+        planned(8)
     assert refused.value.remedy == "Name fewer drafts."
 
 
