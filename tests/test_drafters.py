@@ -241,6 +241,18 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
     assert read(ids) <= 11  # another text: from its beginning
 
 
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_with_a_seed_a_long_prompt_repeats_whatever_was_earned(
+    contexts: dict[str, Context], accept: Accept
+) -> None:
+    one = engine(contexts, (DRAFT,))
+    texts = [
+        tokens(run(one, LONG[-700:], FixedGamma(3), temperature=0.8, accept=accept, n=40))
+        for _ in range(2)
+    ]
+    assert texts[0] == texts[1]
+
+
 def test_a_draft_that_is_often_right_comes_to_read_it_all(contexts: dict[str, Context]) -> None:
     context = contexts[DRAFT]
     one = engine(contexts, (DRAFT,))

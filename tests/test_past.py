@@ -7,6 +7,7 @@ import random
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -26,7 +27,7 @@ from localspec.engine.lookup import NO_GUESS, Lookup
 from localspec.engine.past import Past
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import LOOKUP, GenerationStats
-from localspec.loading.load import load_session
+from localspec.loading.load import load_session, open_session
 from localspec.loading.request import LoadRequest
 from localspec.pairs.folders import shipped
 
@@ -277,14 +278,33 @@ def test_with_a_seed_a_draft_that_counts_does_not_come_from_elsewhere(
     assert again == alone or not seeded
 
 
+ALONE = LoadRequest(
+    pair=str(shipped("demo") / "target-Q8_0.gguf"),
+    draft="lookup",
+    ctx_size=512,
+    threads=1,
+    gamma=8,
+    temp=0,
+    n_predict=24,
+)
+
+
 def loaded(folder: Path) -> Session:
-    pair = str(shipped("demo") / "target-Q8_0.gguf")
-    request = LoadRequest(
-        pair=pair, draft="lookup", ctx_size=512, threads=1, gamma=8, temp=0, n_predict=24
-    )
-    session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+    session = load_session(ALONE, progress=lambda *_: None, cancel=Cancel())
     session.remember_in(folder)
     return session
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_one_setting_switches_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    request = replace(ALONE, past=wanted)
+    session = open_session(request, progress=lambda *_: None, cancel=Cancel())
+    answered(session, "c1")
+    session.close()
+    assert (tmp_path / PAST).exists() == wanted
 
 
 def answered(session: Session, conversation: str) -> GenerationStats:

@@ -72,7 +72,9 @@ class Scripted:
         self.turn = 0
         self.right = 0
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None: ...
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None: ...
 
     def lag(self, tokens: Sequence[int]) -> int:
         return 1

@@ -100,8 +100,10 @@ class Drafter(Protocol):
         """Whether it can read what a cheaper drafter proposes in one pass (see `propose`)."""
         ...
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
-        """Start a generation that continues `tokens`."""
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None:
+        """Start a generation that continues `tokens`; `anew` as if there had been none before."""
         ...
 
     def lag(self, tokens: Sequence[int]) -> int:
@@ -264,10 +266,15 @@ class ModelDrafter:
         """Unless taking back what it did not draft would mean to read again."""
         return self.context.takes_back is None
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
-        """Keep of the cache what `tokens` begins with."""
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None:
+        """Keep of the cache what `tokens` begins with, or nothing: what was earned goes as well."""
         self.context.watch(cancel)
         self._cancel = cancel
+        if anew:
+            self._excerpt = Excerpt()
+            self.context.clear()
         # The last token is decoded anew if need be: proposing needs its logits.
         if self.context.keep_prefix(self._unread(tokens[:-1], 0)) <= _FIRST:
             self._excerpt.left_out = 0

@@ -208,10 +208,10 @@ class Engine:
         )
         if settings.recorder is not None:
             settings.recorder.begin(prompt, how.sampler.params)
+        free = how.invariant or not settings.repeatable
         for drafter in self.drafters.values():
-            drafter.begin(prompt, how.proposer, cancel)
+            drafter.begin(prompt, how.proposer, cancel, anew=not free)
         if self.lookup is not None:
-            free = how.invariant or not settings.repeatable
             self.lookup.begin(prompt, self.past if free else NO_PAST)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
         sampling = replace(settings.sampling, seed=how.noise.seed)

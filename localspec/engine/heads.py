@@ -40,7 +40,14 @@ class HeadDrafter:
         """The head itself."""
         return self.head
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:  # noqa: ARG002 - the protocol's
+    def begin(
+        self,
+        tokens: Sequence[int],  # noqa: ARG002 - the protocol's
+        proposer: Proposer,
+        cancel: Cancel,
+        *,
+        anew: bool = False,  # noqa: ARG002 - nothing is left of a draft
+    ) -> None:
         """Start a generation; what the target was shown is known already."""
         self.head.watch(cancel)
         self._cancel = cancel

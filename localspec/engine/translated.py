@@ -73,7 +73,9 @@ class TranslatedDrafter:
         self._held = 0  # tokens that the last proposal went on from
         self._read = 0  # of the target's tokens, so many are in the cache as text, or left out
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None:
         """Start a generation that continues `tokens`.
 
         They are spelled when the first draft is asked for, and all of them anew: what is drafted
@@ -83,6 +85,9 @@ class TranslatedDrafter:
         self._cancel = cancel
         self._proposer = proposer
         self._begun = True
+        if anew:
+            self._excerpt, self._read = Excerpt(), 0
+            self.context.clear()
         left_out = self._excerpt.left_out
         same = common_prefix(self._spelling.tokens[: self._read - left_out], tokens[left_out:])
         self._excerpt.left_out = left_out if same else 0
