@@ -147,6 +147,9 @@ def test_it_waits_for_a_calm_moment_but_not_for_most_of_its_time(
             bench("demo", *how)
     assert waited[0] == 20.0
     assert 5 < waited[1] <= 9.0
+    for wrong in (["nosuch.gguf"], ["demo", "--drafts", "lookup,nosuch.gguf"]):
+        with pytest.raises(LocalspecError, match="nosuch"):  # said at once
+            bench(*wrong)
 
 
 @pytest.mark.parametrize("sweep", ["12..0", "a..b", "1,,2", "", "0..64", "-1"])

@@ -353,6 +353,7 @@ def test_drafts_of_the_bench_are_joined_by_a_plus(tmp_path: Path) -> None:
     odd = tmp_path / "a+b.gguf"
     odd.touch()
     assert drafters_of(str(odd)) == str(odd)
+    assert drafters_of("x" * 5_000 + "+lookup") == "x" * 5_000 + ",lookup"  # no name of a file
 
 
 # ---------------------------------------------------------------- loading

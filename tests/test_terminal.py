@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -181,6 +183,30 @@ def test_a_conversation_survives_a_kill_and_is_resumed_edited_and_exported(
     chat.child.send("\x11")
     assert chat.ends() == 0
     assert chat.restored()
+
+
+def test_a_stored_conversation_is_not_read_again(terminal: Callable[..., Terminal]) -> None:
+    wide = partial(
+        terminal, "--threads", "1", "--temp", "0", "--n-predict", "60", columns=140, rows=50
+    )
+    chat = wide("demo")
+    chat.sees("ready")
+    chat.child.send("Tell me a story about a dog, a cat, a bird and a fish.\r")
+    chat.sees("length limit reached")
+    chat.child.send("\x11")
+    assert chat.ends() == 0
+
+    chat = wide("--continue")
+    chat.sees("ready")
+    chat.child.send("And then?\r")
+    found = r"target +(\d+) known, (\d+) read\D+draft +(\d+) known, (\d+) read"
+    chat.until(lambda: re.search(found, chat.text()), "what was read")
+    known, read, draft_known, draft_read = map(int, re.search(found, chat.text()).groups())
+    assert known > 40, chat.text()
+    assert read < 20, chat.text()
+    assert (draft_known, draft_read) > (40, 0), chat.text()
+    chat.child.send("\x11")
+    assert chat.ends() == 0
 
 
 def _stored(database: Path) -> int:

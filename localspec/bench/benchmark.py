@@ -25,7 +25,7 @@ from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.llama import Context, build, machine
 from localspec.engine.stats import Round
 from localspec.errors import Cancelled
-from localspec.loading.load import load_beside, load_session
+from localspec.loading.load import check, load_beside, load_session
 from localspec.loading.models import Progress
 from localspec.loading.request import LoadRequest
 from localspec.loading.tuning import CALM_S, wait_for_calm
@@ -61,10 +61,12 @@ def bench_pair(
         LocalspecError: as `load_session`.
         Cancelled: it was stopped before there was anything to report.
     """
+    others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
+    for each in (options, *others):
+        check(each)  # nobody waits for calm in vain
     left = math.inf if request.deadline is None else request.deadline - perf_counter()
     wait_for_calm(progress, cancel, min(CALM_S, _WAITING * left))
     with ExitStack() as stack:
-        others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
         first = load_session(options, progress=progress, cancel=cancel, beside=others)
         stack.enter_context(closing(first))
         sessions = [first]

@@ -15,6 +15,7 @@ from localspec import formats
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
+from localspec.pairs import folders
 
 GENERAL, DEMO = "general", "demo"
 _SETS = Path(__file__).parent / "sets"
@@ -88,7 +89,7 @@ class PromptSet:
 
 def drafters_of(name: str) -> str:
     """What ``--draft`` calls one of ``--drafts``: several drafters at once are joined by a +."""
-    return name if Path(name).is_file() else name.replace("+", ",")
+    return name if folders.is_file(Path(name)) else name.replace("+", ",")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
