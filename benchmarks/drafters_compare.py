@@ -12,7 +12,8 @@ answer counts in nothing if most of what could be copied in it repeats itself, n
 
 It goes on until `--minutes` are over; what was measured before is read from the JSON beside
 `--output`, and added to. 24 questions a kind take some 90 minutes at 30 tokens a second. For a
-draft with another vocabulary `--settings none,draft` is enough, and takes half of that.
+draft with another vocabulary `--settings none,draft` is enough, and takes half of that. What it
+brings that the model reads what lookup says: `--settings draft+lookup,apart`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -33,10 +35,12 @@ from msgspec import Struct
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model, machine
 from localspec.engine.stats import DRAFT
 
 PLAIN, LOOKUP, MODEL, BOTH = "none", "lookup", "draft", "draft+lookup"
+APART = "apart"  # both, but the model reads nothing of what lookup says
 SETTINGS = (PLAIN, LOOKUP, MODEL, BOTH)
 OWN = "lookup's plain rounds"  # what lookup's answer would have taken at the pace of those
 COPYING = ("edit", "fix", "quote", "repeat")
@@ -110,6 +114,14 @@ def own_loop(ids: Sequence[int], answer: Sequence[int]) -> bool:
     return hits >= _FEW and 2 * own > hits
 
 
+class Apart(AutoGamma):
+    """No drafter reads what another one says."""
+
+    def plan(self, situation: Situation) -> Plan:
+        """As without it."""
+        return super().plan(replace(situation, readers=()))
+
+
 def lanes_of(
     target: Model, draft: Model, options: ContextOptions, settings: Sequence[str], open_: ExitStack
 ) -> list[Lane]:
@@ -123,10 +135,11 @@ def lanes_of(
     of_draft = measure_by_context(small, draft=True, budget=DRAFT_BUDGET)[0]
 
     def lane(name: str) -> Lane:
-        model = another(draft) if MODEL in name else None
+        model = another(draft) if MODEL in name or name == APART else None
         costs = Costs(of_target, {} if model is None else {DRAFT: of_draft})
-        lookup = LOOKUP in name
-        return Lane(name, another(target), model, AutoGamma(costs), lookup=lookup, same_text=True)
+        policy = Apart(costs) if name == APART else AutoGamma(costs)
+        lookup = LOOKUP in name or name == APART
+        return Lane(name, another(target), model, policy, lookup=lookup, same_text=True)
 
     return [lane(name) for name in settings]
 
@@ -194,7 +207,8 @@ def best_single(runs: Sequence[Run]) -> str:
 
 def table(runs: Sequence[Run]) -> str:
     """Every kind at each temperature, every kind, and all together."""
-    fixed = ((LOOKUP, PLAIN), (LOOKUP, OWN), (MODEL, PLAIN), (BOTH, PLAIN), (BOTH, MODEL))
+    fixed = [(LOOKUP, PLAIN), (LOOKUP, OWN), (MODEL, PLAIN), (BOTH, PLAIN), (BOTH, MODEL)]
+    fixed += [(BOTH, APART)] * any(APART in run.seconds for run in runs)
     titles = [*(f"{ours} / {theirs}" for ours, theirs in fixed), f"{BOTH} / best single"]
     lines = [
         f"| text | temperature | questions | best single | {' | '.join(titles)} |",
@@ -236,7 +250,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="the table; .json beside it has every run")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
-    settings = [name for name in SETTINGS if name in arguments.settings.split(",")]
+    settings = [name for name in (*SETTINGS, APART) if name in arguments.settings.split(",")]
     raw = arguments.output and arguments.output.with_suffix(".json")
     known = raw.read_bytes() if raw and raw.exists() else b"[]"
     runs = msgspec.json.decode(known, type=list[Run])

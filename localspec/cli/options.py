@@ -188,8 +188,8 @@ _DRAFTING: tuple[Option, ...] = (
         "--past/--no-past",
         default=_DEFAULTS.past,
         show_default=True,
-        help="Lookup copies from earlier conversations, too; `/forget` in the chat deletes them"
-        " there.",
+        help="In the chat: lookup copies from earlier conversations, too; `/forget` deletes what"
+        " it knows of them.",
     ),
     _set("--gamma", types.gamma, "Tokens drafted per round; 0 is plain decoding.", "N|auto"),
     option(
