@@ -300,17 +300,16 @@ def test_of_a_long_text_the_end_is_read_first(
     contexts: dict[str, Context], temperature: float
 ) -> None:
     of = engine(contexts, "smaller")
-    text = "The little boat went out to sea, and the wind was kind to it. " * 20
-    how = {"temperature": temperature, "accept": Accept.COUPLED}
-    first = run(of, text, FixedGamma(3), n=60, **how)  # type: ignore[arg-type]
-    plain = run(Engine(contexts["target"]), text, FixedGamma(0), n=60, **how)  # type: ignore[arg-type]
-    assert tokens(first) == tokens(plain)
-    reads = [done.draft_prefill for done in first if done.draft_passes]
-    assert 60 < reads[0] < 100
-    assert accepted(first) > 20
-    again = run(of, text + "So.", FixedGamma(3), n=20, **how)  # type: ignore[arg-type]
-    reads += [done.draft_prefill for done in again if done.draft_passes]
-    assert max(reads[1:]) > 280  # all of it, as soon as that was earned
+    contexts["smaller"].clear()
+    text = "The little boat went out to sea, and the wind was kind to it. " * 9
+    how = {"temperature": temperature, "accept": Accept.COUPLED, "n": 60}
+    rounds = run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
+    plain = run(Engine(contexts["target"]), text, FixedGamma(0), **how)  # type: ignore[arg-type]
+    assert tokens(rounds) == tokens(plain)
+    rounds += run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
+    first, *later = [done.draft_prefill for done in rounds if done.draft_passes]
+    assert 60 < first < 100
+    assert max(later) > 140  # all of it, as soon as that was earned
 
 
 def test_a_full_context_of_the_draft_drafts_nothing(
