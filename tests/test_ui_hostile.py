@@ -36,8 +36,9 @@ def test_a_hostile_text_never_holds_up_the_screen(batch: int) -> None:
         "|" + "a|" * 2000 + "\n|" + "-|" * 2000 + "\n" + "|\n" * 20_000,
         "<think>" + "a thought\n" * 30_000 + "</think>done",
         "`" * 300_000,
+        "[" * 60_000,
     ],
-    ids=["definitions", "one definition", "minified", "table", "thoughts", "ticks"],
+    ids=["definitions", "one definition", "minified", "table", "thoughts", "ticks", "brackets"],
 )
 def test_a_large_import_is_shown_step_by_step(text: str) -> None:
     shown = Shown()

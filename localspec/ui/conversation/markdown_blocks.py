@@ -49,20 +49,21 @@ _LONGEST_COLOURED, _LONGEST_COLOURED_LINE = 6000, 500
 _LONGEST_INFO = 100
 # The parser fills up the rows of a table: with more places than this, lines stay what they are.
 _MOST_CELLS = 3000
+# From every opening bracket it looks for the closing one.
+_MOST_BRACKETS = 200
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]{1,200}\]:[^\n]{0,500}$", re.MULTILINE)
 _MOST_DEFINITIONS = 100
 
 
 @cache
-def _parser(*, tables: bool = True) -> MarkdownIt:
+def _parser(*left_out: str) -> MarkdownIt:
     """One parser for all: it keeps nothing between two texts, and making it takes a millisecond.
 
     HTML is off: what a model wrote must not vanish. Bare addresses are not searched for.
     """
     from markdown_it import MarkdownIt
 
-    parser = MarkdownIt("gfm-like", {"html": False, "linkify": False})
-    return parser if tables else parser.disable("table")
+    return MarkdownIt("gfm-like", {"html": False, "linkify": False}).disable(left_out)
 
 
 def definitions(text: str) -> Mapping[str, Any]:
@@ -88,8 +89,12 @@ def parse(
         references: what `definitions` has found in the whole text.
     """
     rows = source.split("\n")
-    tables = len(rows) * max(row.count("|") for row in rows) <= _MOST_CELLS
-    tokens = _parser(tables=tables).parse(source, {"references": dict(references or {})})
+    left_out = []
+    if len(rows) * max(row.count("|") for row in rows) > _MOST_CELLS:
+        left_out.append("table")
+    if source.count("[") > _MOST_BRACKETS:
+        left_out += ["link", "image"]
+    tokens = _parser(*left_out).parse(source, {"references": dict(references or {})})
     found: list[tuple[int, list[Block]]] = []
     start = 0
     for index, token in enumerate(tokens):
