@@ -1,4 +1,4 @@
-"""Lookup, a draft model and the choice between them, on a real pair, over the same text.
+"""Lookup, draft models, heads and the choice between them, on a real pair, over the same text.
 
 Four kinds of text that repeat what was asked (edit, fix, quote, repeat) and four that do not
 (story, talk, facts, mathematics), at temperature 0 and 0.8 (coupled rule, one seed): all settings
@@ -9,6 +9,7 @@ the paired ratios with its 95 % interval (bootstrap), over several kinds their g
 answer counts in nothing if most of what could be copied in it repeats itself, not the question.
 
     uv run python benchmarks/drafters_compare.py --target T.gguf --draft D.gguf --output table.md
+    ... --target T.gguf --draft D.gguf --head EAGLE3.gguf | --target WITH_MTP.gguf --mtp
 
 It goes on until `--minutes` are over; what was measured before is read from the JSON beside
 `--output`, and added to. 24 questions a kind take some 90 minutes at 30 tokens a second. For a
@@ -36,12 +37,12 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.llama import Context, ContextOptions, Model, machine
+from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of, machine
 from localspec.engine.stats import DRAFT
+from localspec.pairs.gguf import heads
 
-PLAIN, LOOKUP, MODEL, BOTH = "none", "lookup", "draft", "draft+lookup"
-APART = "apart"  # both, but the model reads nothing of what lookup says
-SETTINGS = (PLAIN, LOOKUP, MODEL, BOTH)
+PLAIN, LOOKUP = "none", "lookup"
+APART = "apart"  # all, but no model reads what lookup says
 OWN = "lookup's plain rounds"  # what lookup's answer would have taken at the pace of those
 COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
@@ -123,25 +124,44 @@ class Apart(AutoGamma):
 
 
 def lanes_of(
-    target: Model, draft: Model, options: ContextOptions, settings: Sequence[str], open_: ExitStack
+    target: Model,
+    files: Sequence[Model],
+    options: ContextOptions,
+    settings: Sequence[str],
+    open_: ExitStack,
 ) -> list[Lane]:
-    """Every setting, with contexts of its own and the same costs to begin with."""
+    """Every setting, with contexts of its own and the same costs to begin with.
 
-    def another(model: Model) -> Context:
-        return open_.enter_context(Context(model, options))
-
-    first, small = another(target), another(draft)
+    Plain decoding, every drafter alone, and all of them: the settings' names say which. A file that
+    is the target's stands for the head inside it.
+    """
+    first = open_.enter_context(Context(target, options))
     of_target = measure_by_context(first, draft=False, budget=TARGET_BUDGET)[0]
-    of_draft = measure_by_context(small, draft=True, budget=DRAFT_BUDGET)[0]
+
+    def opened(file: Model, beside: Context) -> Context:
+        head = file is target or file.metadata["general.architecture"] in heads.FILES
+        made = head_of(file, beside, options) if head else Context(file, options)
+        return open_.enter_context(made)
+
+    known, drafts = {}, {}
+    for file in files:
+        small = opened(file, first)
+        name = small.kind if isinstance(small, Head) else DRAFT
+        known[name], drafts[name] = (
+            measure_by_context(small, draft=True, budget=DRAFT_BUDGET)[0],
+            file,
+        )
 
     def lane(name: str) -> Lane:
-        model = another(draft) if MODEL in name or name == APART else None
-        costs = Costs(of_target, {} if model is None else {DRAFT: of_draft})
+        context = open_.enter_context(Context(target, options))
+        parts = (*drafts, LOOKUP) if name == APART else name.split("+")
+        its = [opened(drafts[each], context) for each in parts if each in drafts]
+        costs = Costs(of_target, {each: known[each] for each in parts if each in drafts})
         policy = Apart(costs) if name == APART else AutoGamma(costs)
-        lookup = LOOKUP in name or name == APART
-        return Lane(name, another(target), model, policy, lookup=lookup, same_text=True)
+        return Lane(name, context, its, policy, lookup=LOOKUP in parts, same_text=True)
 
-    return [lane(name) for name in settings]
+    every = [PLAIN, LOOKUP, *drafts, "+".join((*drafts, LOOKUP)), APART]
+    return [lane(name) for name in dict.fromkeys(every) if name in (settings or every[:-1])]
 
 
 class Run(Struct):
@@ -199,17 +219,20 @@ def ratios(runs: Sequence[Run], ours: str, theirs: str) -> list[float]:
     return [each[theirs] / each[ours] for each in both]
 
 
-def best_single(runs: Sequence[Run]) -> str:
-    """What took the least time in the runs that choose: lookup or the model."""
-    singles = [name for name in (LOOKUP, MODEL) if all(name in run.seconds for run in runs)]
-    return min(singles, key=lambda name: sum(run.seconds[name] for run in runs), default=MODEL)
+def took(runs: Sequence[Run], name: str) -> float:
+    """Seconds of a setting in all of them."""
+    return sum(run.seconds[name] for run in runs)
 
 
 def table(runs: Sequence[Run]) -> str:
     """Every kind at each temperature, every kind, and all together."""
-    fixed = [(LOOKUP, PLAIN), (LOOKUP, OWN), (MODEL, PLAIN), (BOTH, PLAIN), (BOTH, MODEL)]
-    fixed += [(BOTH, APART)] * any(APART in run.seconds for run in runs)
-    titles = [*(f"{ours} / {theirs}" for ours, theirs in fixed), f"{BOTH} / best single"]
+    names = list(dict.fromkeys(name for run in runs for name in run.seconds))
+    single = [name for name in names if "+" not in name and name not in (PLAIN, OWN, APART)]
+    every = next((name for name in names if "+" in name), single[-1] if single else "")
+    pairs = [*((name, PLAIN) for name in (*single, every)), (LOOKUP, OWN)]
+    pairs += [(every, name) for name in (*single, APART)]
+    fixed = [pair for pair in dict.fromkeys(pairs) if {*pair} <= {*names} and pair[0] != pair[1]]
+    titles = [*(f"{ours} / {theirs}" for ours, theirs in fixed), f"{every} / best single"]
     lines = [
         f"| text | temperature | questions | best single | {' | '.join(titles)} |",
         "|" + (4 + len(titles)) * "---|",
@@ -220,8 +243,8 @@ def table(runs: Sequence[Run]) -> str:
         choosing, scoring = of[: len(of) // 3], of[len(of) // 3 :]
         if not scoring:
             continue
-        best = best_single(choosing or of)
-        cells = [ratios(scoring, *pair) for pair in (*fixed, (BOTH, best))]
+        best = min(single or [every], key=lambda name: took(choosing or of, name))
+        cells = [ratios(scoring, *pair) for pair in (*fixed, (every, best))]
         found[kind, str(temperature)] = cells
         shown = " | ".join(map(interval, cells))
         lines.append(f"| {kind} | {temperature} | {len(scoring)} | {best} | {shown} |")
@@ -242,25 +265,30 @@ def table(runs: Sequence[Run]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--settings", default=",".join(SETTINGS), help="which of them, by commas")
+    parser.add_argument("--draft", type=Path, help="a small model")
+    parser.add_argument("--head", type=Path, help="a head's file")
+    parser.add_argument("--mtp", action="store_true", help="the head inside the target")
+    parser.add_argument("--settings", default="", help="which of them, with commas")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--output", type=Path, help="the table; .json beside it has every run")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
-    settings = [name for name in (*SETTINGS, APART) if name in arguments.settings.split(",")]
+    settings = [name for name in arguments.settings.split(",") if name]
     raw = arguments.output and arguments.output.with_suffix(".json")
     known = raw.read_bytes() if raw and raw.exists() else b"[]"
     runs = msgspec.json.decode(known, type=list[Run])
     options = ContextOptions(n_ctx=1024, threads=arguments.threads)
     with (
-        Model.load(arguments.target) as target,
-        Model.load(arguments.draft) as draft,
+        ExitStack() as weights,
         ExitStack() as open_,
     ):
-        lanes = lanes_of(target, draft, options, settings, open_)
+        target = weights.enter_context(Model.load(arguments.target, mtp=arguments.mtp))
+        named = [(arguments.draft, False), (arguments.head, True)]
+        files = [weights.enter_context(Model.load(path, head=head)) for path, head in named if path]
+        files += [target][: int(arguments.mtp)]
+        lanes = lanes_of(target, files, options, settings, open_)
         for _ in measure(runs, lanes, arguments.tokens, until):
             if raw:
                 raw.write_bytes(msgspec.json.encode(runs))

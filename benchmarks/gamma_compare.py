@@ -41,11 +41,12 @@ from localspec.chat.figures import gamma_words
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.heads import head_drafter
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.llama import Context, ContextOptions, Model, machine
+from localspec.engine.llama import Context, ContextOptions, Head, Model, machine
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import default_accept
 from localspec.engine.sampling import SamplingParams
@@ -133,7 +134,9 @@ def rate(speeds: Sequence[float]) -> float:
 
 
 def drafter(target: Model, draft: Context) -> Drafter:
-    """What drafts with a model, whether it has the target's tokens or others."""
+    """What drafts with a head, or with a model, whether it has the target's tokens or others."""
+    if isinstance(draft, Head):
+        return head_drafter(draft)
     model = draft.model
     size = min(target.n_vocab, model.n_vocab)
     if all(target.piece(token) == model.piece(token) for token in range(size)):
@@ -169,7 +172,7 @@ class Lane:
 
     Args:
         name: how the setting is called.
-        target, draft: its contexts; None for no draft model.
+        target, drafts: its contexts, of draft models and of heads.
         policy: how much is drafted.
         lookup: whether what repeats is copied.
         same_text: draw so that every lane writes the same text with one seed.
@@ -179,15 +182,16 @@ class Lane:
         self,
         name: str,
         target: Context,
-        draft: Context | None,
+        drafts: Sequence[Context],
         policy: GammaPolicy,
         *,
         lookup: bool = False,
         same_text: bool = False,
     ) -> None:
-        self.name, self.policy, self.draft, self.same_text = name, policy, draft, same_text
+        self.name, self.policy, self.same_text = name, policy, same_text
         model = target.model
-        drafters = [] if draft is None else [drafter(model, draft)]
+        drafters = [drafter(model, each) for each in drafts]
+        self._read_anew = (target, *drafts)
         copier = Lookup(target.n_ctx, model.is_end) if lookup else None
         self.engine = Engine(target, *drafters, lookup=copier)
 
@@ -203,9 +207,9 @@ class Lane:
         never = {} if ends else {token: float("-inf") for token in model.end_tokens}
         sampling = SamplingParams(temperature=temperature, seed=seed, logit_bias=never)
         cancel, self.stats = Cancel(), GenerationStats()
+        for context in self._read_anew:
+            context.clear()
         list(self.engine.prefill(ids, cancel))
-        if self.draft is not None:
-            self.draft.clear()  # every run reads the prompt
         accept = default_accept(sampling, seeded=self.same_text)
         settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=tokens)
         self._rounds = self.engine.generate(ids, settings, OwnTime(self.policy), cancel)
@@ -284,12 +288,12 @@ def main() -> None:
         policies: list[tuple[str, GammaPolicy]] = [(n, FixedGamma(int(n))) for n in fixed]
         policies.append((AUTO, auto))
         lanes = [
-            Lane(name, *pair, policy)
-            for (name, policy), pair in zip(policies, contexts, strict=True)
+            Lane(name, its, (small,), policy)
+            for (name, policy), (its, small) in zip(policies, contexts, strict=True)
         ]
         runs = Runs()
         if arguments.chosen is not None:
-            runs.choosing = chosen(arguments.chosen)
+            runs.choosing = speeds_of(arguments.chosen, "choosing")
             arguments.choose = min(map(len, runs.choosing.values()))
         for _ in compare(runs, lanes, auto, arguments):
             text = table(runs, fixed, arguments)
@@ -345,10 +349,10 @@ def write(path: Path, text: str, runs: Runs) -> None:
     path.with_suffix(".json").write_text(json.dumps(raw, indent=1), "utf-8")
 
 
-def chosen(path: Path) -> Speeds:
-    """The choosing half of a table that was written before."""
+def speeds_of(path: Path, phase: str) -> Speeds:
+    """One half of a table that was written before: "choosing" or "scoring"."""
     found: Speeds = {}
-    for key, speeds in json.loads(path.read_text("utf-8"))["choosing"].items():
+    for key, speeds in json.loads(path.read_text("utf-8"))[phase].items():
         kind, temperature, name = key.split()
         found[kind, float(temperature), name] = speeds
     return found

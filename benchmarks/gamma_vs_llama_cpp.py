@@ -5,6 +5,7 @@ cmake --build build -t llama-speculative-simple), so that both sides run the sam
 
     uv run python benchmarks/gamma_vs_llama_cpp.py --binary build/bin/llama-speculative-simple
         --target T.gguf --draft D.gguf --output table.md
+    ... --spec-type draft-eagle3 --draft EAGLE3.gguf | --spec-type draft-mtp (inside the target)
 
 Processes alternate: for every question one run of each of llama.cpp's draft lengths and one of
 localspec, in a random order; each loads its models anew. Both sides count all generated tokens over
@@ -13,7 +14,8 @@ it; localspec's draft reads it after the first token, and that counts. llama.cpp
 token more than was asked for, in a plain round.) First `--choose` runs of all lengths choose the
 best one of each kind of text; then `--repeats` runs with other questions score it against
 localspec. Same prompts, chain, threads and context. 4 x 2 x (3 x 8 + 10 x 2) runs of 128 tokens and
-the loads: an hour at 20 tokens a second.
+the loads: an hour at 20 tokens a second. It stops after a repeat that ends behind `--minutes`, and
+goes on from the JSON beside `--output`.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gamma_compare import AUTO, CELLS, KINDS, TEMPERATURES, Runs, interval, write
+from gamma_compare import AUTO, CELLS, KINDS, TEMPERATURES, Runs, interval, speeds_of, write
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.engine.llama import Model, default_threads, machine, repacking_works
 
+_TRIES = 5  # its log's last lines are lost now and then
 _DECODED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds")
 
 
@@ -41,7 +45,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--draft", type=Path, help="the target itself where it is left out")
+    parser.add_argument(
+        "--spec-type", default="draft-simple", help="llama.cpp's word for the draft"
+    )
+    parser.add_argument("--minutes", type=float, default=90.0)
     parser.add_argument("--lengths", default="1,2,3,4,6,8,12")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--choose", type=int, default=3)
@@ -50,12 +58,21 @@ def main() -> None:
     parser.add_argument("--ctx-size", type=int, default=1024)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
+    arguments.draft = arguments.draft or arguments.target
+    until = time.monotonic() + 60 * arguments.minutes
     runs = Runs()
+    if arguments.output and arguments.output.with_suffix(".json").exists():
+        raw = arguments.output.with_suffix(".json")
+        runs = Runs(*(speeds_of(raw, phase) for phase in ("choosing", "scoring")))
     with tempfile.TemporaryDirectory() as folder:
         for _ in compare(runs, Path(folder), arguments):
             text = table(runs, arguments)
             if arguments.output:
                 write(arguments.output, text, runs)
+            if time.monotonic() > until:
+                break
+        else:
+            text = table(runs, arguments)
     print(text)
 
 
@@ -64,7 +81,9 @@ def compare(runs: Runs, folder: Path, arguments: argparse.Namespace) -> Iterator
     luck, lengths = random.Random(0), arguments.lengths.split(",")
     with Model.load(arguments.target) as model:
         template = model.chat_template or ""
-    for repeat in range(arguments.choose + arguments.repeats):
+    first = (*CELLS[-1], AUTO)
+    done = sum(len(speeds.get(first, [])) for speeds in (runs.choosing, runs.scoring))
+    for repeat in range(done, arguments.choose + arguments.repeats):
         scores = repeat >= arguments.choose
         speeds = runs.scoring if scores else runs.choosing
         for kind, temperature in CELLS:
@@ -101,32 +120,37 @@ def theirs(arguments: argparse.Namespace, options: dict) -> float:
         *(str(arguments.binary), "-m", str(arguments.target), "-md", str(arguments.draft)),
         *("-p", options["prompt"], "-n", str(arguments.tokens), "-c", str(arguments.ctx_size)),
         *("-t", str(arguments.threads), "-td", str(arguments.threads)),
-        *("--spec-type", "draft-simple"),
+        *("--spec-type", arguments.spec_type),
         *("--spec-draft-n-max", options["length"], "--seed", str(options["seed"])),
         *("--temp", str(options["temperature"]), "--top-k", "40"),
         *("--top-p", "0.95", "--min-p", "0.05", "--ignore-eos"),
         *(() if repacking_works() else ("--no-repack",)),  # the same kernels on both sides
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = _DECODED.search(done.stdout + done.stderr)
-    if found is None:
-        raise SystemExit(f"no speed in the output of {arguments.binary.name}")
-    return int(found[1]) / float(found[2])
+    for _ in range(_TRIES):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = _DECODED.search(done.stdout + done.stderr)
+        if found is not None:
+            return int(found[1]) / float(found[2])
+    raise SystemExit(f"no speed in the output of {arguments.binary.name}")
 
 
 _CHILD = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from gamma_compare import Lane
+from gamma_compare import Lane, drafter
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.length.profile import Profile, ProfileStore, measure_by_context
 how = json.loads(sys.argv[2])
 options = ContextOptions(n_ctx=how["ctx_size"], threads=how["threads"])
-target, draft = (Model.load(Path(how[name])) for name in ("target", "draft"))
-t, d = Context(target, options), Context(draft, options)
+inside, head = how["target"] == how["draft"], how["head"]
+target = Model.load(Path(how["target"]), mtp=inside)
+draft = target if inside else Model.load(Path(how["draft"]), head=head)
+t = Context(target, options)
+d = head_of(draft, t, options) if head else Context(draft, options)
+name = drafter(target, d).name
 store = ProfileStore(Path(how["folder"]))
 profiles = []
 for context, drafts in ((t, False), (d, True)):
@@ -137,15 +161,15 @@ for context, drafts in ((t, False), (d, True)):
         store.save(found)
     profiles.append(found)
 target_costs, draft_costs = (ModelCosts(one.measured, one.learned) for one in profiles)
-auto = AutoGamma(Costs(target_costs, {"draft": draft_costs}))
-lane = Lane("auto", t, d, auto)
+auto = AutoGamma(Costs(target_costs, {name: draft_costs}))
+lane = Lane("auto", t, [d], auto)
 lane.start(how["question"], temperature=how["temperature"], seed=how["seed"], tokens=how["tokens"])
 while not lane.over:
     lane.go_on()
 print(lane.speed_with_first)
 costs = auto.costs
 store.learn(profiles[0], costs.target.learned())
-store.learn(profiles[1], costs.drafts["draft"].learned())
+store.learn(profiles[1], costs.drafts[name].learned())
 """
 
 
@@ -154,6 +178,7 @@ def ours(arguments: argparse.Namespace, options: dict) -> float:
     how = {
         "target": str(arguments.target),
         "draft": str(arguments.draft),
+        "head": arguments.spec_type != "draft-simple",
         "threads": arguments.threads,
         "ctx_size": arguments.ctx_size,
         "folder": options["folder"],
@@ -171,7 +196,8 @@ def ours(arguments: argparse.Namespace, options: dict) -> float:
 def table(runs: Runs, arguments: argparse.Namespace) -> str:
     lengths = arguments.lengths.split(",")
     lines = [
-        f"Target {arguments.target.name}, draft {arguments.draft.name}, {arguments.tokens} tokens,"
+        f"Target {arguments.target.name}, draft {arguments.draft.name} ({arguments.spec_type}),"
+        f" {arguments.tokens} tokens,"
         f" {arguments.choose} runs to choose, {arguments.repeats} to score,"
         f" {arguments.threads} threads. {machine()}.",
         "",

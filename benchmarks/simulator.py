@@ -65,6 +65,7 @@ class World:
         seed: of the outcomes.
         firm: whether the rule weighs q, so that what was drafted must be submitted.
         weather: what disturbs the clock; None for a policy that does not follow one.
+        beside: what it costs to run both at the same time; None where they take turns.
     """
 
     target: Curve
@@ -72,6 +73,7 @@ class World:
     seed: int = 0
     firm: bool = False
     weather: Weather | None = None
+    beside: Beside | None = None
 
     @staticmethod
     def of(
@@ -85,6 +87,19 @@ class World:
         """A draft whose step costs `step` of T(1), on a curve of the same shape."""
         draft = {n: step * seconds for n, seconds in points.items()}
         return World(Curve(points), Curve(draft), seed, firm, weather)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a decode takes while the other model decodes, over what it takes when they take turns.
+
+    Attributes:
+        target: of a target's pass; 1 where each model has compute and memory of its own.
+        draft: of a draft's pass.
+    """
+
+    target: float = 1.0
+    draft: float = 1.0
 
 
 class Weather(Protocol):
@@ -149,7 +164,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a policy made of a text; `seconds` are undisturbed ones."""
+    """What a policy made of a text; `seconds` are undisturbed ones.
+
+    In `beside` of the rounds draft and target ran at the same time.
+    """
 
     tokens: int
     seconds: float
@@ -157,6 +175,7 @@ class Replayed:
     drafted: int
     accepted: int
     paces: tuple[Pace, ...] = ()
+    beside: int = 0
 
     @property
     def speed(self) -> float:
@@ -165,24 +184,34 @@ class Replayed:
 
 
 def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
-    """Let `policy` write `text`; it follows the clock if there is any weather."""
+    """Let `policy` write `text`; it follows the clock if there is any weather.
+
+    Where both models may run at the same time, the draft goes on during the target's pass as if all
+    of it were accepted, and the bonus token what it would say there itself; see `Ahead`.
+    """
     outcomes = random.Random(world.seed)
     lucky = [outcomes.random() for _ in text]
     weather = world.weather
     policy.begin(follow_clock=weather is not None)
     at, read, seconds, now = 0, 0, 0.0, 0.0
+    ahead = Ahead(world)
     paces: list[Pace] = []
     rounds = drafted = accepted = 0
     while at < len(text):
         room = len(text) - at - 1
         lag = max(1, at - read)
         plan = policy.plan(Situation(room, 0, room + 1, {DRAFT: lag})) if at else PLAIN
-        asked = _draft(plan, text[at : at + min(plan.limit, room)], firm=world.firm)
+        asked = _draft(
+            plan, text[at : at + min(plan.limit, room)], firm=world.firm, ready=ahead.ready
+        )
         stay = 0
         while stay < asked.tokens and lucky[at + stay] < text[at + stay].chance:
             stay += 1
-        draft_s = _draft_seconds(world, lag, asked.passes)
+        paid = max(0, asked.passes - ahead.ready)
+        draft_s = max(0.0, _draft_seconds(world, lag, paid) + (ahead.debt if paid else 0.0))
         verify_s = world.target.seconds(asked.tokens + 1)
+        hit = at + stay + 1 < len(text) and lucky[at + stay] < text[at + stay].chance
+        verify_s = ahead.verify(verify_s, asked, stay, hit=hit)
         judged = text[at : at + min(stay + 1, asked.passes)]
         work = draft_s + verify_s
         if weather is not None:
@@ -200,7 +229,7 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
                 verify_s=verify_s,
                 total_s=draft_s + verify_s,
                 draft_prefill=lag if asked.passes else 0,
-                draft_passes=asked.passes,
+                draft_passes=min(asked.passes, max(1, paid)),
                 drafter=plan.drafter,
                 confidences=tuple(place.confidence for place in text[at : at + asked.passes]),
                 chances=tuple(place.chance for place in judged),
@@ -208,32 +237,103 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
         )
         if asked.passes:
             # The draft's cache ends with what it decoded of the text that stands now.
-            read = at + min(stay, asked.passes - 1)
+            read = at + min(stay, max(asked.passes, ahead.reached) - 1) + ahead.kept
         at += stay + 1
         seconds += work
         rounds += 1
         drafted += asked.tokens
         accepted += stay
-    return Replayed(at, seconds, rounds, drafted, accepted, tuple(paces))
+    return Replayed(at, seconds, rounds, drafted, accepted, tuple(paces), ahead.rounds)
+
+
+_LATELY = 0.05  # what a round counts in the averages by which it is decided
+
+
+class Ahead:
+    """The draft beside the target: what it writes during a pass, and whether that is worth it.
+
+    With n the tokens that it has ready after a pass of V seconds if all were accepted, its guess of
+    the bonus token among them, h the chance of that and c a draft pass, it goes on during it iff
+
+        h min(n, usual draft) c > (s - 1) V + (1 - h) c / 2:
+
+    what is saved, against how much longer the pass takes (s times) and waiting for the draft pass
+    that is going on when the guess proves wrong. Of drafts of m tokens a share w was accepted whole
+    lately; h is taken for w to the power (m + 1) / m, whether both run or not.
+
+    Attributes:
+        ready: tokens drafted of the round to come.
+        reached: positions of the last round, and behind it, that the draft has said something of.
+        kept: whether its guess was right.
+        debt: seconds until the draft can begin a pass, less those it has begun one before.
+        rounds: how often both ran at the same time.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.ready = self.reached = self.rounds = 0
+        self.kept = False
+        self.debt = 0.0
+        self._beside, self._step = world.beside, world.draft.seconds(1)
+        self._whole, self._usual = 0.5, 0.0
+
+    def verify(self, seconds: float, asked: _Asked, stay: int, *, hit: bool) -> float:
+        """What a pass over the draft takes, with what goes on beside it.
+
+        Args:
+            seconds: that it takes alone.
+            asked: the draft.
+            stay: how many of its tokens are accepted.
+            hit: whether the token that follows these is what the draft would say.
+        """
+        written = max(self.ready, asked.written)  # more than is verified, where a plan cut it
+        self.ready, self.reached, self.kept, self.debt = 0, written, False, 0.0
+        if not asked.tokens or self._beside is None:
+            return seconds
+        self._usual = self._usual or asked.tokens
+        pays = self._pays(seconds, self._beside)
+        self._whole += _LATELY * ((stay == asked.tokens) - self._whole)
+        self._usual += _LATELY * (asked.tokens - self._usual)
+        if not pays:
+            return seconds
+        self.rounds += 1
+        seconds, step = seconds * self._beside.target, self._step * self._beside.draft
+        passes = min(int(seconds / step), max(0, asked.tokens + LONGEST - written))
+        self.reached = written + passes
+        self.kept = hit and stay == asked.tokens and self.reached > asked.tokens
+        begun = min(1.0, seconds / step - passes)
+        if self.kept:
+            self.ready = self.reached - asked.tokens - 1
+            self.debt = -begun * self._step
+        else:
+            self.debt = (1 - begun) * self._step
+        return seconds
+
+    def _pays(self, seconds: float, beside: Beside) -> bool:
+        slower = (beside.target - 1) * seconds
+        ready = (seconds + slower) / (self._step * beside.draft) - 1
+        right = self._whole ** (1 + 1 / self._usual)
+        saved = right * max(0.0, min(ready, self._usual)) * self._step
+        return saved > slower + (1 - right) * self._step / 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
     tokens: int
     passes: int
+    written: int
 
 
-def _draft(plan: Plan, ahead: Text, *, firm: bool) -> _Asked:
-    """Let the plan decide along the text ahead, as a drafter does."""
+def _draft(plan: Plan, ahead: Text, *, firm: bool, ready: int = 0) -> _Asked:
+    """Let the plan decide along the text ahead, as a drafter does; `ready` passes are made."""
     tokens = passes = 0
     for place in ahead:
-        if passes and not plan.wants_pass():
+        if passes and passes >= ready and not plan.wants_pass():
             break
         passes += 1
         if not plan.wants_token(place.confidence, firm=firm):
             break
         tokens += 1
-    return _Asked(tokens if firm else min(tokens, plan.keep()), passes)
+    return _Asked(tokens if firm else min(tokens, plan.keep()), passes, tokens)
 
 
 def _draft_seconds(world: World, lag: int, passes: int) -> float:

@@ -133,8 +133,9 @@ def asked(
     names = [PLAIN, AUTO, *(FIXED if at % 3 == 0 else (fixed,))]
     policies: dict[str, GammaPolicy] = {name: FixedGamma(int(name)) for name in (PLAIN, *FIXED)}
     going = [
-        Lane(name, *lanes[name], policies.get(name, auto), same_text=True)
+        Lane(name, target, (draft,), policies.get(name, auto), same_text=True)
         for name in dict.fromkeys(names)
+        for target, draft in [lanes[name]]
     ]
     kind = list(KINDS)[at // 2 % len(KINDS)]
     question = KINDS[kind][at // 8 % len(KINDS[kind])]

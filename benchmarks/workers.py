@@ -1,35 +1,41 @@
 """Two workers on loopback: the same answers, kills, and what a network's delay makes of drafting.
 
-    python -m benchmarks.workers same [--prompts 20]
-    python -m benchmarks.workers kills [--kills 50] [--seed 1]
-    python -m benchmarks.workers delay [--delays 0,5,20] [--answers 24]
+    python -m benchmarks.workers same --record same.jsonl [--prompts 20]
+    python -m benchmarks.workers kills --record kills.jsonl [--kills 50] [--seed 1]
+    python -m benchmarks.workers delay --record delay.jsonl [--delays 5,20] [--answers 24]
 
 llama.cpp has to be built with RPC. Each worker may take `--memory` GB (by default 1), one thread
-each: with the pair that `models/enlarge.py demo --target-size 1G --draft-size 100M` writes, and
-``--memory 0.75`` (of which 0.4 are left free), no worker holds the target alone.
+each: with the pair that `models/enlarge.py demo --target-size 1G --draft-size 100M --type q8_0`
+writes, and ``--memory 0.75`` (of which 0.4 are left free), no worker holds the target alone.
+
+A run ends after `--minutes`; the next one goes on where the record ends.
 
 `same`: greedy answers with the workers and without are compared token by token; where they part,
 the first place is printed. They are the same bit for bit where both sides compute with the same
-kernels: here with `--no-repack` in effect (weights on a worker are never rearranged), one thread,
-and the same batches.
+kernels: here with weights that llama.cpp does not rearrange for this processor, one thread, no
+flash attention, and the same batches.
 `kills`: one of the workers is killed at a random moment of an answer: the chat's process has to
-hear of it in a sentence, to keep what was written, and to load again without it.
+hear which in a sentence, to keep what was written, and to load again without it. Told is how long
+before the kill the last round was heard, in rounds: more than two would mean that one was lost.
 `delay`: a relay delays every byte by so many milliseconds in each direction. Answers take turns:
-plain, fixed lengths, automatic. A third of them chooses the best fixed length, the others score it.
-Takes a second an answer and a GB, and the delay for every pass.
+fixed lengths, automatic, and every third time plain. A third of them chooses the best fixed length,
+the others score it. An answer of 60 tokens takes 5 to 20 seconds with that pair.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import queue
 import random
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -47,25 +53,53 @@ from tests.support.workers import relay, worker
 
 PROMPT = "Tell me a story about a {}."
 THINGS = ("dog", "cat", "bird", "boat", "tree", "king", "ball", "cake", "fish", "car")
-FIXED = (1, 2, 4, 8)
+FIXED = (2, 4, 8, 12)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("same", "kills", "delay"))
+    parser.add_argument("--record", type=Path, required=True, help="JSON lines, added to")
+    parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--target", default="demo")
     parser.add_argument("--draft")
     parser.add_argument("--memory", type=float, default=1.0)
-    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--tokens", type=int, default=60)
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--delays", default="0,5,20")
+    parser.add_argument("--delays", default="5,20")
     parser.add_argument("--answers", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f},"
           f" {arguments.target}")  # fmt: skip
-    {"same": same, "kills": kills, "delay": delay}[arguments.what](arguments)
+    record = Record(arguments.record, arguments.minutes)
+    {"same": same, "kills": kills, "delay": delay}[arguments.what](arguments, record)
+    if record.ended:
+        print("The time is up: run it again for the rest.")
+
+
+class Record:
+    """What was found so far, a JSON line each: a run goes on where the last one ended."""
+
+    def __init__(self, path: Path, minutes: float) -> None:
+        self.rows = [json.loads(line) for line in path.read_text().splitlines()] \
+            if path.exists() else []  # fmt: skip
+        self.ended = False
+        self._path, self._until = path, time.monotonic() + 60 * minutes
+
+    def missing(self, **what: Any) -> bool:
+        """Whether there is no row with these values, and time to find them."""
+        if any(what.items() <= row.items() for row in self.rows):
+            return False
+        self.ended = time.monotonic() > self._until
+        return not self.ended
+
+    def add(self, **row: Any) -> None:
+        """Write down what was found."""
+        self.rows.append(row)
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 def asked(arguments: argparse.Namespace, *workers: str) -> LoadRequest:
@@ -108,39 +142,43 @@ def loaded(request: LoadRequest) -> Session:
     return load_session(request, progress=lambda _step, _share: None, cancel=Cancel())
 
 
-def same(arguments: argparse.Namespace) -> None:
+def same(arguments: argparse.Namespace, record: Record) -> None:
     """Compare answers with the workers and without."""
     prompts = [PROMPT.format(THINGS[i % len(THINGS)]) + " Please." * (i // len(THINGS))
                for i in range(arguments.prompts)]  # fmt: skip
     alone = loaded(asked(arguments))
-    here = [answered(alone, prompt)[0] for prompt in prompts]
-    alone.close()
-    with two(arguments) as workers:
+    with two(arguments) as workers, closing(alone):
         shared = loaded(asked(arguments, *(endpoint for endpoint, _ in workers)))
-        there = [answered(shared, prompt)[0] for prompt in prompts]
-        shared.close()
-    alike = sum(one == other for one, other in zip(here, there, strict=True))
-    print(f"{alike} of {len(prompts)} answers of {arguments.tokens} tokens are the same")
-    for prompt, one, other in zip(prompts, here, there, strict=True):
-        if one != other:
-            pairs = enumerate(zip(one, other, strict=False))
-            at = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
-            print(f"{prompt!r} parts at token {at}")
+        with closing(shared):
+            for prompt in prompts:
+                if record.missing(prompt=prompt):
+                    here, there = (answered(each, prompt)[0] for each in (alone, shared))
+                    alike = [one == other for one, other in zip(here, there, strict=False)]
+                    parts = None if here == there else (*alike, False).index(False)
+                    record.add(prompt=prompt, tokens=len(here), parts=parts)
+    alike = sum(row["parts"] is None for row in record.rows)
+    print(f"{alike} of {len(record.rows)} answers of {arguments.tokens} tokens are the same")
+    for row in record.rows:
+        if row["parts"] is not None:
+            print(f"{row['prompt']!r} parts at token {row['parts']}")
 
 
 class Killing:
     """An engine in a process of its own, whose workers are killed."""
 
     def __init__(self, request: LoadRequest) -> None:
-        self._said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
+        self._said: queue.Queue[tuple[float, m.Letter[m.Event]]] = queue.Queue()
+        self.heard: list[float] = []  # when rounds of the answer were
         self.engine = EngineClient(request)
-        self.engine.listen(self._said.put)
+        self.engine.listen(lambda letter: self._said.put((time.monotonic(), letter)))
 
     def until(self, *kinds: type) -> Any:
         """The next event of these kinds."""
         while True:
-            letter = self._said.get(timeout=120)
+            at, letter = self._said.get(timeout=120)
             self.engine.settle(letter)
+            if isinstance(letter.body, m.Turn) and isinstance(letter.body.event, RoundText):
+                self.heard.append(at)
             if isinstance(letter.body, kinds):
                 return letter.body
 
@@ -157,60 +195,91 @@ class Killing:
     def ask(self, thing: str, **how: Any) -> None:
         """Have a story begun."""
         assert self.engine.info is not None
+        self.heard.clear()
         self.engine.configure(replace(self.engine.info.settings, **how))
         self.engine.reserve()
         self.engine.ask(PROMPT.format(thing))
 
 
-def kills(arguments: argparse.Namespace) -> None:
+def kills(arguments: argparse.Namespace, record: Record) -> None:
     """Kill workers in the middle of answers."""
-    rng = random.Random(arguments.seed)
     killing = Killing(replace(asked(arguments), ctx_size=8192))
     killing.until(m.Loaded)
     for number in range(arguments.kills):
-        with two(arguments) as workers:
-            endpoints = tuple(endpoint for endpoint, _ in workers)
-            killing.reload(rpc=endpoints)
-            killing.ask(rng.choice(THINGS), n_predict=-1, grammar=ENDLESS)
-            killing.until(m.Turn)
-            time.sleep(rng.uniform(0, 1))
-            rng.choice(workers)[1].kill()
-            message = killing.until(m.Died).error.message
-            assert "a worker went away" in message, message
-            notices = killing.reload().notices
-            assert any("its devices are left out" in each for each in notices), notices
-            killing.ask("dog", n_predict=8, grammar="")
-            assert killing.until(m.TurnOver).error is None
-        print(f"\r{number + 1} of {arguments.kills} kills", end="", flush=True)
-    print(": each was told, and the pair answered without the worker")
+        if record.missing(kill=number):
+            rng = random.Random(f"{arguments.seed} {number}")
+            with two(arguments) as workers:
+                record.add(kill=number, rounds_ago=killed(killing, workers, rng))
     killing.engine.shut_down()
     killing.engine.join(20)
+    ago = [row["rounds_ago"] for row in record.rows]
+    print(f"{len(ago)} of {arguments.kills} kills: each was told, and the pair answered without"
+          f" the worker; the last round was at most {max(ago):.1f} rounds before it")  # fmt: skip
 
 
-def delay(arguments: argparse.Namespace) -> None:
+def killed(killing: Killing, workers: list[tuple[str, Any]], rng: random.Random) -> float:
+    """Kill one of `workers` in an answer; how long before the last round was heard, in rounds."""
+    killing.reload(rpc=tuple(endpoint for endpoint, _ in workers))
+    killing.ask(rng.choice(THINGS), n_predict=-1, grammar=ENDLESS)
+    for _ in range(rng.randrange(3, 20)):
+        killing.until(m.Turn)
+    time.sleep(rng.uniform(0, 1))
+    endpoint, process = rng.choice(workers)
+    at = time.monotonic()
+    process.kill()
+    message = killing.until(m.Died).error.message
+    assert message.startswith(f"the worker at {endpoint} went away"), message
+    before = [when for when in killing.heard if when < at]
+    usual = max(later - when for when, later in pairwise(before))
+    notices = killing.reload().notices
+    assert any("its devices are left out" in each for each in notices), notices
+    killing.ask("dog", n_predict=8, grammar="")
+    assert killing.until(m.TurnOver).error is None
+    return (at - before[-1]) / usual
+
+
+def delay(arguments: argparse.Namespace, record: Record) -> None:
     """Compare plain decoding, fixed lengths and the automatic one behind delays."""
+    for milliseconds in map(float, arguments.delays.split(",")):
+        _measure(arguments, record, milliseconds)
     print("| delay | best fixed | it over plain | automatic over it | 95 % interval |")
     print("|---|---|---|---|---|")
-    arms: list[Any] = [0, "auto", *FIXED]
     for milliseconds in map(float, arguments.delays.split(",")):
-        with two(arguments) as workers, ExitStack() as relays:
-            far = [relays.enter_context(relay(endpoint, milliseconds / 1000))
-                   for endpoint, _ in workers]  # fmt: skip
-            session = loaded(replace(asked(arguments, *far), gamma="auto"))
-            speeds: dict[Any, list[float]] = {arm: [] for arm in arms}
-            for number in range(arguments.answers):
-                for arm in arms if number % 2 else arms[::-1]:
-                    session.settings = replace(session.settings, gamma=arm)
-                    prompt = PROMPT.format(THINGS[number % len(THINGS)])
-                    speeds[arm].append(answered(session, prompt)[1])
-            session.close()
-        third = arguments.answers // 3
-        best = max(FIXED, key=lambda arm: median(speeds[arm][:third]))
-        fixed, plain = np.array(speeds[best][third:]), np.array(speeds[0][third:])
-        ratios = np.array(speeds["auto"][third:]) / fixed
+        speeds: dict[Any, dict[int, float]] = {arm: {} for arm in ("auto", 0, *FIXED)}
+        for row in record.rows:
+            if row["delay"] == milliseconds:
+                speeds[row["arm"]][row["answer"]] = row["speed"]
+        whole = sorted(set.intersection(*(set(speeds[arm]) for arm in ("auto", *FIXED))))
+        chosen, scored = whole[: len(whole) // 3], whole[len(whole) // 3 :]
+        if not chosen:
+            continue
+        best = max(FIXED, key=lambda arm: median(speeds[arm][each] for each in chosen))
+        gains = [speeds[best][each] / plain for each, plain in speeds[0].items()]
+        ratios = np.array([speeds["auto"][each] / speeds[best][each] for each in scored])
         low, high = interval(ratios, arguments.seed)
-        print(f"| {milliseconds:g} ms | {best} | {np.median(fixed / plain):.2f} |"
-              f" {np.median(ratios):.3f} | {low:.3f} to {high:.3f} |", flush=True)  # fmt: skip
+        print(f"| {milliseconds:g} ms | {best} | {median(gains):.2f} | {np.median(ratios):.3f} |"
+              f" {low:.3f} to {high:.3f} ({len(scored)}) |")  # fmt: skip
+
+
+def _measure(arguments: argparse.Namespace, record: Record, milliseconds: float) -> None:
+    """Have what is missing of one delay answered."""
+    wanted = [
+        (number, arm)
+        for number in range(arguments.answers)
+        for arm in ("auto", *FIXED, 0)[:: 1 - 2 * (number % 2)]
+        if arm != 0 or number % 3 == 0
+    ]
+    if not any(record.missing(delay=milliseconds, answer=n, arm=arm) for n, arm in wanted):
+        return
+    with two(arguments) as workers, ExitStack() as relays:
+        far = [relays.enter_context(relay(endpoint, milliseconds / 1000))
+               for endpoint, _ in workers]  # fmt: skip
+        with closing(loaded(replace(asked(arguments, *far), gamma="auto"))) as session:
+            for number, arm in wanted:
+                if record.missing(delay=milliseconds, answer=number, arm=arm):
+                    session.settings = replace(session.settings, gamma=arm)
+                    speed = answered(session, PROMPT.format(THINGS[number % len(THINGS)]))[1]
+                    record.add(delay=milliseconds, answer=number, arm=arm, speed=speed)
 
 
 def interval(values: np.ndarray, seed: int) -> tuple[float, float]:

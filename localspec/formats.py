@@ -55,7 +55,7 @@ def known(value: object) -> str:
 
 def busy(taken: float, threads: int) -> str:
     """That other programs take some of the machine's threads."""
-    return f"other programs keep {taken:.1f} of {threads} threads busy"
+    return f"other programs keep {min(taken, threads):.1f} of {threads} threads busy"
 
 
 ON_BATTERY: Final = "the machine runs on its battery, most are slower then"

@@ -13,8 +13,10 @@ from click.testing import CliRunner
 
 from localspec.cli.app import cli
 from localspec.engine.cancel import Cancel
+from localspec.engine.length.profile import Profile, ProfileStore
 from localspec.engine.llama import Context
 from localspec.errors import UsageError
+from localspec.loading import exactness
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 
@@ -76,6 +78,22 @@ def test_where_it_cannot_be_had_one_line_says_so(tmp_path: Path) -> None:
             assert "cannot be had" in notices[0]
         else:  # a processor whose kernels are alike
             assert not notices
+
+
+def test_a_device_that_gives_other_bits_every_time_ends_nothing(
+    target_context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, decode = np.random.default_rng(0), Context.decode
+    monkeypatch.setattr(Context, "decode", lambda *asked: decode(*asked) + drawn.random())
+    store, announced = ProfileStore(tmp_path), []
+    for _ in range(2):
+        found = exactness.longest(
+            target_context, {"use": "exact"}, store=store, announce=lambda: announced.append(1)
+        )
+        assert found == 1
+    assert announced == [1]
+    store.save(Profile({"use": "exact"}, {}))  # damaged
+    assert exactness.stored({"use": "exact"}, store) is None
 
 
 def run(*arguments: str) -> Any:

@@ -21,10 +21,16 @@ from localspec.engine.length import gamma
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
-from localspec.engine.length.stopping import PLAIN, Situation, StoppingPlan, gamma_for
+from localspec.engine.length.stopping import (
+    PLAIN,
+    Situation,
+    StoppingPlan,
+    block_length,
+    gamma_for,
+)
 from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import DRAFT
+from localspec.engine.stats import DFLASH, DRAFT
 from localspec.engine.verify import Draft, LossyRule
 
 from .fakes import round_of
@@ -182,7 +188,43 @@ def test_best_lengths_for_steady_acceptance() -> None:
         assert gamma == by_hand.index(max(by_hand))
 
 
+def test_the_length_of_a_block_is_what_pays_before_any_token_is_known() -> None:
+    times = [0.0, *(1 + 0.05 * n for n in range(20))]
+    for acceptance in (0.3, 0.6, 0.9):
+        for slope in (0.0, 0.02, 0.3):
+            found = block_length(acceptance, times, lambda n, c=slope: 0.1 + c * n, 1.0)
+            by_hand = [
+                max(
+                    sum(acceptance**k for k in range(m + 1)) - times[m + 1] for m in range(1, n + 1)
+                )
+                - (0.1 + slope * n)
+                for n in range(1, 20)
+            ]
+            assert found == 1 + by_hand.index(max(by_hand))
+    assert block_length(0.9, times, lambda _: 0.1, 1.0) > block_length(0.3, times, float, 1.0) == 1
+
+
 # ---------------------------------------------------------------- the policy
+
+
+def test_a_block_is_asked_for_what_it_is_worth_and_no_longer_than_it_can_be() -> None:
+    """One pass for all of them: what a token more takes there is nothing, until it is guessed."""
+    lengths = {}
+    for accepted, chance in ((6, 0.95), (1, 0.3)):
+        policy = auto(drafts=(DFLASH,), step=0.3)
+        policy.begin(follow_clock=False)
+        situation = Situation(room=60, lags={DFLASH: 3}, blocks={DFLASH: 7})
+        for _ in range(40):
+            plan = policy.plan(situation)
+            assert plan.limit <= 7
+            if plan.limit:
+                kept = min(accepted, plan.limit)
+                policy.observe(round_of(plan.limit, kept, chance=chance, passes=1, drafter=DFLASH))
+            else:
+                policy.observe(round_of(0, 0))
+        lengths[chance] = policy.plan(situation).limit
+    assert lengths[0.95] == 7
+    assert lengths[0.3] < 4
 
 
 def test_it_drafts_where_that_pays_and_says_so() -> None:

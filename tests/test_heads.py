@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,15 +22,23 @@ from localspec.chat.prefixes import Prefixes
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.heads import HeadDrafter
+from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
 from localspec.engine.length.profile import identity
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
-from localspec.engine.llama import Context, ContextOptions, Head, Model, head
+from localspec.engine.llama import (
+    BlockHead,
+    Context,
+    ContextOptions,
+    Head,
+    Model,
+    head,
+    head_of,
+)
 from localspec.engine.llama.crew import Crew
 from localspec.engine.llama.head import TargetStates
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.stats import MTP, FinishReason
+from localspec.engine.stats import DFLASH, MTP, FinishReason
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.loading.measuring import identity_of
@@ -44,7 +53,7 @@ from localspec.pairs.memory.placement import counted
 from .conftest import DEMO
 from .support import wrong_heads
 from .support.gguf_models import Sizes, vocabulary_of, write_llama
-from .support.heads import Eagle, write_eagle3, write_mtp
+from .support.heads import Block, Eagle, write_dflash, write_eagle3, write_mtp
 
 PROMPTS = (
     "Once upon a time there was a",
@@ -57,7 +66,10 @@ GREEDY = SamplingParams(temperature=0.0)
 OPTIONS = ContextOptions(n_ctx=512, threads=1, flash_attention=True)
 
 
-@pytest.fixture(scope="module", params=["eagle3", "mtp", "random eagle3", "random mtp"])
+CHAINS = ("eagle3", "mtp", "random eagle3", "random mtp")
+
+
+@pytest.fixture(scope="module", params=[*CHAINS, "random dflash"])
 def models(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Model, Model]]:
@@ -70,15 +82,16 @@ def models(
             target = stack.enter_context(Model.load(path, mtp=True))
             yield target, target
             return
-        path = write_eagle3(folder / "e.gguf") if random else next(DEMO.glob("eagle3-*"))
+        write = write_dflash if kind == DFLASH else write_eagle3
+        path = write(folder / "h.gguf") if random else next(DEMO.glob("eagle3-*"))
         target = stack.enter_context(Model.load(next(DEMO.glob("target-*"))))
         yield target, stack.enter_context(Model.load(path, head=True))
 
 
 @pytest.fixture
 def engine(models: tuple[Model, Model]) -> Iterator[Engine]:
-    with Context(models[0], OPTIONS) as target, Head(models[1], target, OPTIONS) as made:
-        yield Engine(target, HeadDrafter(made))
+    with Context(models[0], OPTIONS) as target, head_of(models[1], target, OPTIONS) as made:
+        yield Engine(target, head_drafter(made))
 
 
 def drafter(engine: Engine) -> HeadDrafter:
@@ -140,31 +153,33 @@ def test_coupled_text_depends_on_the_seed_alone(engine: Engine) -> None:
         assert run(engine, prompt, gamma, **how)[0] == expected  # type: ignore[arg-type]
 
 
-class _Wrong(HeadDrafter):
+def wrong(
+    made: Head, truth: Sequence[int], at: int, monkeypatch: pytest.MonkeyPatch
+) -> HeadDrafter:
     """Drafts the truth up to a position, and there a token that the target rejects."""
+    it = head_drafter(made)
+    propose = it.propose
 
-    def __init__(self, made: Head, truth: Sequence[int], at: int) -> None:
-        super().__init__(made)
-        self._truth, self._at = list(truth), at
-
-    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
-        found = super().propose(tokens, plan, path)
-        follows = self._truth[len(tokens) : len(tokens) + self._at + 1]
-        if len(follows) <= self._at:
+    def wrongly(tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+        found, follows = propose(tokens, plan, path), [*truth[len(tokens) : len(tokens) + at + 1]]
+        if len(follows) <= at:
             return replace(found, draft=Draft(()))
-        follows[-1] = (follows[-1] + 1) % self.head.model.n_vocab
+        follows[-1] = (follows[-1] + 1) % made.model.n_vocab
         return replace(found, draft=Draft(tuple(follows)))
+
+    monkeypatch.setattr(it, "propose", wrongly)
+    return it
 
 
 @pytest.mark.parametrize("at", range(4))
 def test_a_rejection_at_every_position_leaves_no_trace(
-    models: tuple[Model, Model], at: int
+    models: tuple[Model, Model], at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Context(models[0], OPTIONS) as target, Head(models[1], target, OPTIONS) as made:
+    with Context(models[0], OPTIONS) as target, head_of(models[1], target, OPTIONS) as made:
         prompt = ids(Engine(target), PROMPTS[0])
         truth = plain(Engine(target), prompt)
-        wrong = Engine(target, _Wrong(made, [*prompt, *truth], at))
-        assert run(wrong, prompt, 4)[0] == truth
+        engine = Engine(target, wrong(made, [*prompt, *truth], at, monkeypatch))
+        assert run(engine, prompt, 4)[0] == truth
 
 
 class Seldom(FixedGamma):
@@ -193,8 +208,11 @@ def test_a_head_goes_on_as_if_it_had_seen_everything_at_once(engine: Engine) -> 
     run(engine, third, 3, n_predict=1)
 
     made = drafter(engine).head
-    with Context(engine.target.model, OPTIONS) as target, Head(made.model, target, OPTIONS) as new:
-        fresh = Engine(target, HeadDrafter(new))
+    with (
+        Context(engine.target.model, OPTIONS) as target,
+        head_of(made.model, target, OPTIONS) as new,
+    ):
+        fresh = Engine(target, head_drafter(new))
         run(fresh, third, 3, n_predict=1)
         proposals = []
         for each in (engine, fresh):
@@ -212,7 +230,7 @@ def passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with every encode and decode of the head."""
     made, counted = drafter(engine).head, list[int]()
     process = made._process
-    monkeypatch.setattr(made, "_process", lambda kind: (counted.append(kind), process(kind)))
+    monkeypatch.setattr(made, "_process", lambda *kind: (counted.append(1), process(*kind)))
     return counted
 
 
@@ -258,8 +276,8 @@ def test_a_head_switched_off_and_on_in_an_answer_says_the_same(engine: Engine) -
 
 def test_a_head_is_shown_what_its_own_engine_decodes_alone(models: tuple[Model, Model]) -> None:
     with Context(models[0], OPTIONS) as target:
-        made = [Head(models[1], target, OPTIONS) for _ in range(2)]
-        engines = [Engine(target, HeadDrafter(each)) for each in made]
+        made = [head_of(models[1], target, OPTIONS) for _ in range(2)]
+        engines = [Engine(target, head_drafter(each)) for each in made]
         prompt = ids(engines[0], PROMPTS[0])
         said = [run(each, prompt, 3)[0] for each in engines]
         assert said[0] == said[1] == plain(engines[0], prompt)
@@ -304,8 +322,8 @@ def test_a_head_that_came_late_drafts_from_what_it_is_shown(models: tuple[Model,
         prompt = ids(Engine(target), PROMPTS[0])
         truth = plain(Engine(target), prompt)
         run(Engine(target), prompt, 0, n_predict=4)
-        with Head(models[1], target, OPTIONS) as made:
-            tokens, drafted = run(Engine(target, HeadDrafter(made)), prompt, 3)
+        with head_of(models[1], target, OPTIONS) as made:
+            tokens, drafted = run(Engine(target, head_drafter(made)), prompt, 3)
             assert tokens == truth
             assert drafted > 0
             assert made.first >= len(prompt) - 1
@@ -317,6 +335,7 @@ def states_of(made: Head, tokens: Sequence[int]) -> np.ndarray:
     return made.fused(np.concatenate(made.shown(len(tokens)), axis=1)).copy()
 
 
+@pytest.mark.parametrize("models", CHAINS, indirect=True)
 def test_rows_are_the_same_one_by_one_and_together(engine: Engine) -> None:
     """The trap: with logits of some rows alone EAGLE-3's other rows are wrong."""
     made = drafter(engine).head
@@ -335,6 +354,73 @@ def test_rows_are_the_same_one_by_one_and_together(engine: Engine) -> None:
             assert np.abs(state - single[at - 1][1]).max() < 1e-2 * np.abs(state).max()
 
 
+BLOCKS = {
+    "dflash": Block(),
+    "dspark": Block(anchored=True),
+    "dspark, from the place behind": Block(anchored=False),
+    "dflash2": Block(candidates=4),
+    "of few tokens": Block(own_output=64, d2t=[*range(300, 364)]),
+    "dspark of few tokens": Block(own_output=64, d2t=[*range(300, 364)], anchored=True),
+    "of one layer, and long": Block(taps=(4,), places=24),
+}
+
+
+@pytest.fixture(params=BLOCKS)
+def blocks(request: pytest.FixtureRequest, target_model: Model, tmp_path: Path) -> Iterator[Engine]:
+    """An engine whose drafter guesses several tokens in one pass."""
+    path = write_dflash(tmp_path / "head.gguf", BLOCKS[request.param])
+    heads.require_head(gguf.read_model(path), gguf.read_header(target_model.path))
+    with (
+        Model.load(path, head=True) as model,
+        Context(target_model, OPTIONS) as target,
+        head_of(model, target, OPTIONS) as made,
+    ):
+        yield Engine(target, head_drafter(made))
+
+
+def test_blocks_of_every_kind_leave_the_text_as_it_is(blocks: Engine) -> None:
+    prompt = ids(blocks, PROMPTS[0])
+    warm = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}
+    for how in ({}, warm):
+        tokens, drafted = run(blocks, prompt, 5, **how)  # type: ignore[arg-type]
+        assert tokens == plain(blocks, prompt, **how)
+        assert drafted > 20
+
+
+def test_a_guess_leaves_nothing_behind(blocks: Engine) -> None:
+    """It follows from the states and the newest token, and a longer block guesses otherwise."""
+    made, text = drafter(blocks).head, ids(blocks, PROMPTS[2])[:14]
+    assert isinstance(made, BlockHead)
+    states = states_of(made, text)
+
+    def guessed(token: int, n: int, *parts: int) -> np.ndarray:
+        made.start(0)
+        for start, end in itertools.pairwise((0, *parts, 14)):
+            for at in range(start, end, made.n_batch):
+                rows = slice(at, min(end, at + made.n_batch))
+                made.read(text[rows], states[rows], output=False)
+        return again(token, n)
+
+    def again(token: int, n: int) -> np.ndarray:
+        behind = made.guess(token, n)
+        rows = [behind(token, 0).copy()]
+        for at in range(1, n):
+            rows.append(behind(int(rows[-1].argmax()), at).copy())
+        assert len(made.tokens) == 14
+        return np.stack(rows)
+
+    first = guessed(300, 3)
+    known = np.isfinite(first)
+    for same in (guessed(300, 3, 2, 9), again(300, 3)):
+        assert np.array_equal(np.isfinite(same), known)
+        assert np.abs(same[known] - first[known]).max() < 0.02
+    for other in (again(301, 3), again(300, 4)[:3]):
+        assert not np.array_equal(other, first)
+    made.start(0)
+    made.read(text[:1], states[:1], output=False)
+    assert not np.array_equal(made.guess(300, 3)(300, 0), first[0])
+
+
 def test_states_of_a_long_prompt_are_those_of_short_pieces(engine: Engine) -> None:
     made, target = drafter(engine).head, engine.target
     text = (ids(engine, PROMPTS[2]) * 8)[:150]
@@ -345,8 +431,8 @@ def test_states_of_a_long_prompt_are_those_of_short_pieces(engine: Engine) -> No
 
 
 def test_closing_one_head_leaves_the_other_what_it_reads(models: tuple[Model, Model]) -> None:
-    with Context(models[0], OPTIONS) as target, Head(models[1], target, OPTIONS) as made:
-        other = Head(models[1], target, OPTIONS)
+    with Context(models[0], OPTIONS) as target, head_of(models[1], target, OPTIONS) as made:
+        other = head_of(models[1], target, OPTIONS)
         target.show([made, other])
         other.close()
         assert np.abs(states_of(made, [5, 6, 7])).max() > 0
@@ -359,8 +445,8 @@ def test_a_head_stopped_while_it_warms_up_leaves_the_next_what_it_reads(
     cancel.set()
     with Context(models[0], OPTIONS) as target:
         with pytest.raises(Cancelled):
-            Head(models[1], target, OPTIONS, cancel)
-        with Head(models[1], target, OPTIONS) as made:
+            head_of(models[1], target, OPTIONS, cancel)
+        with head_of(models[1], target, OPTIONS) as made:
             assert np.abs(states_of(made, [5, 6, 7])).max() > 0
 
 
@@ -381,7 +467,7 @@ def test_what_a_head_costs_is_kept_apart_from_the_model_in_the_same_file(
     with (
         Context(models[0], OPTIONS) as target,
         Context(models[0], OPTIONS) as whole,
-        Head(models[1], target, OPTIONS) as made,
+        head_of(models[1], target, OPTIONS) as made,
     ):
         head, model = (identity(context, threads=1, draft=True) for context in (made, whole))
         assert head != model
@@ -442,9 +528,9 @@ def test_a_reduced_vocabulary_drafts_its_own_tokens_alone(
     with (
         Model.load(path, head=True) as model,
         Context(target_model, OPTIONS) as target,
-        Head(model, target, OPTIONS) as made,
+        head_of(model, target, OPTIONS) as made,
     ):
-        engine = Engine(target, HeadDrafter(made))
+        engine = Engine(target, head_drafter(made))
         prompt = ids(engine, PROMPTS[0])
         assert run(engine, prompt, 3)[0] == plain(engine, prompt)
         row, _ = made.read([5], np.zeros((1, made.width), np.float32), output=True)
@@ -453,8 +539,8 @@ def test_a_reduced_vocabulary_drafts_its_own_tokens_alone(
 
 def test_a_full_context_ends_the_draft(models: tuple[Model, Model]) -> None:
     small = replace(OPTIONS, n_ctx=64)
-    with Context(models[0], small) as target, Head(models[1], target, small) as made:
-        engine = Engine(target, HeadDrafter(made))
+    with Context(models[0], small) as target, head_of(models[1], target, small) as made:
+        engine = Engine(target, head_drafter(made))
         prompt = (ids(engine, PROMPTS[2]) * 4)[:40]
         tokens, _ = run(engine, prompt, 7, n_predict=-1)
         assert len(prompt) + len(tokens) <= 65
@@ -468,7 +554,7 @@ def said(target: Path, own: Path | None) -> tuple[np.ndarray, ...]:
         model = stack.enter_context(Model.load(target, mtp=own is None))
         context = stack.enter_context(Context(model, OPTIONS))
         its = stack.enter_context(Model.load(own, head=True)) if own else model
-        made = stack.enter_context(Head(its, context, OPTIONS))
+        made = stack.enter_context(head_of(its, context, OPTIONS))
         text = model.tokenize(PROMPTS[0], add_special=True, parse_special=False)
         states = states_of(made, text)
         rows = context.decode([300], 1).copy()
@@ -517,7 +603,7 @@ def test_a_head_takes_what_was_planned(models: tuple[Model, Model], n_ctx: int) 
     header = gguf.read_header(models[1].path)
     sizes = mtp_facts(header) if models[0] is models[1] else draft_facts(header)
     planned = need(sizes, Setup(n_ctx=n_ctx))
-    with Context(models[0], how) as target, Head(models[1], target, how) as made:
+    with Context(models[0], how) as target, head_of(models[1], target, how) as made:
         used = made.cache_bytes + made.buffer_bytes
         used += planned.host_weights if models[0] is models[1] else made.model.weights_bytes
         assert planned.host_cache == pytest.approx(made.cache_bytes, rel=0.01, abs=40_000)
@@ -535,24 +621,34 @@ def taken(target: str, file: str, n_ctx: int) -> int:
         text = [300] * 600
         run(Engine(context), text, 0)
         before = process.memory_full_info().uss
-        with Model.load(Path(file), head=True) as own, Head(own, context, how) as made:
-            run(Engine(context, HeadDrafter(made)), [301, *text], 4)
+        with Model.load(Path(file), head=True) as own, head_of(own, context, how) as made:
+            run(Engine(context, head_drafter(made)), [301, *text], 4)
             assert made.tokens
             return process.memory_full_info().uss - before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory is counted otherwise")
-@pytest.mark.parametrize("vocab", [0, pytest.param(152_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("vocab", "kind"),
+    [
+        *((0, kind) for kind in ("eagle3", "dflash")),
+        *(pytest.param(152_000, kind, marks=pytest.mark.slow) for kind in ("eagle3", "dspark")),
+    ],
+)
 def test_a_head_takes_no_more_than_was_planned_as_the_system_counts(
-    vocab: int, tmp_path: Path
+    vocab: int, kind: str, tmp_path: Path
 ) -> None:
     target, own = next(DEMO.glob("target-*")), next(DEMO.glob("eagle3-*"))
+    eagle, block = Eagle(), replace(BLOCKS.get(kind, Block()), places=16)
     if vocab:
         more = vocabulary_of(vocab)
         sizes = Sizes(n_layer=8, n_embd=128, n_head=2, n_head_kv=2, n_ff=64)
         target = write_llama(tmp_path / "target.gguf", more, sizes, seed=0, type="q8_0")
-        one = Eagle(reads=128, sizes=replace(sizes, n_layer=1), vocabulary=more)
-        own = write_eagle3(tmp_path / "head.gguf", one)
+        eagle = replace(eagle, reads=128, sizes=replace(sizes, n_layer=1), vocabulary=more)
+        block = replace(block, sizes=replace(sizes, n_layer=2), vocabulary=more)
+    if vocab or kind != "eagle3":
+        file = tmp_path / "head.gguf"
+        own = write_eagle3(file, eagle) if kind == "eagle3" else write_dflash(file, block)
     asked = f"from tests.test_heads import taken; print(taken({str(target)!r}, {str(own)!r}, 8192))"
     done = subprocess.run(
         [sys.executable, "-c", asked],
@@ -578,7 +674,11 @@ def test_every_wrong_head_is_refused_in_one_line(tmp_path: Path) -> None:
     )
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert done.returncode == 0, (lines[-1:], done.stderr[-500:])
-    assert [name for name, _, _ in lines] == [*wrong_heads.HEADS, *wrong_heads.TARGETS]
+    assert [name for name, _, _ in lines] == [
+        *wrong_heads.HEADS,
+        *wrong_heads.BLOCKS,
+        *wrong_heads.TARGETS,
+    ]
     assert len(lines) >= 30
     for name, error, message in lines:
         assert error not in ("loaded", ""), name
@@ -605,7 +705,7 @@ def test_a_head_that_was_not_loaded_with_its_target_is_refused() -> None:
         Context(model, OPTIONS) as target,
         pytest.raises(UnsupportedModel, match="without the head"),
     ):
-        Head(model, target, OPTIONS)
+        head_of(model, target, OPTIONS)
 
 
 def test_a_build_without_the_functions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,18 @@ def test_bytes_that_are_no_text_are_refused_by_every_option(
     assert hostile_options.attack(range(1, 121), tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *(["worker", f"--memory={wild}"] for wild in ("nan", "inf", "1e300")),
+        ["serve", "missing.gguf", "--timeout=nan"],
+    ],
+)
+def test_numbers_that_are_none_are_wrong_usage(asked: list[str], tmp_path: Path) -> None:
+    with hostile_options.nowhere(tmp_path):
+        assert hostile_options.run(asked).code == 2
+
+
 def test_a_file_name_forges_no_line_of_its_own(tmp_path: Path) -> None:
     with hostile_options.nowhere(tmp_path):
         done = hostile_options.run(["run", "-p", "x", "--grammar-file", "x\nError: disk is lost"])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,20 @@ from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.heads import HeadDrafter
+from localspec.engine.heads import head_drafter
 from localspec.engine.inside import Inside, Judged
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.llama import Context, ContextOptions, Head, Model
+from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.look import look_again
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import SamplingParams
-from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP, MTP
+from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, LOOKUP, MTP
 from localspec.engine.trace import Recorder
 from localspec.errors import EngineError
+from localspec.limits import HEAD_REACH
 
 from .conftest import DEMO
+from .support.heads import write_dflash
 from .support.replay import Trace, TracedRound, read_trace
 from .support.stub_context import StubContext, StubModel, near, random_script
 
@@ -216,8 +219,8 @@ def test_a_drafter_that_has_changed_is_told() -> None:
 # ---------------------------------------------------------------- the real models
 
 
-@pytest.fixture(params=[DRAFT, EAGLE3, MTP])
-def real(request: pytest.FixtureRequest) -> Iterator[Engine]:
+@pytest.fixture(params=[DRAFT, EAGLE3, MTP, DFLASH])
+def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """The demo's target, one thread, with each of its drafters."""
     options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
     path = next(DEMO.glob("mtp-*" if request.param == MTP else "target-*"))
@@ -232,8 +235,11 @@ def real(request: pytest.FixtureRequest) -> Iterator[Engine]:
         held = model
         if request.param == EAGLE3:
             held = stack.enter_context(Model.load(next(DEMO.glob("eagle3-*")), head=True))
-        head = stack.enter_context(Head(held, target, options))
-        yield Engine(target, HeadDrafter(head))
+        if request.param == DFLASH:
+            path = write_dflash(tmp_path / "head.gguf")
+            held = stack.enter_context(Model.load(path, head=True))
+        head = stack.enter_context(head_of(held, target, options))
+        yield Engine(target, head_drafter(head))
 
 
 @pytest.mark.parametrize("accept", [Accept.BLOCK, Accept.COUPLED])
@@ -252,3 +258,25 @@ def test_real_rounds_are_told_as_a_replay_derives_them(real: Engine, accept: Acc
         if again.same:  # batches of other sizes: the last bits may decide otherwise
             check(real, trace, again, within=0.05)
         assert [one.text for one in again.guesses] == [one.text for one in found.guesses]
+
+
+@pytest.mark.parametrize("real", [EAGLE3, DFLASH], indirect=True)
+def test_what_a_head_read_long_ago_is_read_again(real: Engine) -> None:
+    """The states that wait for it are the latest alone; it began where they began, and went on."""
+    text = "The dog and the cat went to the market. " * 40
+    prompt = real.target.model.tokenize(text, add_special=True, parse_special=False)[:350]
+    never = dict.fromkeys(real.target.model.end_tokens, float("-inf"))
+    sampling = SamplingParams(temperature=0.0, logit_bias=never)
+    how = {"accept": Accept.MATCH, "sampling": sampling}
+    _, live = traced(real, prompt, 96, live=True, **how)
+    assert real.written is not None
+    found = live[-1]
+    made = real.written.rounds[found.number - 1]
+    assert 90 < made.begun < made.position - HEAD_REACH - 64
+    again = look_again(real, real.written, found.number, Cancel())
+    (drafter,) = real.drafters.values()
+    assert drafter.head.first == made.begun  # type: ignore[attr-defined]
+    for one, other in zip(again.guesses, found.guesses, strict=True):
+        assert (one.text, one.draft is None) == (other.text, other.draft is None)
+        if one.draft is not None and other.draft is not None:
+            assert one.draft.guess == pytest.approx(other.draft.guess, abs=0.02)

@@ -22,13 +22,13 @@ from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.heads import HeadDrafter
+from localspec.engine.heads import BlockDrafter, HeadDrafter
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copying
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation, StoppingPlan
-from localspec.engine.llama import Head
+from localspec.engine.llama import BlockHead, Head
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.head import Rows, TargetStates
 from localspec.engine.lookup import Lookup
@@ -755,6 +755,47 @@ class StubHead(Head):
         return self.script(text), np.array([[self._state(text)]], np.float32)
 
 
+class StubBlock(StubHead, BlockHead):
+    """A head that guesses in blocks: every place has logits of its own, other ones in other blocks.
+
+    The production class makes of them what they are behind the tokens drafted before: `kind` is one
+    of `BLOCKS`.
+    """
+
+    def __init__(self, target: StubContext, n_vocab: int, kind: str) -> None:
+        super().__init__(target, lambda _: np.zeros(n_vocab), n_vocab)
+        self._mask, self.longest = 1, 3
+        self._chained, self._candidates = kind == "chained", 2 * (kind == "candidates")
+        self._skipped = int(kind != "chained")
+
+    def _logits(self, places: int, *where: int) -> np.ndarray:
+        rng = np.random.default_rng([places, *where, *self.target.tokens])
+        return rng.normal(scale=1.2, size=self.model.n_vocab).astype(np.float32)
+
+    def read(self, tokens: Sequence[int], states: Rows, *, output: bool) -> tuple[Rows, Rows]:
+        assert 0 < len(tokens) <= self.n_batch
+        assert not output
+        for token, state in zip(tokens, states, strict=True):
+            text = self.texts[int(state[0])]
+            assert (len(text) - 1, text[-1]) == (self.end, token)
+            self.tokens.append(token)
+        return np.empty(0, np.float32), states[:0]
+
+    def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
+        assert self.end == len(self.target.tokens)
+        self.tokens.extend(tokens)
+        places = range(len(tokens) - n_logits, len(tokens))
+        return np.stack([self._logits(len(tokens), at, tokens[0]) for at in places])
+
+    def _scored(self, n: int) -> Rows:
+        ids = [self._logits(n, at, 0).argsort()[:2] for at in range(n)]
+        scores = [self._logits(n, at, 1, i)[:2] for at in range(n) for i in range(2)]
+        return np.c_[np.array(ids), np.array(scores).reshape(n, 4)].astype(np.float32)
+
+
+BLOCKS = ("independent", "chained", "candidates")
+
+
 def world_engine(
     world: World,
     *,
@@ -764,6 +805,7 @@ def world_engine(
     lookup: bool = False,
     head: bool = False,
     drafter: type[ModelDrafter] = ModelDrafter,
+    block: str = "",
 ) -> Engine:
     """The production engine over the world; a head may stand in the place of the draft model.
 
@@ -782,6 +824,8 @@ def world_engine(
     drafters: list[Drafter] = [drafter(draft, V)] if model else []  # type: ignore[arg-type]
     if head:
         drafters = [HeadDrafter(StubHead(target, drafts, V + extra), DRAFT)]
+    if block:
+        drafters = [BlockDrafter(StubBlock(target, V + extra, block), DRAFT)]
     copier = Lookup(64, target.model.is_end) if lookup else None
     return Engine(target, *drafters, lookup=copier)  # type: ignore[arg-type]
 
@@ -869,6 +913,37 @@ def test_the_engines_round_is_lossless_with_a_head(
     assert len(lengths) > 1 or policy == "stopping and cutting"
 
 
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("policy", ["fixed", "stopping late"])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_engines_round_is_lossless_with_a_block_drafter(
+    block: str, policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = "unsure" if policy == "fixed" else "penalties"
+    off, lengths = engine_distance(
+        CHAINS[chain], accept, POLICIES[policy], monkeypatch, block=block, extra=1
+    )
+    assert off < EXACT
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_a_block_that_counts_as_another_one_is_caught(
+    accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its length changes every distribution: tokens drawn from one cannot stand with another's."""
+
+    def shorter(self: BlockDrafter, tokens: Sequence[int], plan: Plan) -> Drafted:
+        found, rows = honest(self, tokens, plan), self.head.guess(tokens[-1], 2)
+        q = [world.sampler().row(rows(0, at), PROMPT) for at in range(2)]
+        return replace(found, draft=replace(found.draft, q=(*q, found.draft.q[2])))  # type: ignore[index]
+
+    world, honest = CHAINS["unsure"], BlockDrafter.propose
+    monkeypatch.setattr(BlockDrafter, "propose", shorter)
+    off, _ = engine_distance(world, accept, FixedGamma(3), monkeypatch, block="independent")
+    assert off > CAUGHT
+
+
 def automatic() -> AutoGamma:
     """The default policy, over costs that make drafting pay."""
     target = {0: {n: 1.0 + 0.2 * (n - 1) for n in range(1, 6)}}
@@ -910,13 +985,13 @@ def generation_distance(
     return _completed_distance(world, joint), drafted
 
 
-@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("how", [{}, {"head": True}, {"block": "independent"}])
 @pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])
 def test_a_generation_under_the_default_policy_is_lossless(
-    accept: Accept, head: bool, monkeypatch: pytest.MonkeyPatch
+    accept: Accept, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for chain in ("unsure", "penalties"):
-        off, drafted = generation_distance(CHAINS[chain], accept, automatic, monkeypatch, head=head)
+        off, drafted = generation_distance(CHAINS[chain], accept, automatic, monkeypatch, **how)
         assert off < EXACT
         assert any({"2+0", "3+0"} & {*lengths} for lengths in drafted)
         assert len(drafted) > 2

@@ -136,6 +136,7 @@ def test_what_a_damaged_file_says_of_one_pair_is_left_out(
     for key, value in (
         *(("times", []), ("times", [0.1]), ("times", [0, 0]), ("times", [0.1, -1])),
         *(("weights", 0), ("weights", -1), ("weights", 1 << 60), ("overhead", 1e9), ("step", 0)),
+        *(("times", [0, 5e-324]), ("times", [0, 0.1, 1e300]), ("overhead", -1)),
     ):
         other = {**sound["pairs"]["demo"], key: value}
         (tmp_path / "speed.json").write_text(
@@ -144,6 +145,9 @@ def test_what_a_damaged_file_says_of_one_pair_is_left_out(
         found = ranking.recall()
         assert found is not None
         assert list(found.pairs) == ["demo"], (key, value)
+    (tmp_path / "speed.json").write_text(json.dumps({**sound, "room": -(10**12)}))
+    (on_a_card,) = ranking.ranked([row("a", 15)], ranking.recall())
+    assert (on_a_card.plain or 1) > 0
 
 
 def test_the_whole_catalogue_has_an_expectation_where_it_fits() -> None:

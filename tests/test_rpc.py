@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import random
 import re
 import signal
@@ -18,11 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from localspec.engine.llama import add_workers, backends, rpc
+from localspec.engine.llama import Model, add_workers, backends, rpc
 from localspec.errors import EngineError, UsageError
 from localspec.process import messages as m
+from tests.conftest import DEMO as MODELS
 from tests.support import ENDLESS
 from tests.support.workers import relay, worker
 from tests.test_process import DEMO, Heard
@@ -70,6 +73,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, registered: int | None) -> list[ob
         reg_by_name=lambda name: int(name == b"RPC"),
         reg_get_proc_address=lambda _backend, _name: ctypes.cast(function, ctypes.c_void_p).value,
         register=called.append,
+        ggml_set_abort_callback=lambda _callback: None,
     )
     monkeypatch.setattr(rpc, "ggml", lambda: library)
     return called
@@ -211,6 +215,23 @@ def test_a_target_on_two_workers_says_what_it_says_here() -> None:
 
 
 @needs_backend
+@pytest.mark.skipif(sys.platform != "linux", reason="the options have other names")
+def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
+    """Off, asleep or cut off: nothing comes any more, not even the end of the connection."""
+    with worker() as (endpoint, _):
+        add_workers([endpoint])
+        model = Model.load(MODELS / "target-Q8_0.gguf", devices=["RPC0"])
+        port = int(endpoint.split(":")[1])
+        (held,) = (each for each in psutil.Process().net_connections("tcp")
+                   if each.raddr and each.raddr.port == port)  # fmt: skip
+        with socket.socket(fileno=os.dup(held.fd)) as connection:
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+        model.close()
+        add_workers(())
+
+
+@needs_backend
 def test_a_worker_tells_what_it_lends() -> None:
     """Of a limit and of what is free, not of all memory; beside a problem of another one."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
@@ -274,18 +295,22 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
     """At random moments; at most one round is lost, and the next answer comes without it."""
     rng = random.Random(20261122)
     for _ in range(3):
-        with worker() as (endpoint, running):
-            chat = Heard(replace(DEMO, rpc=(endpoint,), n_predict=-1, grammar=ENDLESS))
+        with worker() as (endpoint, running), worker() as (other, _):
+            chat = Heard(replace(DEMO, rpc=(other, endpoint), n_predict=-1, grammar=ENDLESS))
             chat.until(m.Loaded)
             chat.ask("Tell me a story.")
             chat.until(m.Turn)
             time.sleep(rng.uniform(0, 1))
             running.kill()
-            assert "a worker went away" in chat.until(m.Died).error.message
-        chat.engine.reload(())
-        info = chat.until(m.Loaded).info
-        assert any("its devices are left out" in each for each in info.notices)
-        chat.ask("Tell me a story.")
-        assert chat.until(m.TurnOver).error is None
-        chat.engine.shut_down()
-        assert chat.engine.join(20)
+            said = chat.until(m.Died).error.message
+            assert said.startswith(f"the worker at {endpoint} went away: the process that runs")
+            assert other not in said
+            chat.engine.reload(())
+            info = chat.until(m.Loaded).info
+            left_out = [each for each in info.notices if "its devices are left out" in each]
+            assert len(left_out) == 1
+            assert endpoint in left_out[0]
+            chat.ask("Tell me a story.")
+            assert chat.until(m.TurnOver).error is None
+            chat.engine.shut_down()
+            assert chat.engine.join(20)

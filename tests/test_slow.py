@@ -77,7 +77,7 @@ def test_the_machine_s_reasons_are_in_doctor_s_words(monkeypatch: pytest.MonkeyP
     battery = sentence(monkeypatch, on_battery=True)
     throttled = sentence(monkeypatch, clock=(1200.0, 3000.0))
     assert told == [swapped, battery, throttled]
-    assert sentence(monkeypatch, others=1.2).startswith(formats.busy(1.2, 1).split(" of ")[0])
+    assert sentence(monkeypatch, others=1.2).startswith(formats.busy(1.2, 2).split(" of ")[0])
 
 
 def test_an_idle_processor_is_not_taken_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:

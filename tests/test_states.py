@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -155,6 +157,30 @@ def test_there_is_a_most_that_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(states, "_LARGEST", 100)
     store.save("c5", b"", TOKENS, BYTES)
     assert store.find("c5") is None
+
+
+def test_what_finds_no_room_takes_none_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = States(tmp_path, "one")
+    store.save("c1", b"", TOKENS, BYTES)
+    monkeypatch.setattr(states, "_MOST", 5000)
+    store.save("c2", b"", TOKENS, [np.zeros(6000, np.uint8)])
+    assert store.find("c2") is None
+    assert store.find("c1") is not None
+
+
+def test_a_header_that_tells_of_more_than_there_is_is_put_aside(tmp_path: Path) -> None:
+    store = States(tmp_path, "one")
+    monster = np.zeros(8, np.uint8)
+    store.save("c1", b"", TOKENS[:1], [monster])
+    path = store._path("c1")
+    header = msgspec.structs.replace(store.find("c1"), sizes=[1 << 60])
+    packed = msgspec.msgpack.encode(header)
+    head = len(packed).to_bytes(4, "little") + hashlib.sha256(packed).digest() + packed
+    path.write_bytes(b"localspec state 1\n" + head + monster.tobytes())
+    assert store.find("c1") is None
+    assert [one.suffix for one in tmp_path.iterdir()] == [".damaged"]
 
 
 def test_a_deleted_conversation_has_no_state(tmp_path: Path) -> None:

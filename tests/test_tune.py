@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -312,6 +313,27 @@ def test_tuned_threads_are_used_unless_others_are_asked_for(target_context: Cont
     store.save(profile.Profile(known, threads=7))
     assert chosen(None) == 7
     assert chosen(3) == 3
+
+
+def test_what_is_found_beside_other_programs_chooses_no_threads(
+    target_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sooner(context: Context, sizes: Any, **_: Any) -> Timing:
+        slow = 100.0 if context.threads > 1 else 1.0
+        return Timing({n: slow * TARGET_POINTS[n] for n in dict.fromkeys(sizes)})
+
+    monkeypatch.setattr(tuning, "measure", sooner)
+    monkeypatch.setattr(tuning, "default_threads", lambda: 2)
+    monkeypatch.setattr(measuring, "default_threads", lambda: 2)
+    for busy in (itertools.repeat(1.5), itertools.cycle([0.0, 1.5])):  # always; only afterwards
+        monkeypatch.setattr(tuning, "busy_cores", lambda _, busy=busy: next(busy))
+        monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: None)
+        found = json.loads(tune("--json", "-c", "256", "--draft", "lookup").stdout)["target"]
+        assert (found["threads"], found["by_threads"]) == (2, {})
+        assert chosen_threads(target_context, None, draft=False, store=profile_store()) == 2
+    monkeypatch.setattr(tuning, "busy_cores", lambda _: 0.0)
+    calm = json.loads(tune("--json", "-c", "256", "--draft", "lookup").stdout)["target"]
+    assert calm["threads"] == 1
 
 
 def show(*arguments: str) -> Any:

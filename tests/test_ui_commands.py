@@ -246,6 +246,16 @@ async def test_a_word_that_a_command_does_not_know_changes_nothing() -> None:
         await chat.until(lambda: "did you mean /panel?" in chat.transcript())
 
 
+async def test_nothing_is_done_where_nothing_may_follow_the_command() -> None:
+    async with chatting() as chat:
+        await chat.ask("Stays.")
+        for text in ("/clear all", "/qui now", "/regen x"):
+            await chat.send(text)
+            await chat.until(lambda: "alone." in chat.transcript().splitlines()[-1])
+            assert "nothing may follow" in chat.transcript()
+        assert "Stays." in chat.transcript()
+
+
 async def test_meanings_stand_below_each_other() -> None:
     async with chatting(size=(120, 30)) as chat:
         await chat.press("/")

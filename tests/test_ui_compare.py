@@ -52,6 +52,14 @@ async def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> N
         assert chat.app.prompt.text == "What is the sky?"
 
 
+async def test_what_follows_the_command_is_answered() -> None:
+    async with chatting(size=(120, 30), answers=["First.", "One.", "Two."]) as chat:
+        await chat.ask("Hello?")
+        await chat.send("/twice What is the sky?")
+        await chat.until(lambda: "What is the sky?" in chat.screen(), "the question")
+        await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
+
+
 async def test_what_cannot_be_answered_is_said_where_it_is_seen() -> None:
     error = PromptTooLong("the prompt has 9,000 tokens", "Shorten it.")
     async with chatting(answers=[error, "Fine."]) as chat:

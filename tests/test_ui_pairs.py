@@ -15,6 +15,7 @@ from textual.widgets import Input, OptionList
 
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
+from localspec.loading.ranking import RankedPair
 from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, installed, pull
 from localspec.pairs.catalogue import CuratedPair
@@ -28,7 +29,7 @@ from localspec.process.server import Loader, Server
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.screens.pairs import PairsScreen, Work
+from localspec.ui.screens.pairs import PairsScreen, PairsState, Work, head_line, row_line
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
 from tests.support.hub_server import Repo, wait_for
@@ -228,6 +229,10 @@ async def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.Mon
         await browse(chat)
         await chat.press("enter")
         await chat.until(lambda: "offline mode is on" in chat.screen())
+        await chat.press("escape")
+        await chat.send(f"/get {NAME}")
+        await chat.until(lambda: f"✗ {NAME}" in chat.transcript(), "the reason")
+        assert pull.recall_wanted() == PullRequest(NAME)  # it may work at the next start
 
 
 async def test_removing_asks_twice_and_spares_the_pair_in_use(
@@ -678,6 +683,8 @@ async def test_a_pair_that_is_fetched_to_be_used_waits_for_the_answers_end_and_s
         chat.session.gate.open()
         await chat.until(lambda: f"load {NAME}" in rooms.log, "the change")
         await chat.until(lambda: chat.ready() and pull.recall_wanted() is None, "the end")
+        await browse(chat)
+        assert "being loaded" not in chat.screen()
         assert rooms.sessions[-1].messages[0].content == "Tell me something."
 
 
@@ -688,5 +695,13 @@ async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
         await chat.send("/get nobody/nothing")
         await chat.until(lambda: "✗ nobody/nothing" in chat.transcript(), "the reason")
         await chat.until(chat.ready)
+        assert pull.recall_wanted() is None  # no later start speaks of it
         assert "fetching" not in chat.status()
         chat.app.pairs.cancel()
+
+
+def test_a_fast_pair_takes_one_line_on_a_small_screen() -> None:
+    own = catalogue.rows()[0]
+    fast = RankedPair(own, "fits", 883.0, 1498.0, measured=True)
+    state = PairsState(rows=[own], ranked=[fast])
+    assert row_line(state, own, 68).cell_length == head_line(68).cell_length == 68

@@ -119,7 +119,7 @@ class States:
                     return []
                 found = [np.fromfile(file, np.uint8, size) for size in header.sizes]
             os.utime(self._path(name))
-        except (OSError, ValueError):
+        except (OSError, ValueError, MemoryError):
             return []
         digest = hashlib.sha256()
         for state in found:
@@ -146,6 +146,8 @@ class States:
         header = msgspec.msgpack.decode(packed, type=StateHeader)
         if header.made_by != self._made_by or len(header.sizes) != len(header.tokens):
             raise ValueError("made by other models")
+        if sum(header.sizes) != os.fstat(file.fileno()).st_size - file.tell():
+            raise ValueError("another length than it says")
         return header
 
     def _path(self, name: str) -> Path:
@@ -157,11 +159,11 @@ class States:
         files = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
         taken = sum(path.stat().st_size for path in files)
         most = min(_MOST, taken + int(_SHARE * shutil.disk_usage(self._folder).free))
+        if size > most:
+            raise OSError("no room")
         while files and taken + size > most:
             taken -= files[0].stat().st_size
             files.pop(0).unlink()
-        if size > most:
-            raise OSError("no room")
 
 
 def forget(folder: Path, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.option_types import plain_text
+from localspec.cli.option_types import no_nan, plain_text
 from localspec.cli.options import Grouped, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.errors import LocalspecError, UsageError
@@ -43,6 +43,7 @@ _SHORTEST = 16
     "Seconds of the engine that one answer may take.",
     "S",
     default=1800.0,
+    callback=no_nan,
 )
 @option(
     "--allow-host",

@@ -29,9 +29,10 @@ PORT = 50052  # that of llama.cpp's own server
     ),
     option(
         "--memory",
-        click.FloatRange(0, min_open=True),
+        click.FloatRange(0, 1e6, min_open=True),
         "GB of each device that may be taken.  [default: what is free]",
         "GB",
+        callback=types.no_nan,
     ),
     click.option(
         "--force", is_flag=True, help="Listen at an address that other networks reach, too."

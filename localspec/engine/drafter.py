@@ -48,6 +48,8 @@ class Drafted:
         path: of the tokens read, the last ones that lookup proposed.
         agreed: of what lookup would copy the first tokens that this drafted as well and went on
             from: so many passes are none where they were read before.
+        begun: the first token that its cache knows of, where that is a head's.
+        block: tokens that it guessed at once.
     """
 
     drafter: str = ""
@@ -61,6 +63,8 @@ class Drafted:
     passes: int | None = None
     path: int = 0
     agreed: int = 0
+    begun: int = 0
+    block: int = 0
 
     @property
     def decodes(self) -> int:
@@ -98,6 +102,11 @@ class Drafter(Protocol):
     @property
     def reads_paths(self) -> bool:
         """Whether it can read what a cheaper drafter proposes in one pass (see `propose`)."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """Tokens that it guesses in one pass at most, all at once; 0 where each takes a pass."""
         ...
 
     def begin(
@@ -247,6 +256,7 @@ class ModelDrafter:
     """
 
     reader = None
+    block = 0
 
     def __init__(self, context: Context, n_vocab: int, name: str = DRAFT) -> None:
         """Draft with `context` for a target of `n_vocab` tokens.

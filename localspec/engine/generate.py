@@ -260,9 +260,7 @@ class Engine:
             logprobs=done.logprobs,
             finish=done.finish,
         )
-        generation.written.rounds.append(
-            Made(held, asked.draft.tokens, asked.own, done.verdict, drawn, figures)
-        )
+        generation.written.rounds.append(Made.of(asked, done.verdict, drawn, figures))
         if sight is not None:
             self._tell(generation, sight, asked.draft, done.p)
         return figures
@@ -350,6 +348,7 @@ class Engine:
                 },
                 copies=guess.confidences,
                 readers=[name for name, each in self.drafters.items() if each.reads_paths],
+                blocks={name: each.block for name, each in self.drafters.items() if each.block},
             )
         )
 

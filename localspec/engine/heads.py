@@ -1,4 +1,4 @@
-"""`HeadDrafter`: drafting with a head, which reads the states that the target computed."""
+"""Drafting with a head, which reads the states that the target computed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, write
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import Head, Listener
+from localspec.engine.llama import BlockHead, Head, Listener
 from localspec.engine.llama.head import Rows
 from localspec.engine.proposer import Proposer, argmax_proposer
 from localspec.engine.sampling import Logits
@@ -26,14 +26,15 @@ class HeadDrafter:
         name: what it is called in rounds, costs and figures.
     """
 
+    reads_paths = False
+    block = 0
+
     def __init__(self, head: Head, name: str = "") -> None:
         """Draft with `head`, called by its kind where no name is given."""
         self.head = head
         self.name = name or head.kind
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
-
-    reads_paths = False
 
     @property
     def reader(self) -> Listener:
@@ -101,7 +102,8 @@ class HeadDrafter:
             )
         finally:
             self.head.keep(last + 1)
-        return Drafted(self.name, *written, read=last + 1 - cached, cached=cached)
+        read = last + 1 - cached
+        return Drafted(self.name, *written, read=read, cached=cached, begun=self.head.first)
 
     def _catch_up(self, tokens: Sequence[int]) -> tuple[Logits, Rows]:
         """Make the rows that are missing; return the last one's logits and its state."""
@@ -117,3 +119,71 @@ class HeadDrafter:
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Nothing is left of a draft, and what was verified was shown."""
+
+
+class BlockDrafter(HeadDrafter):
+    """A head that guesses several tokens in one pass, such as DFlash.
+
+    Row i of the head is the target's state at token i. How many tokens a pass guesses is decided
+    before it, for that changes them all; how many of them are submitted, after it. Each is drawn
+    from a distribution that does not depend on those drawn before it but through the sampler chain
+    and where the head says so.
+    """
+
+    head: BlockHead
+
+    @property
+    def block(self) -> int:
+        """Tokens that a pass guesses at most."""
+        return self.head.longest
+
+    def lag(self, tokens: Sequence[int]) -> int:
+        """Rows that are missing, as far as they can be made, and that of the newest token."""
+        return max(1, len(tokens) - self._next)
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        plan: Plan,
+        path: tuple[int, ...] = (),  # noqa: ARG002 - all is guessed in one pass
+    ) -> Drafted:
+        """Guess as many tokens as the plan allows; draft of them while it goes on.
+
+        Nothing where the target's last state was not seen, as after a drafter was added late.
+        """
+        head, last = self.head, len(tokens) - 2
+        limit = min(plan.limit, head.longest, head.n_ctx - len(tokens))
+        if limit < 1 or not head.states.knows(last):
+            return Drafted(self.name)
+        head.keep(last + 1)
+        cached = self._next
+        if cached != head.end:
+            head.start(cached)
+        for start in range(cached, last + 1, head.n_batch):
+            n = min(head.n_batch, last + 1 - start)
+            head.read(tokens[start : start + n], head.states.get(start, n), output=False)
+            self._cancel.check()
+        behind = head.guess(tokens[-1], limit)
+        n_vocab = head.target.model.n_vocab
+        written = write(
+            lambda row, drafted: self._proposer(row, tokens, drafted),
+            lambda token, drafted: behind(token, drafted)[:n_vocab],
+            behind(tokens[-1], 0)[None, :n_vocab],
+            plan=plan,
+            limit=limit,
+            is_end=head.target.model.is_end,
+        )
+        return Drafted(
+            self.name,
+            *written,
+            read=last + 1 - cached + limit,
+            cached=cached,
+            passes=1,
+            begun=head.first,
+            block=limit,
+        )
+
+
+def head_drafter(head: Head, name: str = "") -> HeadDrafter:
+    """What drafts with a head of any kind, called by that where no name is given."""
+    return BlockDrafter(head, name) if isinstance(head, BlockHead) else HeadDrafter(head, name)

@@ -22,10 +22,11 @@ from localspec.engine.stats import LOOKUP, Round
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import EngineError
+from localspec.limits import HEAD_REACH
 
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel
-    from localspec.engine.drafter import Drafter
+    from localspec.engine.drafter import Drafted, Drafter
     from localspec.engine.generate import Engine, GenerateSettings
 
 _BARS = 5
@@ -43,6 +44,7 @@ class Made:
         verdict: what came of them.
         drawn: numbers that the target had drawn before.
         figures: the round's.
+        begun, block: as `Drafted` has them.
     """
 
     position: int
@@ -51,6 +53,14 @@ class Made:
     verdict: Verdict
     drawn: int
     figures: Round
+    begun: int = 0
+    block: int = 0
+
+    @classmethod
+    def of(cls, asked: Drafted, verdict: Verdict, drawn: int, figures: Round) -> Made:
+        """What came of a proposal."""
+        kept = asked.draft.tokens, asked.own, verdict, drawn, figures
+        return cls(figures.context, *kept, begun=asked.begun, block=asked.block)
 
 
 @dataclass(slots=True)
@@ -88,14 +98,14 @@ class Sight:
 
     Args:
         proposer: the generation's own.
-        drafted: tokens to be proposed whatever is drawn now; None to let the proposer choose.
+        drafted: tokens to be proposed first, whatever is drawn now.
 
     Attributes:
         proposer: the same.
         logits: a copy of the target's rows, once they are there.
     """
 
-    def __init__(self, proposer: Proposer, drafted: Sequence[int] | None = None) -> None:
+    def __init__(self, proposer: Proposer, drafted: Sequence[int] = ()) -> None:
         self.proposer = proposer
         self._drafted = drafted
         self._passes: list[Logits] = []
@@ -105,7 +115,8 @@ class Sight:
         """See what may follow, as every `Proposer`."""
         self._passes.append(logits.copy())  # the next pass writes over it
         view = self.proposer(logits, tokens, drafted)
-        return view if self._drafted is None else _Forced(view, self._drafted[len(drafted)])
+        wanted = self._drafted[len(drafted) : len(drafted) + 1]
+        return _Forced(view, wanted[0]) if wanted else view
 
     def of_draft(self, i: int, token: int, draft: Draft, word: Word) -> Opinion | None:
         """What the draft thought of its token `i`."""
@@ -286,19 +297,36 @@ def _drafted_again(
     drafter = engine.drafters.get(made.figures.drafter)
     if drafter is None or not own or not can_be_seen(drafter, sight.proposer):
         return Draft(own).followed_by(copied)
-    if drafter.reader is not None:  # it has to be shown all of it
-        engine.target.clear()
-        for _ in engine.prefill(tokens[:-1], cancel):
-            cancel.check()
-        engine.target.decode(tokens[-2:-1], 0)
+    if drafter.reader is not None:
+        _show(engine, drafter, tokens, made.begun, cancel)
     drafter.begin(tokens, sight, cancel)
-    asked = drafter.propose(tokens, FixedPlan(made.own, drafter.name))
+    asked = drafter.propose(tokens, FixedPlan(max(made.own, made.block), drafter.name)).draft
     drafter.observe(tokens, 0)
-    rows = asked.draft.q or ()
+    draft = Draft(asked.tokens[: made.own], asked.q and asked.q[: made.own])
+    rows = draft.q or ()
     drawn = all(q.prob(token) > 0 for q, token in zip(rows, own, strict=False))
-    if asked.draft.tokens != own or not drawn:
+    if draft.tokens != own or not drawn:
         raise EngineError(
             f"the {drafter.name} does not draft here any more",
             "Answer again (F5) and look while the answer is written.",
         )
-    return asked.draft.followed_by(copied)
+    return draft.followed_by(copied)
+
+
+def _show(
+    engine: Engine, drafter: Drafter, tokens: Sequence[int], begun: int, cancel: Cancel
+) -> None:
+    """Show a drafter what it had read by then, part by part: what it is shown it forgets soon.
+
+    Where it has something to draft after each part it reads that.
+    """
+    engine.target.clear()
+    drafter.begin(tokens, argmax_proposer, cancel)
+    last = len(tokens) - 1
+    for end in (*range(begun + HEAD_REACH, last, HEAD_REACH), last):
+        for _ in engine.prefill(tokens[:end], cancel):
+            cancel.check()
+        engine.target.decode(tokens[end - 1 : end], 0)
+        if end < last:
+            drafter.propose(tokens[: end + 1], FixedPlan(1, drafter.name))
+            drafter.observe(tokens[: end + 1], 0)

@@ -16,6 +16,7 @@ TRANSLATED = "translated"
 
 EAGLE3 = "eagle3"
 MTP = "mtp"
+DFLASH = "dflash"
 """The names of draft heads, as llama.cpp has them."""
 
 LOOKUP = "lookup"

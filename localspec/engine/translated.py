@@ -60,6 +60,7 @@ class TranslatedDrafter:
 
     reader = None
     reads_paths = False
+    block = 0
 
     def __init__(self, context: Context, translation: Translation, name: str = TRANSLATED) -> None:
         self.context = context

@@ -64,7 +64,8 @@ def key(target: Path, setup: Setup, options: LoadRequest) -> dict[str, Any]:
 def stored(known: Mapping[str, Any], store: ProfileStore) -> int | None:
     """What `longest` found before."""
     found = store.load(known)
-    return max(max(points) for points in found.measured.values()) if found else None
+    tried = [n for points in found.measured.values() for n in points] if found else []
+    return max(tried, default=None)
 
 
 def longest(
@@ -116,7 +117,10 @@ def words(exact: int) -> str:
 
 
 def _alike(target: Context) -> dict[int, float]:
-    """The sizes of passes that give equal bits, from 1 on without a gap, and their seconds."""
+    """The sizes of passes that give equal bits, from 1 on without a gap, and their seconds.
+
+    One token alone is always among them, also where a device gives other bits every time.
+    """
     depth, tokens = len(target.tokens), scratch(target, _MOST)
     until = perf_counter() + _SECONDS
     singles: list[NDArray[np.float32]] = []
@@ -128,7 +132,7 @@ def _alike(target: Context) -> dict[int, float]:
         started = perf_counter()
         several = target.decode(tokens[:n], n)  # and the next single token goes on from there
         seconds = perf_counter() - started
-        if not np.array_equal(several, singles) or (times and started > until):
+        if times and (started > until or not np.array_equal(several, singles)):
             break
         times[n] = seconds
     return times

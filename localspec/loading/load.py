@@ -15,7 +15,7 @@ from localspec.chat.states import STATES
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
-from localspec.engine.heads import HeadDrafter
+from localspec.engine.heads import head_drafter
 from localspec.engine.llama import Context, Head, devices
 from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.lookup import Lookup
@@ -262,7 +262,7 @@ def _session(
 def _drafter(name: str, context: Context, target: Context) -> Drafter:
     """What drafts with a loaded model or head."""
     if isinstance(context, Head):
-        return HeadDrafter(context, name)
+        return head_drafter(context, name)
     if name.startswith(TRANSLATED):
         return TranslatedDrafter(context, Translation(target.model, context.model), name)
     return ModelDrafter(context, target.model.n_vocab, name)

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from localspec.chat.pair import LoadRecord
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama import Context, ContextOptions, Head, Model, devices
-from localspec.engine.stats import EAGLE3, MTP
+from localspec.engine.llama import Context, ContextOptions, Head, Model, devices, head_of
+from localspec.engine.stats import MTP
 from localspec.errors import ModelLoadError
 from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
@@ -19,6 +19,7 @@ from localspec.loading.measuring import chosen_threads, profile_store
 from localspec.loading.planning import DraftsPlan, LoadPlan, PlannedDraft, devices_of_draft
 from localspec.loading.request import LoadRequest
 from localspec.pairs.found import remedy
+from localspec.pairs.gguf import heads
 from localspec.pairs.memory.need import Setup
 
 Progress: TypeAlias = Callable[[str, float | None], None]
@@ -178,9 +179,10 @@ class ModelLoader:
         how = self._how(planned.setup, draft=True)
         if planned.kind == MTP:
             return self._kept(Head(target.model, target, how, self.cancel))
-        model = self._model(planned.path, planned.setup, draft=True, head=planned.kind == EAGLE3)
-        if planned.kind == EAGLE3:
-            return self._kept(Head(model, target, how, self.cancel))
+        head = planned.kind in heads.FILES
+        model = self._model(planned.path, planned.setup, draft=True, head=head)
+        if head:
+            return self._kept(head_of(model, target, how, self.cancel))
         return self._kept(Context(model, how, self.cancel))
 
     def _how(self, setup: Setup, *, draft: bool) -> ContextOptions:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec import formats, machine
 from localspec.engine.llama import RPC, add_workers, default_threads, devices
-from localspec.engine.stats import DRAFT, EAGLE3, MTP, TRANSLATED, DeviceMemory
+from localspec.engine.stats import DRAFT, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver, vocabulary
@@ -268,7 +268,7 @@ def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
     files = gguf.read_model(path)
     if heads.is_head(files.header):
         heads.require_head(files, target.header)
-        return _FoundDraft(EAGLE3, files, draft_facts(files.header))
+        return _FoundDraft(files.header.architecture, files, draft_facts(files.header))
     draft = _read(path)
     compared = vocabulary.check(target.header, draft.header)
     kind = DRAFT if compared.compatible else TRANSLATED

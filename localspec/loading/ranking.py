@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +21,7 @@ from localspec.engine.length.stopping import gamma_for
 from localspec.engine.stats import DRAFT, MTP
 from localspec.pairs import folders
 from localspec.pairs.catalogue import ListedPair
+from localspec.safe_text import one_line
 
 ACCEPTED: Final = {DRAFT: 0.7, MTP: 0.7}
 """Share of a drafter's tokens that is taken to be accepted; of copies nothing can be expected."""
@@ -30,6 +30,7 @@ LEAST: Final = {"chat": 6.0, "code": 6.0, "reasoning": 10.0}
 """Tokens per second from which on a kind of pair is no pain: people read about six."""
 
 _MOST_WEIGHTS: Final = 1 << 50  # bytes
+_BRIEF, _LONG = 1e-7, 1e5  # seconds that a decode takes, at least and at most
 _HEAD: Final = 0.05  # of a target's bytes: what a head inside it reads
 _ROOM: Final = 1.225  # bytes that a model takes, for every byte of its files
 _WORTH_A_WORD: Final = 1.05
@@ -68,8 +69,8 @@ class PairCosts:
     def usable(self) -> bool:
         """Whether it can be reckoned with; a damaged file says anything."""
         spans = [*self.times[1:], *([] if self.step is None else [self.step])]
-        sound = len(self.times) > 1 and all(0 < span < inf for span in spans)
-        return sound and 0 < self.weights < _MOST_WEIGHTS and 0 < self.per_byte < inf
+        sound = len(self.times) > 1 and all(_BRIEF <= span <= _LONG for span in spans)
+        return sound and 0 < self.weights < _MOST_WEIGHTS and 0 <= self.overhead < self.times[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,8 @@ class Speed:
             return ""
         rate = formats.size(round(1 / one[1].per_byte))
         return (
-            f"expected from {one[0]}, which reads {rate} of weights a second here, with"
-            f" {formats.percent(ACCEPTED[DRAFT])} of drafted tokens accepted"
+            f"expected from {one_line(one[0], 40)}, which reads {rate} of weights a second here,"
+            f" with {formats.percent(ACCEPTED[DRAFT])} of drafted tokens accepted"
         )
 
 
@@ -114,7 +115,8 @@ def recall() -> Speed | None:
         return None
     pairs = {name: one for name, one in found.pairs.items() if one.usable}
     mine = found.processor == machine.processor_name()
-    return replace(found, pairs=pairs) if mine else None
+    room = None if found.room is None else max(0, found.room)
+    return replace(found, pairs=pairs, room=room) if mine else None
 
 
 def remember(

@@ -11,11 +11,19 @@ from localspec.chat.pair import LoadRecord
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import Profile, identity, measure, measure_by_context
-from localspec.engine.llama import Context, build, busy_cores, default_threads, machine
+from localspec.engine.llama import (
+    BUSY,
+    LOOK_S,
+    Context,
+    build,
+    busy_cores,
+    default_threads,
+    machine,
+)
 from localspec.errors import LocalspecError
 from localspec.loading.expected import choices
 from localspec.loading.load import check, load_session
-from localspec.loading.measuring import ANY_THREADS, identity_of, profile_store
+from localspec.loading.measuring import ANY_THREADS, chosen_threads, identity_of, profile_store
 from localspec.loading.models import Progress
 from localspec.loading.request import LoadRequest
 from localspec.loading.results import Tuned, TunedPair
@@ -86,8 +94,12 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
             "Models of this architecture run without speculation.",
         )
     asked = (options.draft_threads if draft else None) or options.threads
+    store = profile_store()
     tried = {} if asked else _by_threads(context, options.threads_batch)
-    threads = asked or _best_threads(tried, draft=draft)
+    if tried:
+        threads = _best_threads(tried, draft=draft)
+    else:
+        threads = chosen_threads(context, asked, draft=draft, store=store)
     context.use_threads(threads, options.threads_batch)
     found, timing = measure_by_context(
         context, draft=draft, budget=BUDGET, passes=PASSES, repeats=2
@@ -95,7 +107,6 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
     points = found[min(found)]
     if not points:
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
-    store = profile_store()
     new = Profile(identity_of(context, loaded, draft=draft), found, spread=timing.spread)
     before = store.load(new.identity)
     kept = before is not None and not timing.steady and (before.spread or 0.0) < timing.spread
@@ -108,17 +119,22 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
 
 
 def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[float, float]]:
-    """Seconds of one token and of four by the number of threads."""
+    """Seconds of one token and of four by the number of threads.
+
+    None beside other programs: fewer threads win there, and only as long as those run.
+    """
     most = os.cpu_count() or 1
     usual = default_threads()
     counts = sorted({n for n in (1, 2, 4, usual // 2, usual - 1, usual, most) if 1 <= n <= most})
-    found = {}
+    found: dict[int, tuple[float, float]] = {}
+    if busy_cores(LOOK_S) > BUSY:
+        return found
     for threads in counts:
         context.use_threads(threads, for_batches)
         points = measure(context, THREAD_SIZES, budget=THREAD_BUDGET).points
         if points:
             found[threads] = points[1], points.get(4, 4 * points[1])
-    return found
+    return found if busy_cores(LOOK_S) <= BUSY else {}
 
 
 def _best_threads(tried: Mapping[int, tuple[float, float]], *, draft: bool) -> int:

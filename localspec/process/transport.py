@@ -28,7 +28,7 @@ _WAKE_S = 0.02
 _LOG_LINES = 3
 _LOG_TAIL = 4000  # bytes of the log that are looked at
 _KILL_WITHIN_S = 2.0
-_LOST = "Remote RPC server crashed"  # llama.cpp's last words without an answer from a worker
+_LOST = " went away"  # how the lines end in which the engine says of which worker (rpc.py)
 
 
 class Child:
@@ -116,9 +116,10 @@ class Child:
             killed = "was killed, perhaps for want of memory"
             how = f"{killed if name == 'SIGKILL' else 'crashed'} ({name})"
         lines = self._last_lines()
+        lost = [line for line in lines if line.endswith(_LOST)]
+        lines = [line for line in lines if line not in lost]
         said = f"its log ends with: {' · '.join(lines)}" if lines else ""
-        lost = "a worker went away: " if any(_LOST in line for line in lines) else ""
-        return EngineDied(f"{lost}the process that runs the models {how}", said)
+        return EngineDied(": ".join((*lost, f"the process that runs the models {how}")), said)
 
     def _last_lines(self) -> list[str]:
         size = self._log.seek(0, os.SEEK_END)

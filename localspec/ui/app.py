@@ -494,7 +494,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _run_command(self, name: str, argument: str) -> None:
         try:
-            commands.find(name).run(self._parts, argument)
+            commands.run(self._parts, name, argument)
         except LocalspecError as error:
             self.transcript.say_error(error)
 

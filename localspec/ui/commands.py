@@ -154,6 +154,19 @@ def find(name: str) -> Command:
     )
 
 
+def run(app: Parts, name: str, argument: str) -> None:
+    """Do what the command called `name` does; its errors are for the conversation.
+
+    Raises:
+        UsageError: there is no such command, or nothing may follow its name.
+        LocalspecError: it cannot be done.
+    """
+    command = find(name)
+    if argument and not command.argument:
+        raise UsageError(f"nothing may follow /{command.name}", f"Say /{command.name} alone.")
+    command.run(app, argument)
+
+
 def may_run(name: str, argument: str, phase: Phase) -> bool:
     """Whether the engine lets a command run now; one that does not exist says so when run."""
     try:
@@ -255,10 +268,10 @@ def _preset(app: Parts, argument: str) -> None:
         )
 
 
-def _compare(app: Parts, _argument: str) -> None:
+def _compare(app: Parts, argument: str) -> None:
     if note := app.session().speculation_note:
         raise UsageError(f"there is nothing to compare: {note}")
-    typed = extracts.expand(message_text(app.prompt.text))
+    typed = extracts.expand(argument or message_text(app.prompt.text))
     text, before = compare.question(app.turns.messages(), typed)
     app.turns.compare(text, before)
     app.open(compare.CompareScreen(text, app.engine.stop))
@@ -415,7 +428,8 @@ COMMANDS = (
         _get, "ctrl+f",
     ),
     Command(
-        "twice", "", "answer the prompt without and with speculation, side by side",
+        "twice", "[PROMPT]",
+        "answer PROMPT, or the last one, without and with speculation, side by side",
         _compare, "ctrl+b", when=IDLE,
     ),
     Command(

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from localspec import formats
-from localspec.errors import Cancelled, UsageError, in_words
+from localspec.errors import (
+    Cancelled,
+    DownloadCorrupt,
+    HubOffline,
+    HubUnavailable,
+    LocalspecError,
+    NotEnoughDisk,
+    UsageError,
+    in_words,
+)
 from localspec.loading import ranking
 from localspec.pairs import catalogue, describe, found, installed, pull, remove
 from localspec.pairs.examine import examine
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
 GET = "Ctrl+F"
 _STOP_WITHIN_S = 2.0
 _NEWS_S = 0.5
+_PASSING = (DownloadCorrupt, HubOffline, HubUnavailable, NotEnoughDisk)
 
 
 @dataclass(eq=False, repr=False)
@@ -374,7 +384,9 @@ class Pairs:
 
     def _use(self, name: str) -> None:
         self.switch(name)
-        if self.engine.info is None and self._screen is not None:
+        if self._screen is None:
+            return  # the status line has said why, if it was refused
+        if self.engine.info is None:
             self._screen.dismiss()
         else:
             self._say(self.gate.reason)
@@ -405,7 +417,8 @@ class Pairs:
             self._settle(self._cancelled)
         except Exception as error:
             text, remedy = in_words(error)
-            self._settle(lambda: self._ended(text, remedy, failed=True))
+            passes = isinstance(error, _PASSING) or not isinstance(error, LocalspecError)
+            self._settle(lambda: self._ended(text, remedy, failed=True, for_good=not passes))
 
     def _settle(self, settle: Callable[[], None]) -> None:
         """Bring the state up to date, in the screen's thread."""
@@ -448,10 +461,14 @@ class Pairs:
         self._ended("cancelled", remedy)
         self._getting = None
 
-    def _ended(self, text: str, remedy: str = "", *, failed: bool = False) -> None:
-        """Say how the work ended, where the user is now."""
+    def _ended(
+        self, text: str, remedy: str = "", *, failed: bool = False, for_good: bool = False
+    ) -> None:
+        """Say how the work ended, where the user is now; what failed for good is wanted no more."""
         state = self.state
         told = state.work in (Work.PULLING, Work.REMOVING) or self._getting is not None
+        if for_good and self._getting is not None:
+            pull.remember_wanted(None)
         self._getting = self._getting if state.work is Work.PULLING and not failed else None
         if self._screen is None and told:
             self.tell(f"{state.name}: {text}", remedy, error=failed)

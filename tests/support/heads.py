@@ -90,6 +90,90 @@ def write_eagle3(path: Path, head: Eagle | None = None, *, seed: int = 0) -> Pat
     return weights.save()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """What a DFlash head says of itself; the defaults fit the demo target.
+
+    `anchored` makes it a DSpark head, whose first guess is the newest token's own row or not
+    (`markov`: whether it has the tensors, None for as it says); `candidates` a DFlash2 one.
+    """
+
+    taps: Sequence[int] = (2, 5, 7)
+    sizes: Sizes = field(
+        default_factory=lambda: Sizes(
+            n_layer=2, n_embd=DEMO_WIDTH, n_head=6, n_head_kv=6, n_ff=64, n_ctx=1024
+        )
+    )
+    vocabulary: Vocabulary | None = None
+    places: int = 8
+    mask: int | None = 3
+    anchored: bool | None = None
+    candidates: int = 0
+    own_output: int = 0
+    d2t: Sequence[int] | None = None
+    without: Sequence[str] = ()
+    keys: dict[str, int] = field(default_factory=dict)
+    markov: bool | None = None
+
+
+def write_dflash(path: Path, head: Block | None = None, *, seed: int = 0) -> Path:
+    """Write a DFlash head, or one of those made of it."""
+    head = head or Block()
+    vocabulary = replace(head.vocabulary or read_vocabulary(DEMO_TARGET), template=None)
+    sizes, width = head.sizes, head.sizes.n_embd
+    weights = _Picky(path, "dflash", vocabulary, seed, "q8_0", without=head.without)
+    weights.sizes(sizes)
+    weights.writer.add_rope_dimension_count(sizes.head)
+    if head.taps:
+        weights.writer.add_array("dflash.target_layers", list(head.taps))
+    if head.mask is not None:
+        weights.writer.add_mask_token_id(head.mask)
+    for key, value in {"block_size": head.places, **head.keys}.items():
+        weights.writer.add_uint32(f"dflash.{key}", value)
+    weights.matrix("fc", width, max(1, len(head.taps)) * width)
+    for name in ("enc.output_norm.weight", "output_norm.weight"):
+        weights.vector(name, width)
+    if head.own_output:
+        weights.matrix("output", head.own_output, width)
+    if head.d2t is not None:
+        weights.writer.add_tensor("d2t", np.array(head.d2t, dtype=np.int64))
+    for number in range(sizes.n_layer):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", width)
+        weights.attention(layer, sizes, normed=True)
+        weights.feed_forward(layer, sizes)
+    _chain(weights, head)
+    if head.candidates:
+        _selector(weights, head)
+    return weights.save()
+
+
+def _chain(weights: Weights, head: Block) -> None:
+    """What makes a DSpark head, or half of it."""
+    if head.anchored is not None:
+        weights.writer.add_bool("dflash.sample_from_anchor", head.anchored)
+    if head.markov or (head.markov is None and head.anchored is not None):
+        count = len(weights.vocabulary.tokens)
+        weights.matrix("markov_w1", count, 32, std=1.0)
+        weights.matrix("markov_w2", head.own_output or count, 32, std=1.0)
+
+
+def _selector(weights: Weights, head: Block, *, kernel: int = 3, group: int = 32) -> None:
+    width, rank = head.sizes.n_embd, 32
+    numbers = {"conv_kernel_size": kernel, "conv_group_size": group, "selector_rank": rank}
+    for key, value in (numbers | {"selector_top_k": head.candidates}).items():
+        weights.writer.add_uint32(f"dflash.{key}", value)
+    count = len(weights.vocabulary.tokens)
+    weights.matrix("selector_predecessor", count, rank, std=1.0)
+    weights.matrix("selector_successor", count, rank, std=1.0)
+    weights.matrix("selector_hidden", rank, width)
+    for number in range(head.sizes.n_layer):
+        for part in ("attn", "ffn"):
+            base = weights.random.normal(0, 0.3, (2, kernel, width)).astype(np.float32)
+            weights.writer.add_tensor(f"blk.{number}.{part}_conv_base", base)
+            weights.matrix(f"blk.{number}.{part}_conv_proj", 2 * kernel * (width // group), width)
+
+
 def write_mtp(
     path: Path,
     *,

@@ -112,6 +112,8 @@ def cases(seed: int, count: int) -> Iterator[list[str]]:
         else:
             name = max(parameter.opts, key=len)
             pair = [] if parameter.name in ("pair", "target") else [_MISSING]
+            if command == "worker":  # it takes no pair, and would serve until it is killed
+                pair = ["--device=none-such" if parameter.name == "host" else "--host=8.8.8.8"]
             extra = ["-p", "hi"] if command == "run" and parameter.name != "prompt" else []
             yield [command, *pair, *extra, f"{name}={wild}"]
 

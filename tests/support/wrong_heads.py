@@ -1,4 +1,4 @@
-"""Thirty heads that cannot draft for the demo target, or targets that cannot draft for themselves.
+"""Heads that cannot draft for the demo target, or targets that cannot draft for themselves.
 
 Run as a program it loads every one and prints a line for each: its name, and the error's class and
 message; a process that ended before its last line was ended by llama.cpp.
@@ -29,7 +29,7 @@ from tests.support.gguf_models import (
     write_random_moe,
     write_random_qwen3,
 )
-from tests.support.heads import Eagle, write_eagle3, write_mtp
+from tests.support.heads import Block, Eagle, write_dflash, write_eagle3, write_mtp
 
 EAGLE = Eagle()
 VOCABULARY = read_vocabulary(DEMO_TARGET)
@@ -88,6 +88,33 @@ HEADS = {
 }
 
 
+BLOCK = Block()
+BLOCKS = {
+    "a block that reads a layer after the last": replace(BLOCK, taps=(2, 8)),
+    "a block that reads a layer below zero": replace(BLOCK, taps=(-1, 2)),
+    "a block that reads nothing": replace(BLOCK, taps=()),
+    "a block for another width": replace(BLOCK, sizes=replace(BLOCK.sizes, n_embd=192)),
+    "a block of one place": replace(BLOCK, places=1),
+    "a block that does not say how long": replace(BLOCK, places=0),
+    "places that no token stands for": replace(BLOCK, mask=None),
+    "places beyond the vocabulary": replace(BLOCK, mask=KNOWN),
+    "a block of another vocabulary": replace(BLOCK, vocabulary=other_vocabulary()),
+    "a block without its fusing": replace(BLOCK, without=["fc"]),
+    "a block without norms of queries": replace(BLOCK, without=["blk.1.attn_q_norm"]),
+    "a block's table beyond the vocabulary": replace(BLOCK, own_output=64, d2t=[*range(63), KNOWN]),
+    "a block's table without an output": replace(BLOCK, d2t=range(64)),
+    "a chain that says nothing": replace(BLOCK, markov=True),
+    "a chain that is not there": replace(BLOCK, anchored=True, markov=False),
+    "candidates from nowhere": replace(BLOCK, keys={"selector_top_k": 4}),
+    "more candidates than there is room for": replace(BLOCK, candidates=20),
+    "blocks of deepseek4": replace(BLOCK, keys={"hyper_connection.count": 4}),
+    "blocks whose keys are wider": replace(
+        BLOCK, keys={"attention.key_length": 64, "attention.value_length": 32}
+    ),
+    "blocks that turn nothing": replace(BLOCK, keys={"rope.dimension_count": 0}),
+}
+
+
 Make = Callable[[Path], Path]
 TARGETS: dict[str, tuple[Make, str]] = {
     "a target that shows no layers": (write_random_moe, "head"),
@@ -109,6 +136,8 @@ def cases(folder: Path) -> Iterator[tuple[str, Path, str]]:
     """Name, target and --draft of everything that is wrong."""
     for name, head in HEADS.items():
         yield name, DEMO_TARGET, str(write_eagle3(folder / f"{name}.gguf", head))
+    for name, block in BLOCKS.items():
+        yield name, DEMO_TARGET, str(write_dflash(folder / f"{name}.gguf", block))
     head = str(write_eagle3(folder / "head.gguf"))
     for name, (make, draft) in TARGETS.items():
         yield name, make(folder / f"{name}.gguf"), head if draft == "head" else draft

@@ -318,9 +318,12 @@ class Store:
         old = f"SELECT id FROM conversations WHERE {where}"  # noqa: S608
         before = (time.time() - KEEP_DELETED_S,)
         with self._transaction():
+            gone = self._db.execute(old, before).fetchall()
             for table in ("words", "messages", "drafts"):
                 self._db.execute(f"DELETE FROM {table} WHERE conversation IN ({old})", before)  # noqa: S608
             self._db.execute(f"DELETE FROM conversations WHERE {where}", before)  # noqa: S608
+        for (conversation,) in gone:  # what a program that had it open wrote after its deletion
+            forget(self._path.with_name(STATES), str(conversation))
 
 
 def _json(value: Mapping[str, Any]) -> str:

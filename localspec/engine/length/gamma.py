@@ -20,6 +20,7 @@ from localspec.engine.length.stopping import (
     Plan,
     Situation,
     StoppingPlan,
+    block_length,
     gamma_for,
 )
 from localspec.engine.stats import LOOKUP, GammaNote, GammaReason, Round, Speedup
@@ -257,7 +258,7 @@ class AutoGamma:
         self._note_willing(0.0)
         if self._hopes:
             prices = self._hoping(situation, prices)
-        if plan is None or not self._probe(plan.drafter, situation, prices.times):
+        if plan is None or not self._probe(plan, situation, prices.times):
             return PLAIN
         self._probing = self._hopes
         return self._choice(plan.drafter, situation, prices)[0] if self._hopes else plan
@@ -388,16 +389,24 @@ class AutoGamma:
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
         lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
+        calibration, times, step = self._tracks[name].calibration, prices.times, curve.seconds(1)
         reads, saved = 0, 0.0
         if situation.copies and name in situation.readers:
             copies = situation.copies[: LONGEST - 1]
             reads, saved = reading(self._tracks[name].agreement, copies, curve, lag)
-        cost = curve.seconds(min(lag, _USUAL_LAG)) + self._shared_catch_up(curve, lag, situation)
+        read = first = min(lag, _USUAL_LAG)
+        if name in situation.blocks:
+            most = min(situation.blocks[name], len(times) - 2)
+            length = block_length(
+                calibration.mean, times[: most + 2], lambda n: curve.seconds(read + n), prices.rate
+            )
+            times, step, first = times[: length + 2], 0.0, first + length
+        cost = curve.seconds(first) + self._shared_catch_up(curve, lag, situation)
         cost += self._owed(situation, self._tracks[name].emitted, but=name) - saved
         plan = StoppingPlan(
-            self._tracks[name].calibration,
-            prices.times,
-            curve.seconds(1),
+            calibration,
+            times,
+            step,
             prices.rate,
             drafter=name,
             rereads=self._table.rereads,
@@ -435,11 +444,14 @@ class AutoGamma:
         copying = self._tracks[LOOKUP].lately
         return extra * max(copying, 1 / max(1.0, tokens / _TOKENS_A_ROUND))
 
-    def _probe(self, name: str, situation: Situation, times: Sequence[float]) -> bool:
+    def _probe(self, plan: StoppingPlan, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
-        curve, probes = self._table.drafts[name].at(situation.context), self._probes
-        step = curve.seconds(1) / times[1]
-        cost = curve.seconds(situation.lags[name]) / times[1]
+        name, probes = plan.drafter, self._probes
+        curve, lag = self._table.drafts[name].at(situation.context), situation.lags[name]
+        step, cost = curve.seconds(1) / times[1], curve.seconds(lag) / times[1]
+        if name in situation.blocks:
+            cost = curve.seconds(lag + plan.limit) / times[1]
+            step = cost / plan.limit
         if not self._tracks[name].rounds:  # never asked: its measurement may be wrong by any factor
             cost, step = cost * min(1.0, _HOPED / step), min(step, _HOPED)
         if not probes.due() or cost > probes.credit:

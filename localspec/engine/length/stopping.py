@@ -6,7 +6,7 @@ A leaf: a plan sees confidences and costs, never a clock, a model or a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
@@ -27,6 +27,8 @@ class Situation:
         lags: by the name of the drafter the tokens it has to read in its first pass, at least 1.
         copies: the confidences of the tokens that lookup would copy; empty where it found nothing.
         readers: of the drafters those that can read in one pass what lookup would copy.
+        blocks: of those that guess several tokens in one pass, how many at most. Their pass is one
+            over the tokens that they have to read and those that they guess.
     """
 
     room: int
@@ -35,6 +37,7 @@ class Situation:
     lags: Mapping[str, int] = field(default_factory=lambda: {DRAFT: 1})
     copies: Sequence[float] = ()
     readers: Collection[str] = ()
+    blocks: Mapping[str, int] = field(default_factory=dict)
 
 
 class Plan(Protocol):
@@ -287,3 +290,28 @@ def gamma_for(
         if faster > gain:
             best, gain = m, faster
     return best, gain
+
+
+def block_length(
+    acceptance: float, times: Sequence[float], step: Callable[[int], float], rate: float
+) -> int:
+    """How many tokens to guess in one pass, before any of them is known.
+
+    The best of max_{m<=n} V(m) - lambda c(n) as in `StoppingPlan`: of n that are guessed the best
+    prefix is submitted.
+
+    Args:
+        acceptance: expected of every position.
+        times: T(n) at index n, up to the longest block and one more.
+        step: c(n), the drafter's pass over n tokens and what it has to read.
+        rate: lambda, tokens per unit.
+    """
+    chain, gain, worth = 1.0, 1.0, -math.inf
+    best, most = 1, -math.inf
+    for n in range(1, len(times) - 1):
+        chain *= acceptance
+        gain += chain
+        worth = max(worth, gain - rate * times[n + 1])
+        if worth - rate * step(n) > most:
+            best, most = n, worth - rate * step(n)
+    return best

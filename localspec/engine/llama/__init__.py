@@ -1,5 +1,6 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
+from localspec.engine.llama.block import BlockHead, head_of
 from localspec.engine.llama.context import Context, ContextOptions, Listener
 from localspec.engine.llama.crew import BUSY, LOOK_S, busy_cores
 from localspec.engine.llama.hardware import (
@@ -19,6 +20,7 @@ __all__ = [
     "BUSY",
     "LOOK_S",
     "RPC",
+    "BlockHead",
     "Context",
     "ContextOptions",
     "Head",
@@ -30,6 +32,7 @@ __all__ = [
     "busy_cores",
     "default_threads",
     "devices",
+    "head_of",
     "machine",
     "repacking_works",
 ]

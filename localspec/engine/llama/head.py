@@ -25,7 +25,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context, ContextOptions
 from localspec.engine.llama.model import Model
-from localspec.engine.stats import EAGLE3, MTP
+from localspec.engine.stats import DFLASH, EAGLE3, MTP
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.limits import HEAD_BATCH, HEAD_REACH
 
@@ -134,7 +134,7 @@ class Head(Context):
     As a `Context` it decodes rows of nothing, which take as long as others: that is for measuring.
 
     Attributes:
-        kind: `EAGLE3` or `MTP`.
+        kind: `EAGLE3` or `MTP`; of a `BlockHead` `DFLASH`.
         target: the context whose decodes it reads.
         width: floats of a state.
         states: what the target computed for the latest tokens, before the layers are made one.
@@ -147,7 +147,7 @@ class Head(Context):
         """Make the context; what the target computes is read once it is shown (`Context.show`).
 
         Args:
-            model: an EAGLE-3 head, or the target's own model, loaded with its heads.
+            model: a head, or the target's own model, loaded with its heads.
             target: a context of the target; it has to be closed after this.
             options: how the context is made; its batch is `HEAD_BATCH` at most.
             cancel: stops the warming up.
@@ -157,14 +157,13 @@ class Head(Context):
             OutOfMemory: it does not fit.
             Cancelled: `cancel` was set meanwhile.
         """
-        self.kind = MTP if model is target.model else EAGLE3
+        self.kind = MTP if model is target.model else model.metadata["general.architecture"]
         if self.kind == MTP and not model.mtp:  # llama.cpp would end the process
             raise UnsupportedModel(
                 f"{model.name} was loaded without the head inside it",
                 "Load the pair anew.",
             )
         self.target = target
-        self.width = int(lib.llama_model_n_embd(model.handle))
         self.first = 0
         self._call = _symbols()
         self._rows: Any = None
@@ -172,7 +171,9 @@ class Head(Context):
         taps = None if self.kind == MTP else self._call.layers(model.handle)
         self._taps = tuple(taps[: self._call.n_layers(model.handle)]) if taps else (_LAST,)
         self._inner = int(lib.llama_model_n_embd(target.model.handle))
-        self.states = TargetStates(min(HEAD_REACH, options.n_ctx), len(self._taps) * self._inner)
+        shown = len(self._taps) * self._inner
+        self.width = shown if self.kind == DFLASH else int(lib.llama_model_n_embd(model.handle))
+        self.states = TargetStates(min(HEAD_REACH, options.n_ctx), shown)
         n_batch = min(HEAD_BATCH, options.n_batch)
         super().__init__(model, replace(options, n_batch=n_batch, snapshots=0), cancel)
 
@@ -247,7 +248,7 @@ class Head(Context):
         """The buffer of the target's states at this address, as long as a batch."""
         found = self._seen.get(address or 0)
         if found is None:
-            found = self._seen[address or 0] = _view(address, self.target.n_batch, self._inner)
+            found = self._seen[address or 0] = view(address, self.target.n_batch, self._inner)
         return found
 
     def fused(self, rows: Rows) -> Rows:
@@ -257,7 +258,7 @@ class Head(Context):
             Cancelled: the watched flag was set.
             EngineError: llama.cpp could not compute them.
         """
-        if self.kind == MTP:
+        if self.kind != EAGLE3:
             return rows
         parts = (rows[at : at + self.n_batch] for at in range(0, len(rows), self.n_batch))
         return np.concatenate([self._fused(part) for part in parts])
@@ -269,7 +270,7 @@ class Head(Context):
             # It has no use for positions, but llama.cpp wants them to go on where the cache ends.
             self._add(lib.llama_batch_ext_add(self._rows, 0), row, self.end + at, output=True)
         self._process(_ENCODE)
-        return _view(self._call.get_states(self._handle), len(rows), self.width).copy()
+        return view(self._call.get_states(self._handle), len(rows), self.width).copy()
 
     def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
         """Append rows whose states are nothing; return the last one's logits, if any are wanted."""
@@ -300,16 +301,20 @@ class Head(Context):
             raise EngineError(f"cannot decode {n} rows of {self.model.name}: {self.free} fit")
         lib.llama_batch_ext_clear(self._rows)
         for at, (token, state) in enumerate(zip(tokens, states, strict=True)):
-            index = lib.llama_batch_ext_add_token(self._rows, 0, token)
+            index = self._begin(token)
             wanted = output and (every or at == n - 1)
             self._add(index, state, self._position(self.end + at), output=wanted)
-        self._process(_DECODE)
+        self._process()
         self.tokens.extend(tokens)
         if not output:
             return np.empty(0, np.float32), np.empty((0, self.width), np.float32)
-        logits = _view(self._logits_address(self._handle, n - 1), 1, self.model.n_vocab)
-        states = _view(self._call.get_states(self._handle), n, self.width)
+        logits = view(self._logits_address(self._handle, n - 1), 1, self.model.n_vocab)
+        states = view(self._call.get_states(self._handle), n, self.width)
         return logits[0].copy(), states[-1:].copy()
+
+    def _begin(self, token: int) -> int:
+        """Begin a row of the batch; return its index."""
+        return int(lib.llama_batch_ext_add_token(self._rows, 0, token))
 
     def _position(self, row: int) -> int:
         return row + (self.kind == MTP)
@@ -317,19 +322,23 @@ class Head(Context):
     def _add(self, index: int, state: Rows, position: int, *, output: bool) -> None:
         """Give row `index` of the batch its state, its position and whether its output counts."""
         data = np.ascontiguousarray(state, np.float32)  # llama.cpp copies it
-        address = data.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        row = lib.llama_embd(data.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), 1, data.size)
+        if index < 0 or not lib.llama_batch_ext_set_embd_token(self._rows, index, row):
+            index = -1
+        self._place(index, position, output=output)
+
+    def _place(self, index: int, position: int, *, output: bool) -> None:
+        """Give row `index` of the batch its position and whether its output counts."""
         where = (lib.llama_pos * 4)(position, position, position, 0)
-        row = lib.llama_embd(address, 1, data.size)
         done = (
             index >= 0
-            and lib.llama_batch_ext_set_embd_token(self._rows, index, row)
             and lib.llama_batch_ext_set_pos(self._rows, index, where)
             and lib.llama_batch_ext_set_output_logits(self._rows, index, output)
         )
         if not done:
             raise EngineError(f"llama.cpp takes no such row for the head {self.model.name}")
 
-    def _process(self, kind: int) -> None:
+    def _process(self, kind: int = _DECODE) -> None:
         self._make_way()
         code = lib.llama_process(self._handle, kind, self._rows)
         if code == 0:
@@ -387,7 +396,7 @@ class Head(Context):
         super().close()
 
 
-def _view(address: int | None, rows: int, width: int) -> Rows:
+def view(address: int | None, rows: int, width: int) -> Rows:
     """Look at floats of llama.cpp's buffers, which its next decode overwrites."""
     if not address:
         raise EngineError("llama.cpp gave out no states")

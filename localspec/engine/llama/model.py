@@ -15,6 +15,7 @@ from llama_cpp import llama_cpp as lib
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.hardware import device_list, repacking_works
 from localspec.engine.llama.log import start_backend
+from localspec.engine.llama.rpc import notice_silence
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
 
 _PART = 1 << 16  # characters that are tokenised at once, in some milliseconds
@@ -98,6 +99,7 @@ class Model:
         params.progress_callback = _progress_callback(progress, cancel)
         model = cls(path, *_loaded(path, params, cancel))
         model.mtp, model.gpu_layers = mtp, n_gpu_layers
+        notice_silence()
         if not head and (wrong := model._writes_no_text()):
             model.close()
             raise UnsupportedModel(f"{path.name} {wrong}", "Choose a chat model.")

@@ -8,29 +8,45 @@ from __future__ import annotations
 
 import ctypes
 import ipaddress
+import os
 import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cache
 from time import perf_counter
 from typing import Any, Final
+
+import psutil
 
 from localspec.engine.llama.hardware import RPC, device_list, devices, ggml
 from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
 
 _ANSWER_S: Final = 5.0
+_GONE_S: Final = 1.0
 SLOW_ANSWER_S: Final = 0.05
 # ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's major version, which must be the same on
 # both sides; and the first command, its input and its output.
 PROTOCOL: Final = 7
 HELLO: Final = struct.pack("<BQ24x", 14, 24)
 _REPLY: Final = struct.Struct("<QBBBx24x")
+# Its last words where a worker does not answer.
+_LOST: Final = (b"Remote RPC server crashed", b"Failed to connect to", b"RPC handshake failed")
+# Seconds (of TCP_USER_TIMEOUT: milliseconds) after which a machine that says nothing is gone.
+_SILENCE: Final = {
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPALIVE": 10,  # the same on macOS
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 30_000,
+}
 _GET_MEMORY: Final = 2  # its place among the functions of a ggml_backend_device_i
 _SIZE_P = ctypes.POINTER(ctypes.c_size_t)
 _MEMORY_OF = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _SIZE_P, _SIZE_P)
+_ABORTS = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 _START = ctypes.CFUNCTYPE(
     None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p
 )
@@ -77,6 +93,7 @@ def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
         return ()
     places = [_place(endpoint) for endpoint in endpoints]
     add = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(_function("add_server"))
+    ggml().ggml_set_abort_callback(ctypes.cast(_last_words(), ctypes.c_void_p))
     found = []
     for endpoint, place in zip(endpoints, places, strict=True):
         greeted = _greet(endpoint, place)
@@ -89,19 +106,71 @@ def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
     return tuple(found)
 
 
+def notice_silence() -> None:
+    """Have the system end connections to workers whose machine is off, asleep or cut off.
+
+    llama.cpp would wait for their answers for ever. Its connections are looked up among the files
+    of this process, once a model holds them. (Windows has no such list.)
+    """
+    places = [_place(endpoint) for endpoint in _known().values()]
+    options = [(getattr(socket, name, None), value) for name, value in _SILENCE.items()]
+    with suppress(OSError, psutil.Error):
+        known = {(socket.gethostbyname(host), port) for host, port in places}
+        for each in psutil.Process().net_connections("tcp") if known else ():
+            if each.fd >= 0 and tuple(each.raddr) in known:
+                with socket.socket(fileno=os.dup(each.fd)) as connection:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    for option, value in options:
+                        if option is not None:
+                            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def _forget() -> None:
     """Take all workers' devices out of the registry.
 
     llama.cpp asks each that is there what it has free, and ends the process where it is gone.
     """
-    library = ggml()
-    known = [library.reg_get(i) for i in range(library.reg_count())]
-    workers = [each for each in known if library.reg_name(each).startswith(b"RPC[")]
+    library, workers = ggml(), _known()
     if workers:
         own = library.reg_by_name(RPC.encode())  # whose the devices are, by their own account
         for each in (own, *workers):
             library.unload(each)
         library.register(own)
+
+
+def _known() -> dict[int, str]:
+    """The workers in the registry: what llama.cpp has of each, and its address."""
+    library = ggml()
+    handles = [library.reg_get(i) for i in range(library.reg_count())]
+    names = {each: library.reg_name(each).decode() for each in handles}
+    return {each: name[4:-1] for each, name in names.items() if name.startswith("RPC[")}
+
+
+@cache
+def _last_words() -> Any:
+    """What llama.cpp calls before it ends the process: says who is gone, where a worker is.
+
+    The end of the log is all that those who started the process get to hear.
+    """
+
+    def say(message: bytes) -> None:
+        lines = [message]
+        if any(each in message for each in _LOST):
+            gone = [endpoint for endpoint in _known().values() if not _listens(endpoint)]
+            lines += [f"the worker at {endpoint} went away".encode() for endpoint in gone]
+            lines += [] if gone else [b"a worker went away"]
+        os.write(2, b"\n".join((*lines, b"")))
+
+    return _ABORTS(say)
+
+
+def _listens(endpoint: str) -> bool:
+    """Whether somebody does there, who may well be busy."""
+    try:
+        socket.create_connection(_place(endpoint), timeout=_GONE_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _place(endpoint: str) -> tuple[str, int]:

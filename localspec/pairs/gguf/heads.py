@@ -1,8 +1,8 @@
 """Draft heads by their headers: what llama.cpp ends the process over, or gets wrong in silence.
 
-An EAGLE-3 head is a file of its own; MTP is a layer after the target's last one. llama.cpp takes
-for granted that a head was made for the target that it is given (src/models/eagle3.cpp, those with
-a `graph_mtp`, src/llama-graph.cpp).
+An EAGLE-3 or DFlash head is a file of its own; MTP is a layer after the target's last one.
+llama.cpp takes for granted that a head was made for the target that it is given
+(src/models/eagle3.cpp, dflash.cpp, those with a `graph_mtp`, src/llama-graph.cpp).
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from localspec.pairs.gguf.header import GgufHeader, ModelFiles, TensorInfo
 
 EAGLE3: Final = "eagle3"
-_TAPS: Final = 3
+DFLASH: Final = "dflash"
+FILES: Final = (EAGLE3, DFLASH)
+"""Architectures of heads that are files of their own."""
+
+_TAPS: Final = 3  # of EAGLE-3
+_LEAST_PLACES: Final = 2  # the newest token, and one to guess
+_MASK: Final = "tokenizer.ggml.mask_token_id"
 _READ: Final = 1 << 22  # bytes of a table of tokens: half a million
 
 # Architectures whose graphs give out what enters a layer (`t_layer_inp`).
@@ -48,7 +54,7 @@ _MTP: Final = {
 
 def is_head(header: GgufHeader) -> bool:
     """Whether the file is a head that can draft beside a target."""
-    return header.architecture == EAGLE3
+    return header.architecture in FILES
 
 
 def has_usable_mtp(target: GgufHeader) -> bool:
@@ -83,7 +89,7 @@ def _mtp_problems(target: GgufHeader) -> Iterator[str]:
 
 
 def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:
-    """Insist that llama.cpp can be given the EAGLE-3 head beside this target, as far as headers go.
+    """Insist that llama.cpp can be given the head's file beside this target, as headers tell.
 
     Raises:
         ModelFileError: the file is damaged.
@@ -97,7 +103,7 @@ def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:
 
 
 def require_head(head: ModelFiles, target: GgufHeader) -> None:
-    """Insist that llama.cpp can be given the EAGLE-3 head beside this target.
+    """Insist that llama.cpp can be given the head's file beside this target.
 
     Raises:
         LocalspecError: as `require_fit`; its table of tokens is damaged.
@@ -115,11 +121,7 @@ def _refuse(problems: Iterator[str], what: str) -> None:
 
 
 def _own_problems(head: GgufHeader) -> Iterator[str]:
-    layers = head.setting("block_count")
-    if layers != 1:
-        yield f"it has {layers} layers, not one"
-    if len(head.settings("target_layers")) != _TAPS:
-        yield f"it names {len(head.settings('target_layers'))} layers to read, not {_TAPS}"
+    yield from (_eagle3_problems if head.architecture == EAGLE3 else _dflash_problems)(head)
     heads, shared = head.setting("attention.head_count"), head.setting("attention.head_count_kv")
     if heads < 1 or (shared := shared or heads) < 1 or heads % shared:
         yield f"its {heads} heads of attention share {shared}"
@@ -133,16 +135,47 @@ def _own_problems(head: GgufHeader) -> Iterator[str]:
             yield f"tensor {tensor.name} has the type {tensor.type}"
 
 
+def _eagle3_problems(head: GgufHeader) -> Iterator[str]:
+    layers, taps = head.setting("block_count"), len(head.settings("target_layers"))
+    if layers != 1:
+        yield f"it has {layers} layers, not one"
+    if taps != _TAPS:
+        yield f"it names {taps} layers to read, not {_TAPS}"
+
+
+def _dflash_problems(head: GgufHeader) -> Iterator[str]:
+    """What is said of a block twice, by tensors and by numbers, has to be the same."""
+    names, places = {tensor.name for tensor in head.tensors}, head.setting("block_size")
+    if not head.settings("target_layers"):
+        yield "it names no layers to read"
+    if head.setting("hyper_connection.count"):
+        yield "its layers are those of deepseek4, which are not known to work"
+    if places < _LEAST_PLACES:
+        yield f"it guesses blocks of {places} places"
+    size, mask = vocabulary.vocabulary(head).size, head.metadata.get(_MASK)
+    if not isinstance(mask, int) or not 0 <= mask < size:
+        yield "it names no token that stands for a place to fill"
+    says = head.arch_key("sample_from_anchor") in head.metadata
+    if says != ("markov_w1.weight" in names):
+        yield "it does not say whether its places depend on each other (sample_from_anchor)"
+    if (head.setting("selector_top_k") > 0) != ("selector_hidden.weight" in names):
+        yield "it does not say how many candidates it chooses from (selector_top_k)"
+    for tensor in head.tensors:
+        if tensor.name.endswith("_conv_base") and tensor.type != "F32":
+            yield f"tensor {tensor.name} has the type {tensor.type}"
+
+
 def _fit_problems(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
     layers = target.setting("block_count") - target.setting("nextn_predict_layers")
     if target.architecture not in _TAPPED:
         yield f"llama.cpp shows no layers of {target.architecture} models"
     if not all(0 <= tap < layers for tap in head.settings("target_layers")):
         yield f"it reads layers {head.settings('target_layers')} of {layers}"
-    width, wanted = target.setting("embedding_length"), head.setting("target_hidden_size")
+    width, own = target.setting("embedding_length"), head.setting("embedding_length")
+    wanted = head.setting("target_hidden_size") if head.architecture == EAGLE3 else own
     if wanted != width:
         yield f"it reads states of {wanted:,} numbers, the target has {width:,}"
-    own, tensors = head.setting("embedding_length"), {each.name: each for each in head.tensors}
+    tensors = {each.name: each for each in head.tensors}
     borrowed = [name for name in ("token_embd", "output") if f"{name}.weight" not in tensors]
     if borrowed and own != width:
         yield f"it is {own:,} wide and takes the target's {borrowed[0]}, which has {width:,}"

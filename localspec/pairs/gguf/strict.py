@@ -26,7 +26,7 @@ _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any size; llama.cpp rounds up in 32 bits
 _FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan-vl")  # one expert or none counts as none
 # Architectures that always turn heads.
-_TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", "eagle3")
+_TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", "eagle3", "dflash")
 # Those that turn all of a head, as far as they are known to insist.
 _TURNED_WHOLE: Final = frozenset(
     {
@@ -96,7 +96,7 @@ def _require_writer(header: GgufHeader, label: str) -> None:
     if architecture in _HEADS:
         raise UnsupportedModel(
             f"{label} is a {architecture} head, which reads the target's hidden states",
-            "Name the model that it was made for, and an EAGLE-3 head with --draft.",
+            "Name the model that it was made for, and the head with --draft.",
         )
     pooled = header.setting("pooling_type") > 0
     causal = header.metadata.get(header.arch_key("attention.causal"), True)

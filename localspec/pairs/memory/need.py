@@ -15,7 +15,7 @@ from typing import Final
 
 from localspec.limits import HEAD_BATCH, HEAD_REACH, MAX_BATCH_OUTPUTS
 from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, padded
-from localspec.pairs.gguf.heads import EAGLE3
+from localspec.pairs.gguf.heads import FILES
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
@@ -176,15 +176,16 @@ def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
 
 
 def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
-    """The sizes of a draft model or of an EAGLE-3 head, beside those of the target."""
+    """The sizes of a draft model or of a head's file, beside those of the target."""
     found = facts(draft, more_bytes)
     found = replace(found, table=_TOKEN_BYTES * found.vocab)
-    if draft.architecture != EAGLE3:
+    if draft.architecture not in FILES:
         return found
     # Of the target's decodes it is shown several layers' inputs, which llama.cpp holds also where
     # they are computed: nothing else may use that place.
-    shown = len(draft.settings("target_layers")) * _number(draft, "target_hidden_size")
-    return replace(found, batch=HEAD_BATCH, outputs=HEAD_BATCH, shown=shown, held=2)
+    shown = len(draft.settings("target_layers")) * _number(draft, "target_hidden_size", found.width)
+    batch = min(HEAD_BATCH, _number(draft, "block_size", HEAD_BATCH))
+    return replace(found, batch=batch, outputs=batch, shown=shown, held=2)
 
 
 def mtp_facts(target: GgufHeader) -> ModelFacts:

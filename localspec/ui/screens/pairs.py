@@ -152,14 +152,14 @@ def row_line(state: PairsState, row: ListedPair, width: int) -> Content:
     ]
     known = state.expected(row)
     fit = (f"{known.short}  ", "$text-warning" if known.verdict != "fits" else MUTED)
-    return _columns(left, [fit, (f"{_state(state, row):>11}", "")], width)
+    return _columns(left, [fit, (f"{_state(state, row):>9}", "")], width)
 
 
 def head_line(width: int) -> Content:
     """The names of the columns of `row_line`."""
     names = "  ", "pair", f"{'size':>{_NAME + 5}}", f"  {'for':<10}", f"  {'licence':<20}"
     left = [(name, MUTED) for name in names]
-    return _columns(left, [("tokens/s  ", MUTED), (f"{'state':>11}", MUTED)], width)
+    return _columns(left, [("tokens/s  ", MUTED), (f"{'state':>9}", MUTED)], width)
 
 
 def _columns(left: list[Piece], right: list[Piece], width: int) -> Content:

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec import formats
-from localspec.engine.stats import EAGLE3, LOOKUP, MTP, TRANSLATED
+from localspec.engine.stats import DFLASH, EAGLE3, LOOKUP, MTP, TRANSLATED
 from localspec.safe_text import one_line, unbroken
 from localspec.ui.bases import HEAD, KEY, MUTED, key_hint
 from localspec.ui.lines import as_many
@@ -37,6 +37,7 @@ _DRAFTERS = {
     MTP: "guessed by a head inside the target (MTP), from what the target computed itself",
     TRANSLATED: "guessed by a small model with other tokens than the target's",
     EAGLE3: "guessed by a head (EAGLE-3), from what the target computed itself",
+    DFLASH: "guessed at once by a head (DFlash), from what the target computed itself",
 }
 _RULES = {
     "match": "the target chooses for itself, and a guess stays where it is the same",
