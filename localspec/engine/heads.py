@@ -27,7 +27,6 @@ class HeadDrafter:
     """
 
     reads_paths = False
-    block = 0
 
     def __init__(self, head: Head, name: str = "") -> None:
         """Draft with `head`, called by its kind where no name is given."""
@@ -35,6 +34,11 @@ class HeadDrafter:
         self.name = name or head.kind
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
+
+    @property
+    def block(self) -> int:
+        """None: each token takes a pass."""
+        return 0
 
     @property
     def reader(self) -> Listener:
