@@ -65,6 +65,7 @@ class Scripted:
     name = "scripted"
     reader: Listener | None = None
     reads_paths = False
+    block = 0
 
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         self.text = list(text)
