@@ -933,8 +933,10 @@ def test_a_block_that_counts_as_another_one_is_caught(
 ) -> None:
     """Its length changes every distribution: tokens drawn from one cannot stand with another's."""
 
-    def shorter(self: BlockDrafter, tokens: Sequence[int], plan: Plan) -> Drafted:
-        found, rows = honest(self, tokens, plan), self.head.guess(tokens[-1], 2)
+    def shorter(
+        self: BlockDrafter, tokens: Sequence[int], plan: Plan, path: Tokens = ()
+    ) -> Drafted:
+        found, rows = honest(self, tokens, plan, path), self.head.guess(tokens[-1], 2)
         q = [world.sampler().row(rows(0, at), PROMPT) for at in range(2)]
         return replace(found, draft=replace(found.draft, q=(*q, found.draft.q[2])))  # type: ignore[index]
 

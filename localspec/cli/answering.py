@@ -123,7 +123,7 @@ def _summary(found: Answered, memory: int) -> str:
 
 def _round(done: Round) -> dict[str, Any]:
     """A round for programs; a draft by two is theirs with a + between the names."""
-    names = ("drafted", "accepted", "emitted", "path", "draft_s", "verify_s")
+    names = ("drafted", "accepted", "emitted", "draft_s", "verify_s")
     figures = {name: getattr(done, name) for name in names}
     return {"gamma": done.gamma, "drafter": done.proposed_by, **figures}
 
