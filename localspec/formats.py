@@ -49,12 +49,12 @@ def speed(tokens_per_second: float | None) -> str:
 
 
 def known(value: object) -> str:
-    """As it says itself; a dash where it is not known."""
+    """`value` as text; a dash where it is not known."""
     return UNKNOWN if value is None else str(value)
 
 
 def busy(taken: float, threads: int) -> str:
-    """That other programs take some of the machine's threads."""
+    """A clause: other programs take `taken` of the machine's threads."""
     return f"other programs keep {min(taken, threads):.1f} of {threads} threads busy"
 
 
@@ -62,21 +62,21 @@ ON_BATTERY: Final = "the machine runs on its battery, most are slower then"
 
 
 def swapped(used: int, free: int, total: int) -> list[str]:
-    """That memory was swapped out and may be missed; nothing while there is room. Bytes."""
+    """A clause where memory was swapped out and may be missed, none while there is room. Bytes."""
     if used <= _SWAP_WORTH_MENTIONING or free >= total // 4:
         return []
     return [f"{used / 1e9:.1f} GB are swapped out: what is swapped in again stops everything"]
 
 
 def throttled(clock: float | None, most: float | None) -> list[str]:
-    """That a processor at work runs far below its most; MHz, None where it is not known."""
+    """A clause where a processor at work runs far below its most. MHz; None where not known."""
     if not clock or not most or clock >= _SLOW_CLOCK * most:
         return []
     return [f"the processor works at {clock:,.0f} of {most:,.0f} MHz: hot, or saving power"]
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """With so many decimals: ``1.6``; a dash where it is not known."""
+    """A number with so many decimals: ``1.6``; a dash where it is not known."""
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 

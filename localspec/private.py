@@ -7,9 +7,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
 
 _OTHERS = 0o077
+
+T = TypeVar("T")
 
 
 def make_folder(path: Path) -> None:
@@ -64,6 +68,24 @@ def write_whole(path: Path, text: str) -> None:
         file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a small record, plain values or a dataclass of them, and make its folder.
+
+    Raises:
+        OSError: as `write_whole`; the folder cannot be made.
+    """
+    make_folder(path.parent)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
+
+
+def read_json(path: Path, kind: type[T]) -> T | None:
+    """A record that `write_json` wrote, a `kind`; None where it is missing or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def _close(path: Path, mode: int) -> None:

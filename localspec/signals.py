@@ -9,12 +9,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from types import FrameType
+from typing import TypeAlias
 
 from localspec.errors import Ended
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 Act: TypeAlias = "Callable[[int, FrameType | None], object]"
 

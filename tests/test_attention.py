@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from click.testing import CliRunner
 
 from localspec.cli.app import cli
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.profile import ProfileStore, Timing
-from localspec.engine.llama import ContextOptions, Model
+from localspec.engine.length.profile import ProfileStore, Timing, fill, measure
+from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.errors import Cancelled
 from localspec.loading import attention
 from localspec.loading.attention import QUICK, THOROUGH, Attention, choose, key, stored
@@ -21,6 +22,11 @@ from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest
 from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import PROGRAM
+from tests.support.gguf_models import (
+    write_random_gemma3,
+    write_random_lfm2,
+    write_random_qwen35,
+)
 
 SETUP = Setup(n_ctx=1024)
 
@@ -31,18 +37,14 @@ def model(demo_target: Path) -> Iterator[Model]:
         yield found
 
 
-def scripted(
-    monkeypatch: pytest.MonkeyPatch, on: float, off: float, *, reading: float = 1e-3
-) -> list[tuple[int, ...]]:
+def scripted(monkeypatch: pytest.MonkeyPatch, on: float, off: float) -> list[tuple[int, ...]]:
     """Passes take so long with flash attention and without, whatever the machine does."""
     asked: list[tuple[int, ...]] = []
 
     def measure(_context: Any, sizes: tuple[int, ...], **_how: Any) -> Timing:
         asked.append(sizes)
-        if len(sizes) == 1:
-            return Timing({sizes[0]: reading})
-        seconds = on if len(asked) % 2 == 0 else off  # turn by turn, after the one that reads
-        disturbed = 9.0 if len(asked) == 4 else 1.0
+        seconds = on if len(asked) % 2 else off  # turn by turn
+        disturbed = 9.0 if len(asked) == 3 else 1.0
         return Timing(dict.fromkeys(sizes, disturbed * seconds))
 
     monkeypatch.setattr(attention, "measure", measure)
@@ -65,21 +67,40 @@ def test_the_faster_way_is_chosen_and_the_default_where_both_are_alike(
     asked = scripted(monkeypatch, on=1.0, off=off)
     found = choice(model, store)
     assert found == Attention(flash, 512, pytest.approx(max(off, 1 / off)))
-    assert len(asked) == 1 + 2 * 3
+    assert len(asked) == 2 * 3
     assert choice(model, store) == stored(key(model.path, SETUP, 1), store) == found
-    assert len(asked) == 7  # what is stored is not measured again
+    assert len(asked) == 6  # what is stored is not measured again
     scripted(monkeypatch, on=1.0, off=1 / off)
     assert choice(model, store, THOROUGH).flash == (off != 2.0)  # unless somebody waits for it
 
 
-def test_where_reading_takes_long_the_default_stays_and_nothing_is_kept(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_pass_behind_copies_takes_what_one_behind_a_text_takes(model: Model) -> None:
+    """The very same passes follow: the cache has as many cells."""
+    options = ContextOptions(n_ctx=1024, threads=1, flash_attention=False)
+    with Context(model, options) as read, Context(model, replace(options, copies=True)) as copied:
+        before = median_pass(read)
+        assert fill(read, 960)
+        assert fill(copied, 32)
+        assert copied.repeat(960)
+        assert len(copied.tokens) == 32
+        behind = median_pass(read)
+        assert behind > 1.5 * before  # a control: there is something to be seen
+        assert 0.5 < median_pass(copied) / behind < 1.5
+        assert not read.repeat(1000)  # not made for that
+        assert not read.tokens
+
+
+def median_pass(context: Context) -> float:
+    return sorted(measure(context, (4,), budget=1.0).points[4] for _ in range(9))[4]
+
+
+@pytest.mark.parametrize("write", [write_random_gemma3, write_random_lfm2, write_random_qwen35])
+def test_it_is_measured_with_a_window_or_a_recurrent_state_too(
+    write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = scripted(monkeypatch, on=1.0, off=0.5, reading=0.5)  # 128 tokens a second
-    assert choice(model, ProfileStore(tmp_path)) is None
-    assert asked == [(64,)]
-    assert not list(tmp_path.iterdir())
-    assert choice(model, ProfileStore(tmp_path), THOROUGH) is not None
+    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 0.0)
+    with Model.load(write(tmp_path / "model.gguf")) as model:
+        assert choice(model, ProfileStore(tmp_path), THOROUGH) is not None
 
 
 def test_on_a_busy_machine_it_ends_in_time_and_keeps_nothing(

@@ -64,9 +64,18 @@ def run(
     return bench([session], wanted, cancel or Cancel(), asking=asking, progress=ignore)
 
 
-def test_every_question_is_answered_off_and_on_in_turns(session: Session) -> None:
-    asked: list[tuple[str, int, int, float | None]] = []
-    report = run(session, request(), asking=lambda *at: asked.append(at))
+Asked = list[tuple[str, int, int, float | None]]
+
+
+@pytest.fixture(scope="module")
+def usual(session: Session) -> tuple[Report, Asked]:
+    """A bench as it is asked for most of the time, and what was asked in it."""
+    asked: Asked = []
+    return run(session, request(), asking=lambda *at: asked.append(at)), asked
+
+
+def test_every_question_is_answered_off_and_on_in_turns(usual: tuple[Report, Asked]) -> None:
+    report, asked = usual
     order = [(each.prompt, each.arm) for each in report.runs]
     names = [prompt.name for prompt in THREE.prompts]
     assert len(order) == 12
@@ -81,8 +90,8 @@ def test_every_question_is_answered_off_and_on_in_turns(session: Session) -> Non
     assert report.agreement.compared == report.agreement.same == 3
 
 
-def test_the_parts_of_the_time_are_the_wall_time(session: Session) -> None:
-    runs = document(run(session, request()))["runs"]
+def test_the_parts_of_the_time_are_the_wall_time(usual: tuple[Report, Asked]) -> None:
+    runs = document(usual[0])["runs"]
     parts = ("prompt_s", "draft_s", "verify_s", "python_s")
     wall = sum(each["wall_s"] for each in runs)
     assert sum(each[part] for each in runs for part in parts) == pytest.approx(wall, rel=0.02)
@@ -90,9 +99,8 @@ def test_the_parts_of_the_time_are_the_wall_time(session: Session) -> None:
     assert all(each["prompt_s"] > 0 for each in runs)
 
 
-def test_both_sides_read_the_whole_prompt_every_time(session: Session) -> None:
-    report = run(session, request(repeats=1))
-    for each in report.runs:
+def test_both_sides_read_the_whole_prompt_every_time(usual: tuple[Report, Asked]) -> None:
+    for each in usual[0].runs:
         rest = each.stats.rounds[1:]
         asked = [done for done in rest if done.draft_passes]
         assert bool(asked) == (each.arm != OFF)
@@ -219,9 +227,10 @@ def test_several_drafts_share_a_target(session: Session, demo_draft: Path) -> No
     assert report.agreement.same == report.agreement.compared == 6
 
 
-def test_where_answers_part_is_found_with_the_margin(session: Session) -> None:
-    report = run(session, request(repeats=1))
-    plain = report.runs[0]
+def test_where_answers_part_is_found_with_the_margin(
+    session: Session, usual: tuple[Report, Asked]
+) -> None:
+    plain = usual[0].runs[0]
     changed = list(plain.stats.rounds)
     changed[5] = replace(changed[5], tokens=(changed[5].tokens[0] + 1,))
     other = replace(plain, arm="on", stats=replace(plain.stats, rounds=changed))
@@ -235,8 +244,10 @@ def test_where_answers_part_is_found_with_the_margin(session: Session) -> None:
     assert part(plain, other, target, greedy=False).margin is None
 
 
-def test_nothing_private_stands_in_a_report(session: Session, tmp_path: Path) -> None:
-    said = json.dumps(document(run(session, request(repeats=1))))
+def test_nothing_private_stands_in_a_report(
+    session: Session, usual: tuple[Report, Asked], tmp_path: Path
+) -> None:
+    said = json.dumps(document(usual[0]))
     model = session.pair.target.model.path
     private = [str(model), str(model.parent), str(Path.home()), str(tmp_path), model.name]
     assert not [each for each in private if each in said]

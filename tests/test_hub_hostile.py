@@ -249,8 +249,8 @@ def dripping(head: bytes) -> Iterator[str]:
 def test_an_answer_that_drips_has_an_end(
     hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
-    monkeypatch.setattr(hub_body, "HEAD_S", 0.3)
-    monkeypatch.setattr(hub_body, "SLOW_S", 0.3)
+    monkeypatch.setattr(hub_body, "HEAD_S", 0.15)
+    monkeypatch.setattr(hub_body, "SLOW_S", 0.15)
     with dripping(head) as url:
         monkeypatch.setattr(constants, "ENDPOINT", url)
         monkeypatch.setattr(

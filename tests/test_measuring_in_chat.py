@@ -65,6 +65,12 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             await says(chat, f"/bench {report}", "the report is in")
             assert json.loads(report.read_text())["verdict"]
             assert chat.app.session.draft_name is None  # as it was chosen
+            await chat.send("/draft auto")
+            await chat.until(lambda: chat.ready() and chat.app.session.draft_name, "the draft")
+            other = tmp_path / "other.json"  # no report of this pair is there yet: it is measured
+            await chat.send(f"/bench {other}")
+            await chat.until(lambda: other.exists() and chat.ready(), "another report")
+            assert other.read_text() != report.read_text()
 
     asyncio.run(body())
 

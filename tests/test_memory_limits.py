@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localspec import machine
-from localspec.cli.app import LEAST, require_room
+from localspec.cli.app import LEAST, require_memory
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.errors import OutOfMemory
@@ -110,13 +110,13 @@ def test_under_any_limit_there_is_an_answer_or_a_reason(megabytes: int, threads:
 
 def test_the_libraries_room_is_required_only_under_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "address_space_left", lambda: None)
-    require_room()
+    require_memory()
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     monkeypatch.setattr(machine, "address_space_left", lambda: LEAST)
-    require_room()
+    require_memory()
     monkeypatch.setattr(machine, "address_space_left", lambda: LEAST - 1)
     with pytest.raises(OutOfMemory, match="localspec itself"):
-        require_room()
+        require_memory()
 
 
 # --- a control group --------------------------------------------------------------------------

@@ -20,12 +20,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.asked import Asked
 from localspec.chat.completion import Completions
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Begun, Origin, RoundText, Scored, Span, TurnEnd
 from localspec.chat.prefixes import Prefixes
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import Asked, ChatSettings
 from localspec.chat.thinking import Thinking
 from localspec.cli.serve import _keys
 from localspec.engine.cancel import Cancel

@@ -17,7 +17,7 @@ from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLo
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation.gate import Phase
-from localspec.ui.conversation.prompt import LONGEST_PASTE
+from localspec.ui.conversation.input import LONGEST_PASTE
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel import layout as panel_layout
 from localspec.ui.panel.dashboard import Dashboard, PanelForm, natural_form, next_form
@@ -75,6 +75,8 @@ async def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
 
     monkeypatch.setattr(Dashboard, "go_along", watched)
     monkeypatch.setattr(Dashboard, "refresh", counted)
+    monkeypatch.setattr("localspec.process.server._FIGURES_S", 0.25)
+    monkeypatch.setattr("localspec.ui.panel.dashboard._FIGURES_S", 0.25)
 
     async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
         await chat.send("Go on.")

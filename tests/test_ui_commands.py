@@ -16,7 +16,7 @@ from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation import extracts
 from localspec.ui.conversation.extracts import code_blocks
 from localspec.ui.conversation.gate import Phase
-from localspec.ui.conversation.prompt import candidates
+from localspec.ui.conversation.input import candidates
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline

@@ -13,8 +13,7 @@ from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation.extracts import attached
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.lines import KeyLine
-from localspec.ui.screens import palette
-from localspec.ui.screens.help import help_lines
+from localspec.ui.screens.help import ALSO, help_lines
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate
 
@@ -190,7 +189,7 @@ async def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> 
 
 
 def test_whatever_the_palette_offers_is_known_by_other_words_too() -> None:
-    assert set(palette.ALSO) == {*(one.name for one in COMMANDS), "theme"}
+    assert set(ALSO) == {*(one.name for one in COMMANDS), "theme"}
 
 
 @pytest.mark.parametrize("width", [50, 76, 100])

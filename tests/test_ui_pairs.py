@@ -29,7 +29,8 @@ from localspec.process.server import Loader, Server
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.screens.pairs import PairsScreen, PairsState, Work, head_line, row_line
+from localspec.ui.screens.pair_lines import PairsState, Work, head_line, row_line
+from localspec.ui.screens.pairs import PairsScreen
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
 from tests.support.hub_server import Repo, wait_for

@@ -13,11 +13,9 @@ from localspec.engine.stats import LOOKUP, Round
 from localspec.loading.request import LoadRequest
 from localspec.process.client import EngineClient
 from localspec.ui.app import ChatApp
-from localspec.ui.screens.rounds import (
+from localspec.ui.screens.round_lines import (
     Kind,
     Picture,
-    Player,
-    RoundScreen,
     bars,
     cells,
     detail,
@@ -26,6 +24,7 @@ from localspec.ui.screens.rounds import (
     token_lines,
     visible,
 )
+from localspec.ui.screens.rounds import Player, RoundScreen
 from tests.support import ENDLESS
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate

@@ -21,8 +21,8 @@ from localspec.safe_text import one_line, safe
 from localspec.ui import commands, launch
 from localspec.ui.conversation.blocks import Block, lay_out
 from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins, cut
+from localspec.ui.conversation.input import History
 from localspec.ui.conversation.items import Answer, Question
-from localspec.ui.conversation.prompt import History
 from localspec.ui.panel import drawing
 from localspec.ui.panel.drawing import RoundTokens
 

@@ -67,7 +67,7 @@ class PromptSet:
 
     @property
     def digest(self) -> str:
-        """Tells sets apart whose questions have the same names."""
+        """A hash of all questions: sets of the same name may differ."""
         texts = sorted((prompt.name, prompt.kind, prompt.text) for prompt in self.prompts)
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
@@ -120,13 +120,13 @@ class BenchRequest:
     deadline: float | None = None
 
     def settings(self, end_tokens: frozenset[int]) -> ChatSettings:
-        """What all settings have in common. A seed is given, so that off and on draw the same."""
+        """The settings that every arm shares; with a seed, so that off and on draw the same."""
         bias = dict.fromkeys(end_tokens, float("-inf")) if self.prompts.ignore_end else {}
         sampling = SamplingParams(temperature=self.temperature, seed=self.seed, logit_bias=bias)
         return ChatSettings(sampling=sampling, n_predict=self.n_predict, repeatable=True)
 
     def document(self) -> dict[str, Any]:
-        """The same for the report."""
+        """What is wanted as a report shows it: plain values, the prompts by name and hash."""
         prompts = self.prompts
         return {
             "prompts": prompts.name,

@@ -20,7 +20,7 @@ TitledRows: TypeAlias = tuple[str, list[dict[str, str]]]
 
 
 def tables(report: Report) -> list[TitledRows]:
-    """Those that have something to say, in the order in which they are read."""
+    """The tables of a report that have rows, in the order in which they are read."""
     found = [_speeds(report.off, arm) for arm in report.on] or [_plain_speeds(report.off)]
     found += [_shares(report), _sweep(report), _curve(report)]
     return [(title, rows) for title, rows in found if rows]
@@ -94,7 +94,7 @@ def _sweep(report: Report) -> TitledRows:
 
 
 def _curve(report: Report) -> TitledRows:
-    """T(n)."""
+    """T(n): seconds of the target's pass by its number of tokens, measured and in the runs."""
     rows = [
         {
             "tokens": str(point.n),

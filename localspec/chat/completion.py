@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from localspec.chat.answer import AnswerText
 from localspec.chat.events import Begun, Noticed, RoundText, Scored
 from localspec.chat.prefixes import Prefixes
 from localspec.chat.prompt import KnownIds
-from localspec.chat.settings import check_bias
+from localspec.chat.session import Session, TurnEvents
+from localspec.chat.settings import Asked, check_bias
+from localspec.engine.cancel import Cancel
 from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.stats import LOOKUP
 from localspec.errors import UsageError
-
-if TYPE_CHECKING:
-    from localspec.chat.asked import Asked
-    from localspec.chat.session import Session, TurnEvents
-    from localspec.engine.cancel import Cancel
 
 _CONVERSATIONS = 32
 
@@ -37,7 +32,7 @@ class Completions:
         self._known: list[KnownIds] = []  # the latest last
 
     def answer(self, asked: Asked, cancel: Cancel) -> TurnEvents:
-        """Answer.
+        """Write the answer that `asked` wants.
 
         Yields:
             perhaps `Noticed`, then `Begun` and what `Session.turn` yields after that.

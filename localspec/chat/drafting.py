@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from localspec.chat.settings import ChatSettings
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.stats import GammaNote, GammaReason, Speedup
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from localspec.chat.settings import ChatSettings
-    from localspec.engine.length.stopping import Plan, Situation
-    from localspec.engine.stats import Round
+from localspec.engine.length.stopping import Plan, Situation
+from localspec.engine.stats import GammaNote, GammaReason, Round, Speedup
 
 
 class Drafting:

@@ -50,7 +50,7 @@ class LoadRecord:
     memory_plan_bytes: int = 0
 
     def document(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """All fields by name, for JSON."""
         return asdict(self)
 
 

@@ -8,20 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec import machine, private
+from localspec.chat.prompt import KnownIds
+from localspec.chat.states import StateHeader, States
+from localspec.engine.llama import Context
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import common_prefix
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from localspec.chat.prompt import KnownIds
-    from localspec.chat.states import StateHeader, States
-    from localspec.engine.llama import Context
 
 _WORTH = 16  # tokens that are sooner read again than copied
 _LEAST = 64  # tokens that are worth a file
@@ -42,7 +38,7 @@ class _Held:
         return sum(sizes)
 
     def spilled(self, folder: Path) -> _Held:
-        """The same in files without names, which nobody else can open and no crash leaves behind.
+        """These copies in files without names: nobody else opens them, no crash leaves them.
 
         Raises:
             OSError: there is no room for them.

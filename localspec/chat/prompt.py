@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.template import ChatTemplate
 from localspec.errors import PromptTooLong
-
-if TYPE_CHECKING:
-    from localspec.chat.template import ChatTemplate
 
 # Where turns are left out, so many are that this share of the context is filled: each further one
 # would cost another reading of everything behind it.
@@ -88,7 +85,7 @@ class KnownIds:
         self._text, self._ids, self._marks = "", [], []
 
     def packed(self) -> bytes:
-        """The same for another process; nothing where the text holds what this one made up."""
+        """All that is known, for another process; nothing where that could not read it."""
         if not self._template.lasts(self._text):
             return b""
         return msgspec.msgpack.encode((self._text, self._ids, self._marks))

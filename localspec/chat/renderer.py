@@ -183,7 +183,7 @@ class _RenderingProcess:
             return b""
 
     def resident(self) -> int:
-        """Its size in memory, in bytes."""
+        """What the renderer's process takes of memory, in bytes."""
         return machine.resident(self._process.pid)
 
     def end(self) -> None:

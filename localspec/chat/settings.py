@@ -1,10 +1,13 @@
-"""What can be changed about a conversation between two turns."""
+"""How answers are written: a conversation's settings, and all that a single answer asks for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from msgspec import Struct
+
+from localspec.chat.conversation import Message
 from localspec.engine.params import Accept, SamplingParams, default_accept
 from localspec.errors import UsageError
 
@@ -52,6 +55,28 @@ class ChatSettings:
     def draft_length(self) -> int:
         """Gamma as a number."""
         return UNMEASURED_GAMMA if self.gamma == "auto" else self.gamma
+
+
+class Asked(Struct, frozen=True):
+    """One answer, where the asker keeps the conversation: plain values, which travel.
+
+    Attributes:
+        settings: how it is written.
+        messages: what was said, the system prompt included; without them `prompt` counts.
+        variables: what the chat template sees besides: ``tools``, say.
+        prompt: text, or ids, to be continued as it is.
+        after: the settings' grammar holds from where this text has been written; empty for at once.
+        top_logprobs: how many alternatives of each token are told; None for no probabilities.
+        drafters: who may draft, by name; None for all.
+    """
+
+    settings: ChatSettings
+    messages: tuple[Message, ...] = ()
+    variables: dict[str, Any] = {}
+    prompt: str | tuple[int, ...] = ""
+    after: str = ""
+    top_logprobs: int | None = None
+    drafters: tuple[str, ...] | None = None
 
 
 def check_bias(settings: ChatSettings, n_vocab: int) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
 from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
 from localspec.chat.thinking import Thinking, thinking_of
 from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
-
-if TYPE_CHECKING:
-    from localspec.engine.llama import Model
 
 PLAIN_STOPS = ("\nUser:",)
 

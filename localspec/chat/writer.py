@@ -6,27 +6,22 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from localspec.chat.answer import AnswerText, TextKind
+from localspec.chat.drafting import Drafting
 from localspec.chat.events import PromptProgress, TurnEvent
 from localspec.chat.figures import Figures, Meter
+from localspec.chat.pair import LoadedPair
+from localspec.chat.past import PastStore
+from localspec.chat.prefixes import StoredPrefix
+from localspec.chat.settings import ChatSettings
 from localspec.chat.slow import Slow
-from localspec.engine.generate import GenerateSettings
+from localspec.engine.cancel import Cancel
+from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.grammar import Awaited, Constraint
+from localspec.engine.length.cost import Costs
 from localspec.engine.llama.grammar import LlamaGrammar
-from localspec.engine.stats import FinishReason, GenerationStats, Prefill
-
-if TYPE_CHECKING:
-    from localspec.chat.drafting import Drafting
-    from localspec.chat.pair import LoadedPair
-    from localspec.chat.past import PastStore
-    from localspec.chat.prefixes import StoredPrefix
-    from localspec.chat.settings import ChatSettings
-    from localspec.engine.cancel import Cancel
-    from localspec.engine.generate import Engine
-    from localspec.engine.length.cost import Costs
-    from localspec.engine.stats import Round
+from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
 
 
 class Writer:

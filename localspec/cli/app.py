@@ -101,7 +101,7 @@ class LateGroup(click.Group):
         It must have the room that its imports take.
         """
         if args and args[0] in _WITH_ENGINE:
-            require_room()
+            require_memory()
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and command is not None:
             ctx.default_map = {name: self._defaults(ctx, command)}
@@ -132,7 +132,7 @@ def cli() -> None:
     """Local chat with speculative decoding: a draft guesses, the target checks, the text stays."""
 
 
-def require_room() -> None:
+def require_memory() -> None:
     """Refuse to go on where numpy or llama.cpp could only abort while they are imported.
 
     Raises:

@@ -7,13 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from types import FrameType
+from typing import TypeVar
 
 from localspec.errors import Ended
 from localspec.signals import acting
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 T = TypeVar("T")
 

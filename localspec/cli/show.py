@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from localspec.cli.options import SCAN
 from localspec.loading.request import AUTO
 from localspec.pairs import catalogue, demo, describe
-from localspec.pairs.examine import examine
+from localspec.pairs.examine import PairReport, examine
 from localspec.pairs.hub.patience import Patience
 from localspec.safe_text import unbroken
-
-if TYPE_CHECKING:
-    from localspec.pairs.examine import PairReport
 
 
 @click.command("show")

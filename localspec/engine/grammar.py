@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from localspec.errors import EngineError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class Constraint(Protocol):
@@ -58,7 +57,7 @@ class Awaited:
         self._mark, self._then, self._vocabulary, self._end = mark, then, vocabulary, end
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """All of them."""
+        """Every id: before the mark anything may follow."""
         return ids >= 0
 
     def after(self, token: int) -> Constraint:

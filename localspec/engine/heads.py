@@ -58,6 +58,11 @@ class HeadDrafter:
         self._cancel = cancel
         self._proposer = proposer
 
+    @property
+    def block(self) -> int:
+        """None: one token after the other."""
+        return 0
+
     def lag(self, tokens: Sequence[int]) -> int:
         """Rows that are missing, as far as they can be made."""
         return max(1, len(tokens) - 1 - self._next)
@@ -138,7 +143,7 @@ class BlockDrafter(HeadDrafter):
 
     @property
     def block(self) -> int:
-        """Tokens that a pass guesses at most."""
+        """How many tokens a pass guesses at most."""
         return self.head.longest
 
     def lag(self, tokens: Sequence[int]) -> int:

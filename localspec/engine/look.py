@@ -112,7 +112,7 @@ class Sight:
         self.logits: Logits | None = None
 
     def __call__(self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> View:
-        """See what may follow, as every `Proposer`."""
+        """Keep the logits, and see what may follow, as every `Proposer`."""
         self._passes.append(logits.copy())  # the next pass writes over it
         view = self.proposer(logits, tokens, drafted)
         wanted = self._drafted[len(drafted) : len(drafted) + 1]
@@ -136,11 +136,11 @@ class _Forced:
 
     @property
     def firm(self) -> bool:
-        """As the view."""
+        """Whether the view's token must be submitted."""
         return self.view.firm
 
     def confidence(self) -> float:
-        """As the view."""
+        """How sure the view is."""
         return self.view.confidence()
 
     def pick(self) -> tuple[int, Dist | None]:
@@ -148,7 +148,7 @@ class _Forced:
         return self.token, getattr(self.view, "q", None)
 
     def chance(self, p: Dist) -> float:
-        """As the view."""
+        """The view's chance that the target, drawing from `p`, accepts."""
         return self.view.chance(p)
 
 

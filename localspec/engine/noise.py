@@ -8,14 +8,12 @@ randomness for both, by position and not by turn.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from localspec.engine.sampling import Dist
+from localspec.engine.sampling import Dist
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -60,7 +58,7 @@ class StreamNoise:
         return StreamNoise(self.seed, of_drafts=True)
 
     def after(self, n: int) -> StreamNoise:
-        """The same stream behind its first `n` numbers."""
+        """A stream with this seed, its first `n` numbers drawn already."""
         again = StreamNoise(self.seed, of_drafts=self._of_drafts)
         again._bits.advance(n)
         again.drawn = n

@@ -65,7 +65,7 @@ class SamplingParams:
                 raise _bad("logit_bias", f"{token}:{bias}", wanted)
 
     def seeded(self) -> SamplingParams:
-        """The same with a seed: one is drawn where none was given, so that it can be told."""
+        """These parameters with a seed: where none was given one is drawn, and can be told."""
         return self if self.seed is not None else replace(self, seed=secrets.randbits(32))
 
     @property

@@ -1,9 +1,9 @@
 """With flash attention or without: whichever is faster here, measured once for a model and kept.
 
 llama.cpp's flash attention, its default, makes a pass over several tokens slow on many processors
-as soon as there is some context. Both ways are timed behind scratch tokens, in contexts of their
-own; the choice holds for everything that is loaded with the target. Where a device computes, the
-default stays.
+as soon as there is some context. Both ways are timed behind copies of scratch tokens, in contexts
+of their own; the choice holds for everything that is loaded with the target. Where a device
+computes, the default stays.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from localspec.engine.length.profile import Profile, ProfileStore, fill, measure
 from localspec.engine.llama import BUSY, LOOK_S, Context, ContextOptions, Model, busy_cores
 from localspec.pairs.memory.need import Setup
 
-QUICK, THOROUGH = 0.6, 20.0
-"""Seconds of reading scratch tokens, each way: before a first prompt, and where somebody waits."""
+QUICK, THOROUGH = 2.4, 100.0
+"""Seconds that both ways together may take: before a first prompt, and where somebody waits."""
 
-_DEPTH = 1024  # tokens: behind more both grow on in a straight line
+_DEPTH = 512  # tokens: behind more both grow on in a straight line
 _LEAST_DEPTH = 256  # llama.cpp computes so many cells at once: behind fewer both look alike
-_READ = 64  # tokens of the pass that tells how fast prompts are read
+_READ = 32  # scratch tokens that are read, and copied up to the depth
 _SIZES = (1, 4)  # tokens of a plain pass and of one that verifies a usual draft
 _TURNS = 3  # turn by turn, and the least time counts: a disturbance hits both ways
 _FEW = 2  # turns tell nothing on a busy machine
-_PATIENCE = 5  # times as long as one way's reading: what all of it may take
 _GAIN = 0.95  # the other way has to be faster by 5 %, or llama.cpp's default stays
 
 _WAYS = {"on": True, "off": False}
@@ -52,11 +51,11 @@ class Attention:
 
     @property
     def option(self) -> str:
-        """The same as an option."""
+        """What `--flash-attn` calls it."""
         return "on" if self.flash else "off"
 
     def __str__(self) -> str:
-        """For people."""
+        """A line for people, with what it gains."""
         how = "with" if self.flash else "without"
         return f"{how} flash attention: {self.gain:.2f}x as fast behind {self.depth} tokens"
 
@@ -105,7 +104,7 @@ def choose(
         how: it is going to run.
         known: `key` of both.
         store: where measurements are kept.
-        seconds: of reading, each way: `QUICK` or `THOROUGH`.
+        seconds: `QUICK` or `THOROUGH`.
         cancel: stops it.
         announce: called before measuring.
 
@@ -128,24 +127,20 @@ def choose(
 
 
 def _compared(
-    model: Model, how: ContextOptions, wanted: int, seconds: float, cancel: Cancel
+    model: Model, how: ContextOptions, depth: int, seconds: float, cancel: Cancel
 ) -> dict[str, tuple[int, Points]]:
     """By way of attention the depth and the points; empty where it takes too long."""
-    if wanted < _LEAST_DEPTH:
+    if depth < _LEAST_DEPTH:
         return {}
-    until = perf_counter() + _PATIENCE * seconds
+    until = perf_counter() + seconds
+    small = replace(how, n_ctx=depth + 2 * _READ, copies=True)
     with ExitStack() as closing:
-        contexts = {}
-        for way, flash in _WAYS.items():
-            small = replace(how, n_ctx=wanted + _READ, flash_attention=flash)
-            contexts[way] = closing.enter_context(Context(model, small, cancel))
-        if not all(context.can_truncate for context in contexts.values()):
-            return {}
-        reading = measure(contexts["on"], (_READ,), budget=0.0).points[_READ]
-        depth = min(wanted, int(seconds / reading * _READ))
-        if depth < _LEAST_DEPTH:
-            return {}
-        if not all(fill(context, depth, until=until) for context in contexts.values()):
+        contexts = {
+            way: closing.enter_context(Context(model, replace(small, flash_attention=on), cancel))
+            for way, on in _WAYS.items()
+        }
+        able = all(context.can_truncate for context in contexts.values())
+        if not (able and all(_filled(context, depth, until) for context in contexts.values())):
             return {}
         turns: list[dict[str, Points]] = []
         while len(turns) < _TURNS and perf_counter() < until:
@@ -153,6 +148,13 @@ def _compared(
     if len(turns) < _FEW:
         return {}
     return {way: (depth, {n: min(turn[way][n] for turn in turns) for n in _SIZES}) for way in _WAYS}
+
+
+def _filled(context: Context, depth: int, until: float) -> bool:
+    """Fill so much of the cache, by reading if need be; whether that was done in time."""
+    return fill(context, _READ, until=until) and (
+        context.repeat(depth) or fill(context, depth, until=until)
+    )
 
 
 def _points(context: Context, until: float) -> Points:

@@ -158,7 +158,12 @@ def note(pair: LoadedPair, costs: Costs) -> None:
 
 
 def data(known: Expected | None, exact: int | None) -> dict[str, Any] | None:
-    """The same for programs; times in seconds."""
+    """What is known of a pair's speed, for programs; times in seconds.
+
+    Args:
+        known: of `expected`.
+        exact: of `exact`.
+    """
     if known is None:
         return None
     expected_speeds = [
@@ -178,7 +183,7 @@ def data(known: Expected | None, exact: int | None) -> dict[str, Any] | None:
 
 
 def lines(known: Expected | None, exact: int | None, tune: str) -> list[str]:
-    """The same for a person; `tune` is the command that measures."""
+    """What is known of a pair's speed, for a person; `tune` is the command that measures."""
     of_bits = (
         exactness.words(exact) if exact else f"not tried yet on this machine: `{tune} --exact`"
     )

@@ -231,9 +231,9 @@ class ModelLoader:
 
 
 def _devices_of_target(options: LoadRequest) -> Sequence[str] | None:
-    """Those that were allowed; None for llama.cpp's own choice.
+    """The devices that the target may use; None for llama.cpp's own choice.
 
-    That leaves out a worker that lends its CPU, which is no graphics card.
+    That choice leaves out a worker that lends its CPU, which is no graphics card.
     """
     if options.device is None and options.rpc:
         return [each.label for each in devices()] or None

@@ -148,7 +148,7 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
 def _unflashed(
     models: Sequence[ModelFacts], setups: Sequence[Setup], memory: MemoryPlan
 ) -> int | None:
-    """See `LoadPlan`."""
+    """Bytes more that the models take without flash attention; None as `LoadPlan` has it."""
     if (devices() and memory.target.gpu_layers) or memory.target.cache_v not in UNQUANTISED:
         return None
     more = sum(
@@ -238,7 +238,7 @@ class _Found:
 
     @property
     def models(self) -> tuple[ModelFiles, ...]:
-        """All of them; a head inside the target is no other."""
+        """The files of the target and of what drafts, but for a head inside the target."""
         return (self.target, *(each.files for each in self.drafts if each.kind != MTP))
 
 
@@ -315,7 +315,7 @@ def free_memory(
 
 
 def _threads(options: LoadRequest) -> int:
-    """The threads that will be started: all models are served by the same ones."""
+    """How many threads will be started: the same ones serve all models."""
     asked = (options.threads_batch or 0, options.draft_threads or 0)
     return max(options.threads or default_threads(), *asked)
 

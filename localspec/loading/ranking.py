@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from localspec import formats, machine, private
 from localspec.engine.length.stopping import gamma_for
@@ -109,9 +107,8 @@ class Speed:
 
 def recall() -> Speed | None:
     """What was measured on this machine; None where nothing was."""
-    try:
-        found = msgspec.json.decode(_path().read_bytes(), type=Speed)
-    except (OSError, ValueError, RecursionError):
+    found = private.read_json(_path(), Speed)
+    if found is None:
         return None
     pairs = {name: one for name, one in found.pairs.items() if one.usable}
     mine = found.processor == machine.processor_name()
@@ -133,8 +130,7 @@ def remember(
         pairs[name] = measured
     speed = Speed(machine.processor_name(), pairs, room, advice)
     with suppress(OSError):
-        private.make_folder(_path().parent)
-        private.write_whole(_path(), msgspec.json.encode(asdict(speed)).decode() + "\n")
+        private.write_json(_path(), speed)
 
 
 def _path() -> Path:

@@ -137,7 +137,7 @@ def _drafters(text: str) -> Drafters:
 
 
 class LoadOptions(TypedDict, total=False):
-    """The same as keyword arguments of `localspec.load`, where a list serves as a tuple does."""
+    """`LoadRequest` as keyword arguments of `localspec.load`; a list serves as a tuple does."""
 
     draft: str | None
     scan: bool

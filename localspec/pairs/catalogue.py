@@ -47,7 +47,7 @@ class CuratedFile:
 
     @property
     def reference(self) -> Reference:
-        """The same as a reference, pinned to the revision that was verified."""
+        """Where the file is on the Hub, pinned to the revision that was verified."""
         return Reference(self.repo, file=self.file, revision=self.revision)
 
 

@@ -7,7 +7,6 @@ of one and two processes never mix theirs.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -174,8 +173,7 @@ def save(pair: InstalledPair) -> None:
     name = check_name(pair.name)
     data = {"format": 1, **asdict(pair), "name": name}
     with _recording(name):
-        private.make_folder(folder())
-        private.write_whole(folder() / f"{name}.json", json.dumps(data, indent=2) + "\n")
+        private.write_json(folder() / f"{name}.json", data)
 
 
 def require_recordable(name: str) -> None:
@@ -236,19 +234,15 @@ class LastUsed:
 
 def recall_last() -> LastUsed | None:
     """Read what was used last; None where nothing was, or where it cannot be read."""
-    try:
-        found = msgspec.json.decode(_last_path().read_bytes(), type=LastUsed)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if found.pair.strip() else None
+    found = private.read_json(_last_path(), LastUsed)
+    return found if found is not None and found.pair.strip() else None
 
 
 def remember_last(pair: str, draft: str | None = None) -> None:
     """Keep what was used now, a folder that cannot be written costs nothing but the memory."""
     used = LastUsed(lasting(pair), None if draft is None else lasting_drafts(draft))
     with contextlib.suppress(OSError):
-        private.make_folder(_last_path().parent)
-        private.write_whole(_last_path(), json.dumps(asdict(used), indent=2) + "\n")
+        private.write_json(_last_path(), used)
 
 
 def forget_last(pair: str) -> None:
@@ -264,12 +258,12 @@ def _last_path() -> Path:
 
 
 def lasting_drafts(text: str) -> str:
-    """The same of several names with commas between them."""
+    """`lasting` of several names with commas between them."""
     return ",".join(lasting(word) for word in text.split(","))
 
 
 def lasting(text: str) -> str:
-    """What means the same in another working folder."""
+    """`text`, a file's path made absolute: it means the same in another working folder."""
     text = text.strip()
     if references.means_local(text):
         return str(folders.user_path(text).absolute())

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shlex
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from localspec import formats, private
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
@@ -252,10 +249,7 @@ class PullRequest:
 
 def recall_wanted() -> PullRequest | None:
     """What was to be fetched and changed to when the program ended; None where nothing was."""
-    try:
-        return msgspec.json.decode(_wanted_path().read_bytes(), type=PullRequest)
-    except (OSError, ValueError, RecursionError):
-        return None
+    return private.read_json(_wanted_path(), PullRequest)
 
 
 def remember_wanted(wanted: PullRequest | None) -> None:
@@ -264,8 +258,7 @@ def remember_wanted(wanted: PullRequest | None) -> None:
         if wanted is None:
             _wanted_path().unlink(missing_ok=True)
         else:
-            private.make_folder(_wanted_path().parent)
-            private.write_whole(_wanted_path(), json.dumps(asdict(wanted)) + "\n")
+            private.write_json(_wanted_path(), wanted)
 
 
 def _wanted_path() -> Path:

@@ -8,13 +8,11 @@ needs neither their merges nor a file.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from localspec.pairs.gguf.header import GgufHeader
+from localspec.pairs.gguf.header import GgufHeader
 
 _SAMPLE: Final = '''\
 Speculative decoding lets a small model write a few words ahead, and has a large one check all of \

@@ -10,18 +10,14 @@ llama.cpp only says *that* a rule failed; here it is said which, and where.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from localspec.errors import VocabularyMismatch
 from localspec.pairs import spelling
-from localspec.pairs.gguf.header import TOKENS_KEY, GgufHeader, SeesKey
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from localspec.pairs.gguf.cursor import StringArray
-    from localspec.pairs.gguf.header import Value
+from localspec.pairs.gguf.cursor import StringArray
+from localspec.pairs.gguf.header import TOKENS_KEY, GgufHeader, SeesKey, Value
 
 MAX_SIZE_DIFFERENCE: Final = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 _MODEL_KEY: Final = "tokenizer.ggml.model"

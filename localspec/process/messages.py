@@ -17,11 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from localspec import errors
-from localspec.chat.asked import Asked
 from localspec.chat.conversation import Message
 from localspec.chat.events import TurnEvent
 from localspec.chat.figures import Figures
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import Asked, ChatSettings
 from localspec.chat.thinking import Thinking
 from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse

@@ -10,15 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import IO, TypeAlias
 
 from localspec.chat.events import RoundText
 from localspec.errors import EngineDied, LocalspecError
 from localspec.process import messages as m
 from localspec.process import spawning
-
-if TYPE_CHECKING:
-    from typing import IO
 
 Hear: TypeAlias = "Callable[[m.Letter[m.Event]], object]"
 

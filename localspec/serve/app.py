@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from localspec import __version__
 from localspec.chat.events import Begun, TurnEnd, TurnEvent
+from localspec.chat.settings import Asked
 from localspec.engine.stats import FinishReason
-from localspec.serve.desk import Job
+from localspec.process.messages import SessionInfo
+from localspec.serve.desk import Answers, Desk, Job
 from localspec.serve.errors import Refusal, refusal_of, unavailable
-from localspec.serve.guard import json_reply, refused
+from localspec.serve.guard import Rules, json_reply, refused
 from localspec.serve.replies import Reply
 from localspec.serve.requests import (
     ChatRequest,
@@ -27,19 +32,8 @@ from localspec.serve.requests import (
     parsed,
     require_sendable,
 )
+from localspec.serve.tally import Tally
 from localspec.serve.tools import Toolbox
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
-
-    from localspec.chat.asked import Asked
-    from localspec.process.messages import SessionInfo
-    from localspec.serve.desk import Answers, Desk
-    from localspec.serve.guard import Rules
-    from localspec.serve.tally import Tally
 
 T = TypeVar("T")
 

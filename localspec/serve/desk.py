@@ -13,7 +13,7 @@ from localspec.process import messages as m
 from localspec.serve.errors import Refusal, refusal_of, unavailable
 
 if TYPE_CHECKING:
-    from localspec.chat.asked import Asked
+    from localspec.chat.settings import Asked
     from localspec.process.client import EngineClient
     from localspec.serve.tally import Tally
 

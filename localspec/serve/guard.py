@@ -8,16 +8,12 @@ import hmac
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from localspec.serve.errors import Refusal
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPEN = ("/health", "/v1/health")  # for whoever only wants to know whether this is alive

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from localspec.chat.asked import Asked
 from localspec.chat.conversation import Message, Role
-from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import Asked, ChatSettings
 from localspec.engine.params import Accept, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA

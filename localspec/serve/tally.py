@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from localspec import formats
-
-if TYPE_CHECKING:
-    from localspec.chat.figures import Figures
-    from localspec.engine.stats import GenerationStats, MemoryUse
+from localspec.chat.figures import Figures
+from localspec.engine.stats import GenerationStats, MemoryUse
 
 # name: (type, what it counts); the names and the words are Prometheus's and llama-server's.
 _METRICS = {
@@ -29,7 +26,7 @@ _METRICS = {
 
 
 class Tally:
-    """Counts.
+    """Counts requests and tokens since the endpoint was started, and tells them.
 
     Attributes:
         running, waiting: jobs.
@@ -68,7 +65,7 @@ class Tally:
         self._counts[name, labels] += value
 
     def prometheus(self) -> str:
-        """All of it in Prometheus's text format."""
+        """All counts and gauges in Prometheus's text format."""
         gauges = {
             ("requests_processing", ""): self.running,
             ("requests_deferred", ""): self.waiting,
@@ -84,7 +81,7 @@ class Tally:
         return "\n".join(lines) + "\n"
 
     def line(self) -> str:
-        """One line for a person."""
+        """What goes on, in one line for a person."""
         requests = sum(
             value for (name, _), value in self._counts.items() if name == "requests_total"
         )

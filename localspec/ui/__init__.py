@@ -7,7 +7,7 @@ and `pyproject.toml` keeps Textual to the versions that were tried:
   have to repeat the driver's loop and its parser, which are private as well), and how the app takes
   and prints an unforeseen error; the command line tells of it instead.
 - `conversation.transcript`: a scrollbar of our own has to be put where Textual makes its own.
-- `conversation.prompt`: a widget's bindings, run before the letters that were typed after them.
+- `conversation.input`: a widget's bindings, run before the letters that were typed after them.
 - `app`: bindings that are added once the user's keys are known.
 - `bases`: the lines of an option list, to put a mark before the one that is chosen.
 """

@@ -28,7 +28,7 @@ from localspec.ui import commands
 from localspec.ui.conversation import extracts
 from localspec.ui.conversation.gate import Gate, InUse, Phase
 from localspec.ui.conversation.growing import legend
-from localspec.ui.conversation.prompt import Completion, PromptArea
+from localspec.ui.conversation.input import Completion, PromptArea
 from localspec.ui.conversation.shelf import Shelf
 from localspec.ui.conversation.stream import Stream
 from localspec.ui.conversation.transcript import Transcript
@@ -36,7 +36,7 @@ from localspec.ui.conversation.turns import Turns
 from localspec.ui.lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
-from localspec.ui.screens.help import HelpScreen
+from localspec.ui.screens.help import HelpScreen, PaletteCommands
 from localspec.ui.screens.rounds import RoundScreen
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
-    from textual.command import Provider
     from textual.screen import Screen
 
     from localspec.chat.events import PromptProgress
@@ -82,13 +81,6 @@ def themes() -> list[str]:
     return sorted(BUILTIN_THEMES)
 
 
-def _palette() -> type[Provider]:
-    """Imported when it is first opened."""
-    from localspec.ui.screens.palette import Commands  # noqa: PLC0415
-
-    return Commands
-
-
 def _raised(fault: Fault | None) -> Exception | None:
     return None if fault is None else fault.exception()
 
@@ -106,7 +98,7 @@ class ChatApp(App[None], inherit_bindings=False):
     TITLE = "localspec"
     CSS_PATH = Path(__file__).with_name("styles.tcss")  # also for classes made from this one
     ENABLE_COMMAND_PALETTE = True
-    COMMANDS: ClassVar = {_palette}
+    COMMANDS: ClassVar = {PaletteCommands}
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - Textual declares the type
         (0, "-narrow"),
         (50, "-normal"),
@@ -324,7 +316,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._ask_next()
 
     def _leave_comparison(self) -> None:
-        """It would wait for ever, and hides what is said."""
+        """Close a screen that waits for the engine: in vain, and it hides what is said."""
         if isinstance(self.screen, CompareScreen | RoundScreen):
             self.pop_screen()
 

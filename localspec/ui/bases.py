@@ -11,20 +11,17 @@ the core.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from rich.color import Color
+from rich.segment import Segment
 from textual.content import Content
-from textual.scrollbar import ScrollBar
+from textual.geometry import Region
+from textual.scrollbar import ScrollBar, ScrollBarRender
+from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import OptionList
-
-if TYPE_CHECKING:
-    from rich.segment import Segment
-    from textual.geometry import Region
-    from textual.scrollbar import ScrollBarRender
-    from textual.selection import Selection
 
 MARK = "▸"
 MUTED, HEAD, KEY = "$foreground 65%", "bold $text-primary", "bold $text-accent"
@@ -109,8 +106,4 @@ class MarkedList(OptionList):
         if here is None or here != (self.highlighted, 0):
             return strip
         first, *_ = strip.crop(0, 1)
-        return Strip.join([Strip([_as_mark(first)], 1), strip.crop(1)])
-
-
-def _as_mark(segment: Segment) -> Segment:
-    return type(segment)(MARK, segment.style)
+        return Strip.join([Strip([Segment(MARK, first.style)], 1), strip.crop(1)])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from localspec.process.client import EngineClient
     from localspec.process.messages import SessionInfo
     from localspec.ui.conversation.gate import InUse
-    from localspec.ui.conversation.prompt import PromptArea
+    from localspec.ui.conversation.input import PromptArea
     from localspec.ui.conversation.shelf import Shelf
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.conversation.turns import Turns
@@ -226,19 +226,11 @@ def _pairs(app: Parts, argument: str) -> None:
         app.open(screen)
 
 
-def _get(app: Parts, argument: str) -> None:
-    app.pairs().get(argument)
-
-
 def _draft(app: Parts, argument: str) -> None:
     if argument:
         app.in_use.reload(draft=argument)
     else:
         app.pairs().drafts()
-
-
-def _tune(app: Parts, _argument: str) -> None:
-    app.measuring().tune()
 
 
 def _bench(app: Parts, argument: str) -> None:
@@ -425,7 +417,7 @@ COMMANDS = (
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
-        _get, "ctrl+f",
+        lambda app, name: app.pairs().get(name), "ctrl+f",
     ),
     Command(
         "twice", "[PROMPT]",
@@ -446,7 +438,10 @@ COMMANDS = (
         _draft, when=LOADABLE,
     ),
     Command("forget", "", "delete what lookup copies of earlier conversations", _forget),
-    Command("tune", "", "measure thoroughly what this pair costs here", _tune, when=IDLE),
+    Command(
+        "tune", "", "measure thoroughly what this pair costs here",
+        lambda app, _: app.measuring().tune(), when=IDLE,
+    ),
     Command(
         "bench", "[FILE]", "speculation off against on, within a minute; FILE takes the report",
         _bench, when=IDLE,

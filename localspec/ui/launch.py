@@ -8,29 +8,22 @@ a paste for keys: a line break there would send half of it.
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import threading
 from codecs import getincrementaldecoder
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-import msgspec
 from textual.driver import Driver
 
 from localspec import private
 from localspec.errors import ConversationError
 from localspec.pairs.folders import data_folder
+from localspec.process.client import EngineClient
 from localspec.signals import leaving
-from localspec.ui.app import ChatApp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from localspec.process.client import EngineClient
-    from localspec.ui.app import Looks
+from localspec.ui.app import ChatApp, Looks
 
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
 _PATIENCE_S = 10.0
@@ -41,21 +34,17 @@ _ESCAPE, _PICTURE = "\x1b", "␛"
 
 def recall(settings: Path | None) -> dict[str, str]:
     """What was last chosen about the screen in the app, unless `settings` was written since."""
-    try:
-        chosen, since = _choices(), settings if settings and settings.exists() else None
-        if since and since.stat().st_mtime > chosen.stat().st_mtime:
+    with suppress(OSError):
+        if settings and settings.stat().st_mtime > _choices().stat().st_mtime:
             return {}
-        return msgspec.json.decode(chosen.read_bytes(), type=dict[str, str])
-    except (OSError, ValueError, RecursionError):
-        return {}
+    return private.read_json(_choices(), dict[str, str]) or {}
 
 
 def remember(settings: Path | None, chosen: dict[str, str]) -> None:
     """Keep what was chosen; a folder that cannot be written costs nothing but the memory."""
     if chosen:
         with suppress(OSError):
-            private.make_folder(_choices().parent)
-            private.write_whole(_choices(), json.dumps(recall(settings) | chosen) + "\n")
+            private.write_json(_choices(), recall(settings) | chosen)
 
 
 def _choices() -> Path:

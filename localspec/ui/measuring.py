@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from msgspec import msgpack
 
@@ -14,19 +14,14 @@ from localspec.bench.request import BenchRequest
 from localspec.bench.result import Report
 from localspec.bench.tables import text
 from localspec.errors import LocalspecError
+from localspec.loading.request import LoadRequest
 from localspec.loading.results import TunedPair, tuned_text
 from localspec.process.jobs import BenchJob, TuneJob
-from localspec.process.messages import Performed
+from localspec.process.messages import Asking, Performed
 from localspec.safe_text import one_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from localspec.loading.request import LoadRequest
-    from localspec.process.messages import Asking
-    from localspec.ui.conversation.gate import InUse
-    from localspec.ui.conversation.transcript import Transcript
-    from localspec.ui.lines import StatusLine
+from localspec.ui.conversation.gate import InUse
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.lines import StatusLine
 
 
 @dataclass(eq=False, repr=False)
@@ -34,7 +29,7 @@ class Measuring:
     """Has the pair measured while it is not loaded for the conversation, which stays.
 
     Attributes:
-        report: the latest bench, for exporting.
+        report: the latest bench of the pair in use, for exporting.
     """
 
     in_use: InUse
@@ -43,6 +38,7 @@ class Measuring:
     report: Report | None = None
     _kind: type[Report] | type[TunedPair] = Report
     _output: Path | None = None
+    _about: tuple[str, str | None] | None = None  # the pair that `report` is about
 
     def tune(self) -> None:
         """Measure thoroughly, as `localspec tune`."""
@@ -50,13 +46,17 @@ class Measuring:
         self.in_use.perform(lambda loaded: TuneJob(replace(loaded, gamma=0)))
 
     def bench(self, output: Path | None) -> None:
-        """Bench as `localspec bench --quick`; with a file, write the latest report to it.
+        """Bench as `localspec bench --quick`; with a file, write the pair's latest report to it.
 
         Raises:
             LocalspecError: the file cannot be written.
         """
         if output is not None:
             files.check((output,))
+        session = self.in_use.engine.info
+        about = session.pair_reference if session is not None else None
+        if about != self._about:
+            self._about, self.report = about, None
         if output is not None and self.report is not None:
             files.write(self.report, output)
             self.transcript.say(f"the report is in {output}")

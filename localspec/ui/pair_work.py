@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from localspec import formats
 from localspec.errors import (
@@ -20,20 +19,18 @@ from localspec.errors import (
     in_words,
 )
 from localspec.loading import ranking
+from localspec.loading.ranking import RankedPair
 from localspec.pairs import catalogue, describe, found, installed, pull, remove
+from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import DEMO
-from localspec.pairs.pull import PullRequest
+from localspec.pairs.pull import PullPlan, PullProgress, PullRequest
+from localspec.process.client import EngineClient
 from localspec.safe_text import one_line
 from localspec.ui.conversation.gate import ANSWER, LOADABLE, Gate, Phase
-from localspec.ui.screens.pairs import PairsScreen, PairsState, Work
-
-if TYPE_CHECKING:
-    from localspec.loading.ranking import RankedPair
-    from localspec.pairs.catalogue import ListedPair
-    from localspec.pairs.pull import PullPlan, PullProgress
-    from localspec.process.client import EngineClient
+from localspec.ui.screens.pair_lines import PairsState, Work
+from localspec.ui.screens.pairs import PairsScreen
 
 GET = "Ctrl+F"
 _STOP_WITHIN_S = 2.0

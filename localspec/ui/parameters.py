@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from pathlib import Path
+from typing import Any
 
 from localspec import formats, private
+from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import MAX_GAMMA
 from localspec.pairs.folders import data_folder
 from localspec.safe_text import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from localspec.chat.settings import ChatSettings, Gamma
 
 
 def _kinds() -> dict[str, Callable[[str], Any]]:
@@ -76,14 +70,11 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
 
 def presets() -> dict[str, str]:
     """The system prompts that are kept, by name."""
-    try:
-        return msgspec.json.decode(_presets_path().read_bytes(), type=dict[str, str])
-    except (OSError, ValueError, RecursionError):
-        return {}
+    return private.read_json(_presets_path(), dict[str, str]) or {}
 
 
 def preset(name: str) -> str:
-    """One of them. Raises UsageError: there is none of that name."""
+    """The system prompt kept as `name`. Raises UsageError: there is none."""
     kept = presets()
     if name not in kept:
         there = ", ".join(kept) or "none is kept yet: /preset save NAME"
@@ -100,8 +91,7 @@ def keep_preset(name: str, text: str) -> None:
     kept = {key: value for key, value in presets().items() if key != name}
     kept |= {name: text} if text else {}
     try:
-        private.make_folder(_presets_path().parent)
-        private.write_whole(_presets_path(), json.dumps(kept, indent=1) + "\n")
+        private.write_json(_presets_path(), kept)
     except OSError as error:
         raise LocalspecError(
             f"{_presets_path()} cannot be written: {error.strerror}", "Make room on the disk."

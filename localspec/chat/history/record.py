@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import RoundText
+from localspec.chat.events import RoundText, TurnEvent
 from localspec.chat.history.fields import document_of
+from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.tree import (
     Header,
     Node,
@@ -19,11 +20,7 @@ from localspec.chat.history.tree import (
     fresh_id,
     title_of,
 )
-
-if TYPE_CHECKING:
-    from localspec.chat.events import TurnEvent
-    from localspec.chat.history.keeper import Keeper
-    from localspec.chat.settings import ChatSettings
+from localspec.chat.settings import ChatSettings
 
 
 @dataclass(frozen=True, slots=True)

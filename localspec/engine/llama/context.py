@@ -43,6 +43,7 @@ class ContextOptions:
             back without reading again what stays. Each costs a copy of the state; architectures
             that have none ignore it.
         cache_k, cache_v: types of the cache, by llama.cpp's names.
+        copies: whether the cache can be filled with copies, to measure behind them.
     """
 
     n_ctx: int
@@ -53,6 +54,7 @@ class ContextOptions:
     snapshots: int = 0
     cache_k: str = "f16"
     cache_v: str = "f16"
+    copies: bool = False
 
 
 class Listener(Protocol):
@@ -96,6 +98,7 @@ class Context:
         self.model = model
         self.n_ctx = options.n_ctx
         self.n_batch = min(options.n_batch, options.n_ctx)
+        self._copies = options.copies
         self.tokens: list[int] = []
         self.readers: tuple[Listener, ...] = ()
         self.tapped: Counter[int] = Counter()
@@ -273,7 +276,7 @@ class Context:
 
     @property
     def most_threads(self) -> int:
-        """The same while nothing else runs."""
+        """CPU threads for a token at a time while no other program runs."""
         return self.threads if self._crew is None else self._asked[0]
 
     def _set_threads(self, threads: int) -> None:
@@ -385,6 +388,31 @@ class Context:
         else:
             self.clear()
 
+    def repeat(self, cells: int) -> bool:
+        """Fill at least so many cells of the cache with copies of what it holds.
+
+        What a pass takes depends on how many cells there are, not on what is in them, and to copy
+        them takes a fraction of reading. The text stays what it was. Of use for measuring alone.
+
+        Args:
+            cells: no more than the context has.
+
+        Returns:
+            Whether llama.cpp made the copies; if not, the cache is empty. Without
+            `ContextOptions.copies` it makes none.
+        """
+        state, held = self.state(), len(self.tokens)
+        data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        for _ in range(held, cells, max(1, held)):
+            if not self._copies or not lib.llama_state_seq_set_data(
+                self._handle, data, len(state), 1
+            ):
+                self.clear()
+                return False
+            lib.llama_memory_seq_cp(self._memory, 1, 0, -1, -1)
+            lib.llama_memory_seq_rm(self._memory, 1, -1, -1)
+        return True
+
     def _remove(self, n: int) -> bool:
         """Remove all but the first `n` tokens where llama.cpp can do that and is right to."""
         # llama.cpp doesn't check that the batch was long enough to take the snapshot, and a second
@@ -481,7 +509,7 @@ def _params(options: ContextOptions) -> Any:
     threads = options.threads or default_threads()
     params.n_ctx = options.n_ctx
     params.n_batch = params.n_ubatch = min(options.n_batch, options.n_ctx)
-    params.n_seq_max = 1
+    params.n_seq_max, params.kv_unified = (2, True) if options.copies else (1, params.kv_unified)
     params.n_rs_seq = options.snapshots
     params.n_outputs_max = min(MAX_BATCH_OUTPUTS, params.n_batch)
     params.n_threads, params.n_threads_batch = threads, options.threads_batch or threads

@@ -9,18 +9,14 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
+from numpy.typing import NDArray
 
+from localspec.engine.llama import Model
 from localspec.engine.llama.log import NO_REASON, start_backend
 from localspec.errors import EngineError, UsageError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from localspec.engine.llama import Model
 
 ROOT = b"root"
 _MANY = 512  # from here on it pays to look at first bytes before asking llama.cpp

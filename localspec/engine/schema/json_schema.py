@@ -365,7 +365,7 @@ def _values(given: Schema) -> list[Any] | None:
 
 
 def _canonical(value: object) -> str:
-    """The same text for the same JSON value: 1 and 1.0 are the same, 1 and true are not."""
+    """A text that equal JSON values share: 1 and 1.0 are equal, 1 and true are not."""
     if isinstance(value, list):
         return f"[{','.join(map(_canonical, value))}]"
     if isinstance(value, dict):

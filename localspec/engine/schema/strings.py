@@ -63,7 +63,7 @@ def literal(text: str) -> str:
 
 
 def times(least: int, most: int | None) -> str:
-    """The operator for so many repetitions."""
+    """GBNF's operator for so many repetitions."""
     return f"{{{least},{most}}}" if most is not None else f"{{{least},}}" if least else "*"
 
 

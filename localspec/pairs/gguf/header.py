@@ -17,8 +17,9 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias
 
 from localspec.errors import ModelFileError
 from localspec.pairs.gguf.cursor import (
@@ -29,9 +30,6 @@ from localspec.pairs.gguf.cursor import (
     StringArray,
 )
 from localspec.safe_text import one_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAGIC: Final = b"GGUF"
 MAX_KEYS: Final = 16_384

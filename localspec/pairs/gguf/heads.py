@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs import vocabulary
 from localspec.pairs.gguf import strict
-
-if TYPE_CHECKING:
-    from localspec.pairs.gguf.header import GgufHeader, ModelFiles, TensorInfo
+from localspec.pairs.gguf.header import GgufHeader, ModelFiles, TensorInfo
 
 EAGLE3: Final = "eagle3"
 DFLASH: Final = "dflash"

@@ -56,7 +56,7 @@ class Free:
         return sum(each.free for each in self.devices if each.serves(draft=draft))
 
     def room(self, *, draft: bool) -> int:
-        """The same for its layers, what the drivers take left out."""
+        """Bytes on these accelerators that its layers may take: the drivers take some."""
         return sum(
             max(0, each.free - DEVICE_RESERVE) for each in self.devices if each.serves(draft=draft)
         )

@@ -124,17 +124,17 @@ class Need:
 
     @property
     def host(self) -> int:
-        """All in main memory."""
+        """Bytes in main memory."""
         return self.host_weights + self.host_cache + self.host_buffers
 
     @property
     def device(self) -> int:
-        """All on accelerators."""
+        """Bytes on accelerators."""
         return self.device_weights + self.device_cache + self.device_buffers
 
     @property
     def total(self) -> int:
-        """Everything."""
+        """Bytes in all, wherever they are."""
         return self.host + self.device
 
     @property

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from localspec.errors import UsageError
 from localspec.pairs.folders import is_file, user_path
-from localspec.ui.conversation.items import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from localspec.ui.conversation.items import Item
+from localspec.ui.conversation.items import Answer, Item
 
 LONGEST = 200_000
 _MOST_MENTIONS = 500  # each is looked for on the disk

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from textual.content import Content
+from textual.strip import Strip
 
 from localspec import formats
 from localspec.chat.events import Origin, Span
+from localspec.chat.history.record import Place
 from localspec.chat.history.tree import folded
 from localspec.chat.thinking import Thinking
-from localspec.engine.stats import FinishReason
+from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line, safe
 from localspec.ui.bases import HEAD, KEY, MUTED
 from localspec.ui.conversation.blocks import Block, Frame, Paragraph, divided, lay_out
@@ -24,15 +27,6 @@ from localspec.ui.conversation.growing import (
     Thought,
 )
 from localspec.ui.conversation.markdown_blocks import definitions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from textual.strip import Strip
-
-    from localspec.chat.history.record import Place
-    from localspec.engine.stats import GenerationStats
-    from localspec.process.messages import SessionInfo
 
 AnswerFigures: TypeAlias = "Mapping[str, Any]"
 """How an answer was made, by name; `figures_of` says what there can be."""

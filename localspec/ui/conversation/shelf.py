@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
+
+from textual.timer import Timer
 
 from localspec.chat.history import exchange
 from localspec.chat.history.fields import settings_of
+from localspec.chat.history.keeper import Keeper
+from localspec.chat.history.record import Record
+from localspec.chat.history.store import Store
 from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from pathlib import Path
-
-    from textual.timer import Timer
-
-    from localspec.chat.history.keeper import Keeper
-    from localspec.chat.history.record import Record
-    from localspec.chat.history.store import Store
-    from localspec.process.client import EngineClient
-    from localspec.ui.conversation.gate import Gate
-    from localspec.ui.conversation.prompt import PromptArea
-    from localspec.ui.conversation.transcript import Transcript
-    from localspec.ui.conversation.turns import Turns
+from localspec.process.client import EngineClient
+from localspec.ui.conversation.gate import Gate
+from localspec.ui.conversation.input import PromptArea
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.conversation.turns import Turns
 
 Result = TypeVar("Result")
 _PATIENCE_S = 5.0
@@ -121,7 +118,7 @@ class Shelf:
             self.gate.say("this is the latest version" if by > 0 else "the first version")
 
     def step_newest(self, by: int) -> None:
-        """The same for the message that is picked, else for the newest that has versions."""
+        """`step` for the message that is picked, else for the newest that has versions."""
         picked = self.gate.editing
         nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
         nodes = [node for node in nodes if self.record.place(node).versions > 1]

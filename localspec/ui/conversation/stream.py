@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from localspec.chat.events import Noticed, PromptProgress, RoundText, TurnEnd, TurnsLeftOut
+from textual.timer import Timer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.timer import Timer
-
-    from localspec.chat.events import Span, TurnEvent
-    from localspec.ui.conversation.items import Answer
-    from localspec.ui.conversation.transcript import Transcript
-    from localspec.ui.panel.dashboard import Dashboard
+from localspec.chat.events import (
+    Noticed,
+    PromptProgress,
+    RoundText,
+    Span,
+    TurnEnd,
+    TurnEvent,
+    TurnsLeftOut,
+)
+from localspec.ui.conversation.items import Answer
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.panel.dashboard import Dashboard
 
 # Drawing takes cores from the model. A frame that costs more is drawn less often, so that the
 # screen never takes more than this share of a core from a running answer; of a core that is left

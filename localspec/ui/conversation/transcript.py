@@ -9,34 +9,30 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, TypeVar
 
+from textual import events
+from textual.content import Content
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
+from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
+from textual.timer import Timer
 from textual.visual import Visual
 from textual.widget import Widget
 
+from localspec.chat.conversation import Message
 from localspec.chat.events import Origin, Span
+from localspec.chat.history.record import Place
 from localspec.chat.thinking import Thinking
+from localspec.engine.stats import FinishReason
 from localspec.errors import in_words
+from localspec.process.messages import SessionInfo
 from localspec.ui.bases import Plain, PlainScrollBar
 from localspec.ui.conversation.items import Answer, AnswerFigures, Item, Notice, Question, Welcome
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from textual import events
-    from textual.content import Content
-    from textual.scrollbar import ScrollBar
-    from textual.selection import Selection
-    from textual.timer import Timer
-
-    from localspec.chat.conversation import Message
-    from localspec.chat.history.record import Place
-    from localspec.engine.stats import FinishReason
-    from localspec.process.messages import SessionInfo
 
 # Laying out thousands of messages takes seconds: so many at once where one of them is wanted, and
 # so many where the reader comes to the top, who would feel more of them as a jerk.

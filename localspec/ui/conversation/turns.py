@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from localspec import formats
 from localspec.chat.conversation import Message, Role
+from localspec.chat.history.record import Record
+from localspec.chat.settings import ChatSettings
 from localspec.errors import UsageError, in_words
+from localspec.process.client import EngineClient
 from localspec.process.messages import Compact, Compare, Open, Regenerate, Request
 from localspec.ui.conversation.gate import ANSWER, Gate, Phase
-from localspec.ui.conversation.items import figures_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
-    from localspec.chat.history.record import Record
-    from localspec.chat.settings import ChatSettings
-    from localspec.process.client import EngineClient
-    from localspec.ui.conversation.items import Answer
-    from localspec.ui.conversation.prompt import PromptArea
-    from localspec.ui.conversation.stream import Stream
-    from localspec.ui.conversation.transcript import Transcript
-    from localspec.ui.panel.dashboard import Dashboard
+from localspec.ui.conversation.input import PromptArea
+from localspec.ui.conversation.items import Answer, figures_of
+from localspec.ui.conversation.stream import Stream
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.panel.dashboard import Dashboard
 
 _COUNTED_FROM = 40  # characters: what is shorter fits anywhere
 _LATEST, _USUAL = 20, 4  # messages that are looked at; characters of a token while there are none

@@ -7,24 +7,19 @@ say stands in `layout`; the widgets place it, and the dashboard takes new figure
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.timer import Timer
 from textual.visual import Visual
 
+from localspec.process.messages import SessionInfo, Status
 from localspec.ui.bases import Plain, Uncopied
 from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.strip import Strip
-    from textual.timer import Timer
-
-    from localspec.process.messages import SessionInfo, Status
 
 _FIGURES_S = 0.75
 _STALE_S = 1.5  # longer than two frames of a running answer are ever apart

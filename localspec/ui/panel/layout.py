@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.content import Content
 
 from localspec import formats
 from localspec.chat.figures import Figures, gamma_words
-from localspec.engine.stats import Speedup
+from localspec.engine.stats import MemoryUse, Round, Speedup
 from localspec.safe_text import one_line
 from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.panel import drawing
-from localspec.ui.panel.drawing import bar, joined, sparkline, two_sides
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from localspec.engine.stats import MemoryUse, Round
-    from localspec.ui.panel.drawing import Piece
+from localspec.ui.panel.drawing import Piece, bar, joined, sparkline, two_sides
 
 _SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
 _LATELY = 16  # rounds of one column in the course of the acceptance

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.timer import Timer
 from textual.widgets import Static
 
-from localspec.chat.conversation import Role
-from localspec.chat.events import RoundText, TurnEnd
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import RoundText, TurnEnd, TurnEvent
+from localspec.engine.stats import GenerationStats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.timer import Timer
-
-    from localspec.chat.conversation import Message
-    from localspec.chat.events import TurnEvent
-    from localspec.engine.stats import GenerationStats
 
 _EVERY_S = 0.125
 

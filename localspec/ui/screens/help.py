@@ -1,28 +1,59 @@
-"""The help: all keys and all commands, from the same table that makes them work."""
+"""What can be done: the help, and what the palette finds, from the table that makes it work."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.command import Hit, Hits
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.system_commands import SystemCommandsProvider
 from textual.widgets import Static
 
 from localspec.ui.bases import HEAD, MUTED
-from localspec.ui.commands import COMMANDS, OTHER_KEYS
+from localspec.ui.commands import COMMANDS, OTHER_KEYS, Command
 from localspec.ui.conversation.blocks import PLAIN_FRAME, Block, Frame, Gap, Paragraph, lay_out
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from localspec.ui.commands import Command
-
-
 _KEY_WIDTH = 20
+ALSO = {
+    "help": "keys shortcuts commands manual",
+    "speculation": "speculative decoding drafting draft faster on off",
+    "origin": "colours who wrote draft target underline",
+    "panel": "figures statistics stats speed tokens dashboard sidebar",
+    "regen": "regenerate again retry redo reroll answer",
+    "history": "conversations chats sessions resume load previous find delete",
+    "edit": "correct fix change question undo",
+    "earlier": "version previous back undo",
+    "later": "version next forward redo",
+    "copy": "clipboard yank code",
+    "read": "attach file open upload include",
+    "pairs": "models model change switch download install remove catalogue",
+    "get": "proposal propose recommended best model download fetch install",
+    "bench": "benchmark measure compare speed off on report",
+    "draft": "drafter head small model change choose",
+    "stats": "statistics figures conversation totals speed tokens",
+    "tune": "measure calibrate threads attention costs",
+    "preset": "system prompt persona role saved",
+    "twice": "compare comparison side by side off on benchmark",
+    "round": "inside explain why accepted recovered bonus slow motion probabilities",
+    "system": "instructions persona role prompt",
+    "gamma": "draft length drafted tokens",
+    "set": "settings options parameters sampling seed top-k top-p context size stop",
+    "temp": "temperature creativity randomness greedy sampling",
+    "thoughts": "thinking reasoning fold files",
+    "title": "rename name conversation",
+    "export": "save write file markdown json share",
+    "import": "load open file markdown json",
+    "compact": "summary summarise shorten context full",
+    "clear": "new chat conversation reset start over forget",
+    "quit": "exit leave close end bye",
+    "theme": "colours colors dark light appearance",
+}
+_BY_MEANING = 0.5  # of a name's score at most: names come first
 
 
 def help_lines(width: int, commands: Sequence[Command] = COMMANDS) -> list[Content]:
@@ -84,3 +115,18 @@ class HelpScreen(ModalScreen[None]):
             box.border_title = "localspec"
             box.border_subtitle = "Esc closes"
             yield _Help(self._commands)
+
+
+class PaletteCommands(SystemCommandsProvider):
+    """Textual's own looks at names alone."""
+
+    async def search(self, query: str) -> Hits:
+        """What has `query` in its name, or all words of it in its meaning or in other words."""
+        matcher, words = self.matcher(query), query.casefold().split()
+        for name, meaning, call, *_ in self.app.get_system_commands(self.screen):
+            score = matcher.match(name)
+            known = f"{meaning} {ALSO.get(name.casefold(), '')}".casefold()
+            if not score and all(word in known for word in words):
+                score = _BY_MEANING
+            if score:
+                yield Hit(score, matcher.highlight(name), call, help=meaning)

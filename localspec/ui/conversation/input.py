@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Static, TextArea
@@ -15,13 +17,7 @@ from textual.widgets import Static, TextArea
 from localspec.pairs.folders import user_path
 from localspec.safe_text import one_line, safe
 from localspec.ui.bases import KEY, MUTED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from textual import events
-
-    from localspec.ui.commands import Command
+from localspec.ui.commands import Command
 
 LONGEST_PASTE = 200_000
 _NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter", "ctrl+enter")

@@ -1,0 +1,357 @@
+"""The pictures of a round in slow motion: guesses, the check, what stays, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from textual.content import Content
+
+from localspec import formats
+from localspec.engine.inside import Inside, Opinion
+from localspec.engine.stats import DFLASH, EAGLE3, LOOKUP, MTP, TRANSLATED
+from localspec.safe_text import unbroken
+from localspec.ui.bases import HEAD, KEY, MUTED
+from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, Piece, bar
+
+_GUESS, _WRONG, _DROPPED = "?", "✗", "·"
+_WORD = 16
+_BARS_FROM = 60  # cells, from which both models' bars stand side by side
+_DRAFTERS = {
+    LOOKUP: "copied from where the same tokens stood before, without any probabilities",
+    MTP: "guessed by a head inside the target (MTP), from what the target computed itself",
+    TRANSLATED: "guessed by a small model with other tokens than the target's",
+    EAGLE3: "guessed by a head (EAGLE-3), from what the target computed itself",
+    DFLASH: "guessed at once by a head (DFlash), from what the target computed itself",
+}
+_RULES = {
+    "match": "the target chooses for itself, and a guess stays where it is the same",
+    "coupled": "both draw with the same random numbers, and a guess stays where it is the same",
+    "token": "each guess stays with the probability p/q",
+    "block": "the longest beginning that passes its test stays",
+    "lossy": "each guess stays with the probability p/(l q): not lossless",
+    "lossy greedy": "a guess stays where it is likely enough: not lossless",
+}
+
+
+_WORDS = (
+    (_GUESS, "a guess that is not judged yet"),
+    (ACCEPTED, "accepted: the target keeps the guess"),
+    (_WRONG, "not accepted; guesses behind it are dropped with it"),
+    (RECOVERED, "recovered: the target's token in its place"),
+    (BONUS, "bonus: one more token, after a draft accepted whole"),
+)
+
+
+class Kind(Enum):
+    """What a picture shows."""
+
+    BEFORE = auto()
+    GUESS = auto()
+    CHECK = auto()
+    JUDGE = auto()
+    END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One step of the slow motion; `at` is the guess that it is about."""
+
+    kind: Kind
+    at: int = 0
+
+
+def pictures(inside: Inside) -> list[Picture]:
+    """The steps of a round, in order."""
+    n = len(inside.guesses)
+    return [
+        Picture(Kind.BEFORE),
+        *(Picture(Kind.GUESS, i) for i in range(n)),
+        Picture(Kind.CHECK),
+        *(Picture(Kind.JUDGE, i) for i in range(min(n, inside.accepted + 1))),
+        Picture(Kind.END),
+    ]
+
+
+@dataclass(slots=True)
+class Cell:
+    """A token in the line of tokens, with a mark below it that says the same as its style."""
+
+    text: str
+    mark: str = " "
+    style: str = ""
+
+
+_STYLES = {
+    _GUESS: f"italic {MUTED}",
+    ACCEPTED: "bold $text-success",
+    _WRONG: "strike $text-error",
+    _DROPPED: f"strike {MUTED}",
+    RECOVERED: "bold $text-warning",
+    BONUS: "bold $text-accent",
+}
+
+
+def cells(inside: Inside, now: Picture) -> list[Cell]:
+    """The tokens of the round as they stand in a picture."""
+    shown = len(inside.guesses)
+    if now.kind in (Kind.BEFORE, Kind.GUESS):
+        shown = 0 if now.kind is Kind.BEFORE else now.at + 1
+    found = [Cell(one.text, _mark(inside, now, i)) for i, one in enumerate(inside.guesses[:shown])]
+    if now.kind is Kind.END or (now.kind is Kind.JUDGE and now.at == inside.accepted):
+        mark = RECOVERED if inside.accepted < len(inside.guesses) else BONUS
+        after = inside.accepted + (mark is RECOVERED)
+        found.insert(after, Cell(inside.token, mark))
+    return [replace(one, text=visible(one.text), style=_STYLES[one.mark]) for one in found]
+
+
+def _mark(inside: Inside, now: Picture, i: int) -> str:
+    judged = now.kind is Kind.END or (now.kind is Kind.JUDGE and i <= now.at)
+    if judged and i < inside.accepted:
+        return ACCEPTED
+    if judged and i == inside.accepted:
+        return _WRONG
+    over = now.kind is Kind.END or (now.kind is Kind.JUDGE and now.at == inside.accepted)
+    return _DROPPED if over and i > inside.accepted else _GUESS
+
+
+def visible(text: str) -> str:
+    """A token as it can be seen, whatever it is made of."""
+    shown = unbroken(text.replace("\n", "⏎").replace("\t", "⇥"))
+    return shown if shown.strip() else shown.replace(" ", "␣") or "∅"
+
+
+def token_lines(tokens: Sequence[Cell], width: int) -> list[Content]:
+    """Tokens with bars between them, and below each its mark."""
+    if not tokens:
+        return [Content(""), Content("")]
+    lines: list[Content] = []
+    row: list[Cell] = []
+    for one in [*tokens, None]:
+        wide = sum(Content(each.text).cell_length + 1 for each in row)
+        if one is None or (row and wide + Content(one.text).cell_length + 2 > width):
+            pieces: list[Piece] = [
+                piece for each in row for piece in (("│", FAINT), (each.text, each.style))
+            ]
+            marks: list[Piece] = [
+                (
+                    f" {each.mark.ljust(Content(each.text).cell_length)}",
+                    each.style.replace("strike", ""),
+                )
+                for each in row
+            ]
+            lines += [Content.assemble(*pieces, ("│", FAINT)), Content.assemble(*marks)]
+            row = []
+        if one is not None:
+            row.append(one)
+    return lines
+
+
+def bars(side: Opinion | None, guess: str, width: int, missing: str) -> list[Content]:
+    """What a model thought, the guess marked; why there is nothing to show."""
+    if side is None:
+        return Content.styled(missing, MUTED).wrap(width)
+    rows = [(one.text, one.share) for one in side.best]
+    if guess and guess not in (text for text, _ in rows):
+        rows[-1:] = [(guess, side.guess)]
+    longest = max(4, min(_WORD, width // 2 - 5))
+    room = max(4, width - longest - 10)
+    lines = []
+    for text, share in rows:
+        chosen = text == guess
+        word = visible(text)[:longest]
+        pad = " " * (longest - Content(word).cell_length)
+        style = "bold" if chosen else ""
+        lines.append(
+            Content.assemble(
+                ("▸ " if chosen else "  ", KEY),
+                (word + pad, style),
+                " ",
+                bar(share, room, "$primary"),
+                (f" {formats.percent(share):>5}", style),
+            )
+        )
+    return lines
+
+
+def _beside(left: list[Content], right: list[Content], width: int) -> list[Content]:
+    """Two columns, or one below the other where there is no room."""
+    if width < _BARS_FROM:
+        return [*left, *right]
+    half = width // 2
+    height = max(len(left), len(right))
+    left += [Content("")] * (height - len(left))
+    right += [Content("")] * (height - len(right))
+    return [
+        Content.assemble(one.pad_right(half - one.cell_length), other)
+        for one, other in zip(left, right, strict=True)
+    ]
+
+
+def _opinions(inside: Inside, at: int, width: int, *, looked: bool) -> list[Content]:
+    """What both models thought of a guess."""
+    one = inside.guesses[at]
+    column = width // 2 - 1 if width >= _BARS_FROM else width
+    copies = "It writes text in tokens of its own: it has no probabilities for these."
+    if one.drafter == LOOKUP:
+        copies = "It copies: it has no probabilities."
+    said = "The target has not looked yet."
+    if looked:
+        said = "Not looked at: a guess before it was wrong."
+    left = [
+        Content.styled(f"q: the {one.drafter}", HEAD),
+        *bars(one.draft, one.text, column, copies),
+    ]
+    target = one.target if looked else None
+    right = [Content.styled("p: the target", HEAD), *bars(target, one.text, column, said)]
+    return _beside(left, right, width)
+
+
+def _wrapped(width: int, *texts: tuple[str, str]) -> list[Content]:
+    return [
+        line
+        for text, style in texts
+        if text
+        for line in Content.styled(unbroken(text), style).wrap(width)
+    ]
+
+
+def detail(inside: Inside, now: Picture, width: int) -> list[Content]:
+    """What a picture is about: bars, the test, words where they are first needed."""
+    if now.kind is Kind.BEFORE:
+        return _beginning(inside, width)
+    if now.kind is Kind.CHECK:
+        return _check(inside, width)
+    if now.kind is Kind.END:
+        return _end(inside, width)
+    one = inside.guesses[now.at]
+    looked = now.kind is Kind.JUDGE
+    head = Content.assemble(
+        (f"guess {now.at + 1} of {len(inside.guesses)}: ", MUTED), (visible(one.text), "bold")
+    )
+    lines = [head, *_opinions(inside, now.at, width, looked=looked), Content("")]
+    if not looked:
+        how = f"{_DRAFTERS.get(one.drafter, 'guessed by the small model')}.".capitalize()
+        why = "A guess decides nothing: the target checks it, and the text stays the target's own."
+        return lines + _wrapped(width, (how, ""), (why, MUTED))
+    accepted = now.at < inside.accepted
+    verdict = f"{ACCEPTED} accepted" if accepted else f"{_WRONG} not accepted"
+    test, formula = one.test, ""
+    if test is not None and test.formula:
+        formula = f"  {test.formula}"
+    lines += Content.assemble((verdict, "bold"), (formula, KEY)).wrap(width)
+    meaning = (
+        "Accepted: the guess stays, and cost the target no pass of its own."
+        if accepted
+        else f"{RECOVERED} Recovered: {visible(inside.token)} is the target's token in its place;"
+        " guesses behind it are dropped."
+    )
+    return lines + _wrapped(width, (test.sentence if test else "", ""), (meaning, MUTED))
+
+
+def _beginning(inside: Inside, width: int) -> list[Content]:
+    made, n = inside.made, len(inside.guesses)
+    if not n:
+        why = "This round drafts nothing: the target writes one token by itself"
+        return _wrapped(width, (f"{why}, as plain decoding does.", ""))
+    how = f"Drafter: {made.proposed_by}."
+    what = "what each model draws from, after the sampler chain"
+    if inside.greedy:
+        what = "what each model thinks before its best token is taken (temperature 0)"
+    return _wrapped(
+        width,
+        (f"gamma {n}: so many tokens are guessed before the target looks. {how}", ""),
+        (f"Rule {inside.rule}: {_RULES[inside.rule]}.", ""),
+        (f"The bars show {what}.", MUTED),
+        (_decoded_again(inside), MUTED),
+        (" ", ""),
+        *((f"{mark} {word}", "") for mark, word in _WORDS),
+    )
+
+
+def _decoded_again(inside: Inside) -> str:
+    if not inside.again:
+        return ""
+    if inside.same:
+        return "Decoded again just now: the last digits may differ from those of then."
+    return (
+        "Decoded again just now: the last digits differ, and the rule would decide otherwise by"
+        " them. What is marked is what was decided then."
+    )
+
+
+def _check(inside: Inside, width: int) -> list[Content]:
+    n = len(inside.guesses) + 1
+    rows = [
+        Content.assemble(
+            ("  " + visible(one.text)[:_WORD].ljust(_WORD), ""),
+            (f"  q {_share(one.draft)}", MUTED),
+            (f"  p {_share(one.target)}", ""),
+        )
+        for one in inside.guesses
+    ]
+    said = (
+        f"One pass of the target over {n} token{'s' if n > 1 else ''}: it gives its own"
+        " probabilities for every place at once, where plain decoding would need a pass for each."
+    )
+    return [*_wrapped(width, (said, "")), Content(""), *rows]
+
+
+def _share(side: Opinion | None) -> str:
+    return f"{formats.percent(side.guess if side else None):>5}"
+
+
+def _end(inside: Inside, width: int) -> list[Content]:
+    """The last token, and what it all cost."""
+    n, token = len(inside.guesses), visible(inside.token)
+    words = f"One more token, {token}: the target's own."
+    if n and inside.accepted == n:
+        words = (
+            f"{BONUS} Bonus: all guesses stay, and the same pass yields one more token, {token}."
+        )
+    elif n:
+        words = f"{RECOVERED} Recovered: {token} stands in place of the first wrong guess."
+    said = "It was not drawn."
+    left = "p: the target" if inside.accepted == n or inside.greedy else "what is left of p"
+    lines = [
+        *_wrapped(width, (words, "")),
+        Content.styled(left, HEAD),
+        *bars(inside.last, inside.token, min(width, 60), said)[:4],
+        Content(""),
+    ]
+    return lines + _cost(inside, width)
+
+
+def _cost(inside: Inside, width: int) -> list[Content]:
+    made, tokens = inside.made, inside.accepted + 1
+    total, plain = made.total_s, inside.plain_s * tokens
+    most = max(total, plain) or 1.0
+    room = max(4, min(30, width - 56))
+    ms = formats.milliseconds
+    rows = [
+        ("this round", total, f"{ms(made.draft_s)} drafting, {ms(made.verify_s)} checking"),
+        ("plain", plain, f"{tokens} pass{'es' if tokens > 1 else ''} of {ms(inside.plain_s)}"),
+    ]
+    lines = [
+        Content.assemble(
+            (f"{name:<11}", MUTED),
+            bar(value / most, room, "$primary"),
+            (f" {ms(value)} ms", "bold"),
+            (f"  {how}", MUTED),
+        )
+        for name, value, how in rows
+    ]
+    gain = f", {plain / total:.1f}× as fast as plain decoding" if total and plain else ""
+    count = f"{tokens} token{'s' if tokens > 1 else ''} in one pass{gain} (this round alone)"
+    return [*lines, *_wrapped(width, (count, "bold"))]
+
+
+def round_lines(inside: Inside, now: Picture, width: int, height: int) -> list[Content]:
+    """A picture of a round in `width` cells by `height` lines."""
+    before = Content.styled(unbroken(inside.before.replace("\n", "⏎")), MUTED).wrap(max(1, width))
+    strip = token_lines(cells(inside, now), width)
+    lines = [*before[-2:], *strip, Content("")]
+    room = height - len(lines)
+    lines += detail(inside, now, width)[: max(0, room)]
+    return [line.truncate(width, ellipsis=True) for line in lines[:height]]
