@@ -36,11 +36,6 @@ class HeadDrafter:
         self._proposer: Proposer = argmax_proposer
 
     @property
-    def block(self) -> int:
-        """None: each token takes a pass."""
-        return 0
-
-    @property
     def reader(self) -> Listener:
         """The head itself."""
         return self.head
