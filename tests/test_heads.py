@@ -53,7 +53,7 @@ from localspec.pairs.memory.placement import counted
 from .conftest import DEMO
 from .support import wrong_heads
 from .support.gguf_models import Sizes, vocabulary_of, write_llama
-from .support.heads import Block, Eagle, write_dflash, write_eagle3, write_mtp
+from .support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
 
 PROMPTS = (
     "Once upon a time there was a",
@@ -421,6 +421,61 @@ def test_a_guess_leaves_nothing_behind(blocks: Engine) -> None:
     assert not np.array_equal(made.guess(300, 3)(300, 0), first[0])
 
 
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[Engine]:
+    """A target with three layers of MTP, each for a token further than the one before."""
+    path = write_chain(tmp_path / "chain.gguf")
+    heads.require_mtp(gguf.read_header(path), "it")
+    with (
+        Model.load(path, mtp=True) as model,
+        Context(model, OPTIONS) as target,
+        head_of(model, target, OPTIONS) as made,
+    ):
+        yield Engine(target, head_drafter(made))
+
+
+def test_each_of_several_layers_drafts_a_token(chain: Engine) -> None:
+    prompt = ids(chain, PROMPTS[2])
+    warm = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}
+    for how in ({}, warm):
+        expected = plain(chain, prompt, **how)
+        for gamma in (1, 2, 7):
+            tokens, drafted = run(chain, prompt, gamma, **how)  # type: ignore[arg-type]
+            assert tokens == expected
+            assert drafted > 20 * min(gamma, 3)
+
+
+def test_a_further_layer_reads_what_was_drafted_and_all_before(chain: Engine) -> None:
+    """Rows under one layer leave those of the others as they are."""
+    made, text = drafter(chain).head, ids(chain, PROMPTS[2])[:14]
+    states = states_of(made, text)
+    first, state = made.read(text[1:], states[:-1], output=True)
+    again = made.tokens[-1:], states[-2:-1]
+
+    def second(*, together: bool) -> np.ndarray:
+        made.keep(12)
+        if not together:
+            made.read(*again, output=False, layer=1)
+            return made.read([300], state, output=True, layer=1)[0]
+        return made.read([*again[0], 300], np.r_[again[1], state], output=True, layer=1)[0]
+
+    one, other = second(together=False), second(together=True)
+    assert np.abs(one - other).max() < 1e-3
+    made.keep(12)
+    assert np.abs(made.read(*again, output=True, layer=0)[0] - first).max() < 1e-3
+    assert np.abs(one - first).max() > 0.1
+    made.start(12)
+    assert np.abs(second(together=True) - one).max() > 1e-3
+
+
+def test_several_layers_take_what_was_planned(chain: Engine) -> None:
+    made = drafter(chain).head
+    sizes = mtp_facts(gguf.read_header(made.model.path))
+    planned = need(sizes, Setup(n_ctx=OPTIONS.n_ctx))
+    assert planned.host_cache == pytest.approx(made.cache_bytes, rel=0.01, abs=40_000)
+    assert sum(1 for each in sizes.layer_weights if each) == made.layers == 3
+
+
 def test_states_of_a_long_prompt_are_those_of_short_pieces(engine: Engine) -> None:
     made, target = drafter(engine).head, engine.target
     text = (ids(engine, PROMPTS[2]) * 8)[:150]
@@ -677,6 +732,7 @@ def test_every_wrong_head_is_refused_in_one_line(tmp_path: Path) -> None:
     assert [name for name, _, _ in lines] == [
         *wrong_heads.HEADS,
         *wrong_heads.BLOCKS,
+        wrong_heads.ASSISTANT,
         *wrong_heads.TARGETS,
     ]
     assert len(lines) >= 30

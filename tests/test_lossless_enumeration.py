@@ -715,7 +715,7 @@ class StubHead(Head):
     """A head whose states stand for the texts that they were computed from: `texts` by number."""
 
     def __init__(self, target: StubContext, script: Script, n_vocab: int) -> None:
-        self.kind, self.first, self.tokens = EAGLE3, 0, []
+        self.kind, self.layers, self.first, self.tokens = EAGLE3, 1, 0, []
         self.target, self.model = target, StubModel(n_vocab)  # type: ignore[assignment]
         self.n_ctx, self.n_batch = target.n_ctx, 2
         self.states = TargetStates(4, 1)

@@ -215,6 +215,18 @@ def test_a_target_on_two_workers_says_what_it_says_here() -> None:
 
 
 @needs_backend
+def test_a_head_here_reads_tensors_of_a_target_that_is_there() -> None:
+    """It stays on this machine, but llama.cpp ended the process where it cannot reach them."""
+    head = ("-n", "12", "--json", "--draft", str(MODELS / "eagle3-Q8_0.gguf"))
+    with worker() as (endpoint, _):
+        there = localspec(*RUN, *head, "--workers", endpoint)
+    assert there.returncode == 0, there.stderr
+    found, expected = json.loads(there.stdout), json.loads(localspec(*RUN, *head).stdout)
+    assert found["tokens"] == expected["tokens"]
+    assert found["drafters"]["eagle3"]["accepted"] > 0
+
+
+@needs_backend
 @pytest.mark.skipif(sys.platform != "linux", reason="the options have other names")
 def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
     """Off, asleep or cut off: nothing comes any more, not even the end of the connection."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import stat
 import sys
@@ -110,7 +111,13 @@ def flipped(at: int) -> Callable[[Path], None]:
     return flip
 
 
-@pytest.mark.parametrize("damage", [no_state, cut, flipped(60), flipped(500), flipped(-1)])
+def pipe(path: Path) -> None:
+    path.unlink()
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(path)
+
+
+@pytest.mark.parametrize("damage", [no_state, pipe, cut, flipped(60), flipped(500), flipped(-1)])
 def test_what_is_damaged_is_put_aside(
     left: tuple[Path, list[Message], str], damage: Callable[[Path], None], tmp_path: Path
 ) -> None:

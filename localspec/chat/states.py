@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -101,7 +102,7 @@ class States:
     def find(self, name: str) -> StateHeader | None:
         """What is kept of a conversation."""
         try:
-            with self._path(name).open("rb") as file:
+            with self._opened(name) as file:
                 return self._header(file)
         except FileNotFoundError:
             return None
@@ -114,7 +115,7 @@ class States:
         import numpy as np  # noqa: PLC0415 - whoever only deletes has none
 
         try:
-            with self._path(name).open("rb") as file:
+            with self._opened(name) as file:
                 if self._header(file) != header:
                     return []
                 found = [np.fromfile(file, np.uint8, size) for size in header.sizes]
@@ -149,6 +150,18 @@ class States:
         if sum(header.sizes) != os.fstat(file.fileno()).st_size - file.tell():
             raise ValueError("another length than it says")
         return header
+
+    def _opened(self, name: str) -> BinaryIO:
+        """Open a file to read it.
+
+        Raises:
+            OSError: there is none that can be read.
+            ValueError: it is a pipe or a device, which might never end.
+        """
+        path = self._path(name)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError("no state")
+        return path.open("rb")
 
     def _path(self, name: str) -> Path:
         models = hashlib.sha256(self._made_by.encode()).hexdigest()[:16]

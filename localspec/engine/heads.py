@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, write
 from localspec.engine.length.stopping import Plan
@@ -20,6 +22,9 @@ class HeadDrafter:
     states of the latest tokens; rows are made of them only when a draft is wanted. Where more was
     decoded since the last one than is kept, the head begins anew with what is there. What this
     drafts itself is taken out again at once: those rows are made anew of the target's states.
+
+    Of several layers of MTP each drafts one token: the first as any head does, every other one
+    reads for it what was drafted by those before.
 
     Attributes:
         head: its context.
@@ -78,22 +83,28 @@ class HeadDrafter:
 
         Nothing where the target's last state was not seen, as after a drafter was added late.
         """
-        last = len(tokens) - 2  # the row that pairs the newest token with the state before it
-        limit = min(plan.limit, self.head.n_ctx - len(tokens))
-        if limit < 1 or not self.head.states.knows(last):
+        head, last = self.head, len(tokens) - 2  # the row that pairs the newest token with a state
+        limit = min(plan.limit, head.n_ctx - len(tokens))
+        if head.layers > 1:
+            limit = min(limit, head.layers)
+        if limit < 1 or not head.states.knows(last):
             return Drafted(self.name)
-        self.head.keep(last)
+        head.keep(last)
         cached = self._next
-        if cached != self.head.end:
-            self.head.start(cached)
-        n_vocab = self.head.target.model.n_vocab
+        if cached != head.end:
+            head.start(cached)
+        n_vocab = head.target.model.n_vocab
         try:
             logits, state = self._catch_up(tokens)
+            chain = [tokens[-1]], [head.states.get(last, 1)]
 
-            def follow(token: int, drafted: int) -> Logits:  # noqa: ARG001 - nothing is marked
+            def follow(token: int, drafted: int) -> Logits:
                 nonlocal state
                 self._cancel.check()
-                row, state = self.head.read([token], state, output=True)
+                if head.layers == 1:
+                    row, state = head.read([token], state, output=True)
+                else:
+                    row, state = self._further(last, chain, token, state, drafted)
                 return row[:n_vocab]
 
             written = write(
@@ -102,12 +113,22 @@ class HeadDrafter:
                 logits[None, :n_vocab],
                 plan=plan,
                 limit=limit,
-                is_end=self.head.target.model.is_end,
+                is_end=head.target.model.is_end,
             )
         finally:
-            self.head.keep(last + 1)
+            head.keep(last + 1)
         read = last + 1 - cached
-        return Drafted(self.name, *written, read=read, cached=cached, begun=self.head.first)
+        return Drafted(self.name, *written, read=read, cached=cached, begun=head.first)
+
+    def _further(
+        self, last: int, chain: tuple[list[int], list[Rows]], token: int, state: Rows, layer: int
+    ) -> tuple[Logits, Rows]:
+        """Let the next layer read what was drafted: it knows nothing of it, but all before."""
+        tokens, states = chain
+        tokens.append(token)
+        states.append(state)
+        self.head.keep(last)
+        return self.head.read(tokens, np.concatenate(states), output=True, layer=layer)
 
     def _catch_up(self, tokens: Sequence[int]) -> tuple[Logits, Rows]:
         """Make the rows that are missing; return the last one's logits and its state."""

@@ -152,20 +152,27 @@ class ModelLoader:
         return (f"--exact: {exactness.words(self.exact)}",)
 
     def _model(
-        self, path: Path, setup: Setup, *, draft: bool, mtp: bool = False, head: bool = False
+        self,
+        path: Path,
+        setup: Setup,
+        *,
+        draft: bool,
+        mtp: bool = False,
+        reads: Model | None = None,
     ) -> Model:
-        """Load a file's weights."""
+        """Load a file's weights; those of a head, which reads the target's tensors."""
         step, options = f"Loading {path.name}", self.options
         try:
             model = Model.load(
                 path,
                 n_gpu_layers=setup.gpu_layers,
                 devices=devices_of_draft(options) if draft else _devices_of_target(options),
+                beside=_devices_with(reads, options) if reads else (),
                 mmap=options.mmap,
                 mlock=options.mlock,
                 repack=self.repack,
                 mtp=mtp,
-                head=head,
+                head=reads is not None,
                 progress=lambda share: self.progress(step, share),
                 cancel=self.cancel,
             )
@@ -179,9 +186,9 @@ class ModelLoader:
         how = self._how(planned.setup, draft=True)
         if planned.kind == MTP:
             return self._kept(Head(target.model, target, how, self.cancel))
-        head = planned.kind in heads.FILES
-        model = self._model(planned.path, planned.setup, draft=True, head=head)
-        if head:
+        reads = target.model if planned.kind in heads.FILES else None
+        model = self._model(planned.path, planned.setup, draft=True, reads=reads)
+        if reads:
             return self._kept(head_of(model, target, how, self.cancel))
         return self._kept(Context(model, how, self.cancel))
 
@@ -228,6 +235,17 @@ class ModelLoader:
         fixed = asked is not None and not self.options.exact
         context.use_threads(threads, self.options.threads_batch, at_most=not fixed)
         return threads
+
+
+def _devices_with(target: Model, options: LoadRequest) -> Sequence[str]:
+    """Those where the target may have tensors.
+
+    A head reads its embeddings and output, and llama.cpp ends the process where it cannot.
+    """
+    allowed = _devices_of_target(options)
+    if not target.gpu_layers:
+        return ()
+    return [each.label for each in devices()] if allowed is None else allowed
 
 
 def _devices_of_target(options: LoadRequest) -> Sequence[str] | None:

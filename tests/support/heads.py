@@ -219,6 +219,29 @@ def write_mtp(
     return weights.save()
 
 
+def write_chain(path: Path, *, nextn: int = 3, without: Sequence[str] = (), seed: int = 0) -> Path:
+    """Write a target of architecture `hy_v3` with several layers that predict one token each."""
+    sizes = Sizes(n_layer=2 + nextn, n_ff=64)
+    vocabulary = read_vocabulary(DEMO_TARGET)
+    weights = _Picky(path, "hy_v3", vocabulary, seed, "q8_0", without=without)
+    weights.sizes(sizes)
+    weights.writer.add_rope_dimension_count(sizes.head)
+    weights.writer.add_expert_feed_forward_length(32)
+    weights.writer.add_uint32("hy_v3.nextn_predict_layers", nextn)
+    width = sizes.n_embd
+    weights.ends(width)
+    for number in range(sizes.n_layer):
+        layer = f"blk.{number}"
+        weights.vector(f"{layer}.attn_norm.weight", width)
+        weights.attention(layer, sizes, normed=True)
+        weights.feed_forward(layer, sizes)
+        if number >= 2:
+            weights.matrix(f"{layer}.nextn.eh_proj", width, 2 * width)
+            weights.vector(f"{layer}.nextn.enorm.weight", width)
+            weights.vector(f"{layer}.nextn.hnorm.weight", width)
+    return weights.save()
+
+
 def _experts(weights: Weights, layer: str, width: int, inner: int) -> None:
     weights.matrix(f"{layer}.ffn_gate_inp", 2, width)
     weights.vector(f"{layer}.exp_probs_b.bias", 2, value=0.0)

@@ -22,6 +22,7 @@ from localspec.loading.request import LoadRequest
 from tests.support.gguf_models import (
     DEMO_TARGET,
     Sizes,
+    Weights,
     other_vocabulary,
     read_vocabulary,
     write_random_llama,
@@ -29,7 +30,7 @@ from tests.support.gguf_models import (
     write_random_moe,
     write_random_qwen3,
 )
-from tests.support.heads import Block, Eagle, write_dflash, write_eagle3, write_mtp
+from tests.support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
 
 EAGLE = Eagle()
 VOCABULARY = read_vocabulary(DEMO_TARGET)
@@ -115,6 +116,17 @@ BLOCKS = {
 }
 
 
+ASSISTANT = "an assistant that shares its target's cache"
+
+
+def write_assistant(path: Path) -> Path:
+    """What Gemma 4 drafts with, as far as a header tells."""
+    weights = Weights(path, "gemma4-assistant", VOCABULARY, 0, "q8_0")
+    weights.sizes(Sizes())
+    weights.ends(64)
+    return weights.save()
+
+
 Make = Callable[[Path], Path]
 TARGETS: dict[str, tuple[Make, str]] = {
     "a target that shows no layers": (write_random_moe, "head"),
@@ -123,6 +135,10 @@ TARGETS: dict[str, tuple[Make, str]] = {
     "a target of another kind": (write_random_qwen3, "head"),
     "no layer for more tokens": (lambda path: write_mtp(path, nextn=0), "mtp"),
     "two layers for more tokens": (lambda path: write_mtp(path, nextn=2), "mtp"),
+    "two layers, of which one lacks a norm": (
+        lambda path: write_chain(path, without=["blk.3.nextn.hnorm"]),
+        "mtp",
+    ),
     "no mixing matrix": (lambda path: write_mtp(path, without=["blk.2.nextn.eh_proj"]), "mtp"),
     "no norm of the state": (lambda path: write_mtp(path, without=["blk.2.nextn.hnorm"]), "mtp"),
     "no experts in the head": (lambda path: write_mtp(path, dense=3), "mtp"),
@@ -138,6 +154,7 @@ def cases(folder: Path) -> Iterator[tuple[str, Path, str]]:
         yield name, DEMO_TARGET, str(write_eagle3(folder / f"{name}.gguf", head))
     for name, block in BLOCKS.items():
         yield name, DEMO_TARGET, str(write_dflash(folder / f"{name}.gguf", block))
+    yield ASSISTANT, DEMO_TARGET, str(write_assistant(folder / "assistant.gguf"))
     head = str(write_eagle3(folder / "head.gguf"))
     for name, (make, draft) in TARGETS.items():
         yield name, make(folder / f"{name}.gguf"), head if draft == "head" else draft

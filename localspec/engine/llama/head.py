@@ -48,6 +48,7 @@ class _Symbols:
     n_layers: Any
     set_states: Any
     get_states: Any
+    choose: Any
 
 
 @cache
@@ -66,6 +67,7 @@ def _symbols() -> _Symbols:
         _symbol("_Z30llama_model_target_layer_ids_nPK11llama_model", number),
         _symbol("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, flag, flag),
         _symbol("_Z26llama_get_embeddings_nextnP13llama_context", pointer),
+        _symbol("_Z28llama_set_nextn_layer_offsetP13llama_contexti", None, ctypes.c_int32),
     )
 
 
@@ -137,6 +139,7 @@ class Head(Context):
         kind: `EAGLE3` or `MTP`; of a `BlockHead` `DFLASH`.
         target: the context whose decodes it reads.
         width: floats of a state.
+        layers: of MTP, how many there are: each guesses one token further than the one before.
         states: what the target computed for the latest tokens, before the layers are made one.
         first: the first row in the cache; `tokens` are the later halves of the rows from there on.
     """
@@ -165,6 +168,8 @@ class Head(Context):
             )
         self.target = target
         self.first = 0
+        inside = self.kind == MTP
+        self.layers = int(lib.llama_model_n_layer_nextn(model.handle)) if inside else 1
         self._call = _symbols()
         self._rows: Any = None
         self._seen: dict[int, Rows] = {}  # llama.cpp's buffers, by their addresses
@@ -278,13 +283,16 @@ class Head(Context):
         logits, _ = self.read(tokens, nothing, output=n_logits > 0)
         return logits[None] if n_logits else np.empty((0, self.model.n_vocab), np.float32)
 
-    def read(self, tokens: Sequence[int], states: Rows, *, output: bool) -> tuple[Rows, Rows]:
+    def read(
+        self, tokens: Sequence[int], states: Rows, *, output: bool, layer: int | None = None
+    ) -> tuple[Rows, Rows]:
         """Append rows; return the logits of the last one and its state.
 
         Args:
             tokens: of each row the token that follows the state, at most `n_batch`.
             states: `(n, width)`.
             output: whether logits and a state are wanted; without, both come back empty.
+            layer: of several which one reads them; None for all, of which the first gives output.
 
         Returns:
             Copies: float32 of shape (n_vocab,) and of shape (1, width).
@@ -304,13 +312,24 @@ class Head(Context):
             index = self._begin(token)
             wanted = output and (every or at == n - 1)
             self._add(index, state, self._position(self.end + at), output=wanted)
-        self._process()
+        for each in reversed(range(self.layers)) if layer is None else (layer,):
+            self._choose(each)
+            self._process()
         self.tokens.extend(tokens)
         if not output:
             return np.empty(0, np.float32), np.empty((0, self.width), np.float32)
         logits = view(self._logits_address(self._handle, n - 1), 1, self.model.n_vocab)
         states = view(self._call.get_states(self._handle), n, self.width)
         return logits[0].copy(), states[-1:].copy()
+
+    def _choose(self, layer: int) -> None:
+        """Let one of several layers read the next rows, in the places that the one before had.
+
+        Each has a cache of its own there; which rows it holds llama.cpp counts for all together.
+        """
+        if self.layers > 1:
+            lib.llama_memory_seq_rm(self._memory, 0, self._position(self.end), -1)
+            self._call.choose(self._handle, layer)
 
     def _begin(self, token: int) -> int:
         """Begin a row of the batch; return its index."""

@@ -58,6 +58,7 @@ class Model:
         *,
         n_gpu_layers: int = -1,
         devices: Sequence[str] | None = None,
+        beside: Sequence[str] = (),
         mmap: bool = True,
         mlock: bool = False,
         repack: bool = True,
@@ -72,6 +73,8 @@ class Model:
             path: the file, or the first of several.
             n_gpu_layers: layers on accelerators, counted from the last; -1 for all.
             devices: llama.cpp's names of those to use; None for all, empty for the CPU alone.
+            beside: those where another model is, of which a head reads tensors: its contexts
+                compute there, too, but none of its layers go there.
             mmap: map the weights into memory; copy them otherwise.
             mlock: keep them from being swapped out.
             repack: copy weights into an order that suits the processor; mapped ones stay on disk.
@@ -94,8 +97,12 @@ class Model:
         params.use_extra_bufts = repack and repacking_works()
         params.load_mode = mmap + 2 * mlock if mlock or not mmap else lib.LLAMA_LOAD_MODE_AUTO
         if devices is not None:
-            chosen = device_list(devices)  # has to live while the model is read
+            others = [each for each in beside if each not in devices]
+            chosen = device_list([*devices, *others])  # have to live while the model is read
             params.devices = ctypes.addressof(chosen)
+            shares = (ctypes.c_float * lib.llama_max_devices())(*[1.0] * len(devices))
+            if devices and others:
+                params.tensor_split = shares
         params.progress_callback = _progress_callback(progress, cancel)
         model = cls(path, *_loaded(path, params, cancel))
         model.mtp, model.gpu_layers = mtp, n_gpu_layers

@@ -49,6 +49,8 @@ _MTP: Final = {
     "hy_v3": (),
 }
 
+_CHAINS: Final = ("step35", "hy_v3")  # of these it takes several layers of MTP, one for each token
+
 
 def is_head(header: GgufHeader) -> bool:
     """Whether the file is a head that can draft beside a target."""
@@ -77,13 +79,13 @@ def _mtp_problems(target: GgufHeader) -> Iterator[str]:
     if architecture not in _MTP:
         yield f"that is not known to work for {architecture} models"
         return
-    if layers != 1:
-        yield f"{layers} layers of it predict more tokens, llama.cpp takes one"
-    at = target.setting("block_count") - layers
-    names = {tensor.name for tensor in target.tensors}
-    for part in (*_NEXTN, *_MTP[architecture]):
-        if f"blk.{at}.{part}.weight" not in names:
-            yield f"it lacks the tensor blk.{at}.{part}.weight"
+    if layers != 1 and architecture not in _CHAINS:
+        yield f"{layers} layers of it predict more tokens, llama.cpp takes one of {architecture}"
+    end, names = target.setting("block_count"), {tensor.name for tensor in target.tensors}
+    for at in range(end - layers, end):
+        for part in (*_NEXTN, *_MTP[architecture]):
+            if f"blk.{at}.{part}.weight" not in names:
+                yield f"it lacks the tensor blk.{at}.{part}.weight"
 
 
 def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:

@@ -18,7 +18,7 @@ from localspec.pairs.gguf.header import GgufHeader, TensorInfo
 from localspec.pairs.vocabulary import printable, texts, vocabulary
 
 _PARTS: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
-_HEADS: Final = frozenset({"eagle3", "dflash", "dspark", "mtp"})
+_HEADS: Final = frozenset({"eagle3", "dflash", "dspark", "mtp", "gemma4-assistant"})
 # Architectures that turn text into vectors, or into sound.
 _ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
 _MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
@@ -96,7 +96,7 @@ def _require_writer(header: GgufHeader, label: str) -> None:
     if architecture in _HEADS:
         raise UnsupportedModel(
             f"{label} is a {architecture} head, which reads the target's hidden states",
-            "Name the model that it was made for, and the head with --draft.",
+            "Name the model that it was made for; an EAGLE-3 or DFlash head goes with --draft.",
         )
     pooled = header.setting("pooling_type") > 0
     causal = header.metadata.get(header.arch_key("attention.causal"), True)
