@@ -12,34 +12,42 @@ answer counts in nothing if most of what could be copied in it repeats itself, n
     ... --target T.gguf --draft D.gguf --head EAGLE3.gguf | --target WITH_MTP.gguf --mtp
 
 It goes on until `--minutes` are over; what was measured before is read from the JSON beside
-`--output`, and added to. 24 questions a kind take some 90 minutes at 30 tokens a second.
+`--output`, and added to. 24 questions a kind take some 90 minutes at 30 tokens a second. For a
+draft with another vocabulary `--settings none,draft` is enough, and takes half of that. What it
+brings that the model reads what lookup says: `--settings draft+lookup,apart`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
-from gamma_compare import KINDS, Lane, interval, race
+import msgspec
+from gamma_compare import KINDS, Lane, interval, own_ratio, race
+from msgspec import Struct
 
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of, machine
 from localspec.engine.stats import DRAFT
 from localspec.pairs.gguf import heads
 
 PLAIN, LOOKUP = "none", "lookup"
+APART = "apart"  # all, but no model reads what lookup says
+OWN = "lookup's plain rounds"  # what lookup's answer would have taken at the pace of those
 COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
 TEMPERATURES = (0.0, 0.8)
+QUESTIONS = 24
 _FEW = 8  # tokens that could be copied: fewer are no loop
 _GRAM = 3
 
@@ -107,8 +115,20 @@ def own_loop(ids: Sequence[int], answer: Sequence[int]) -> bool:
     return hits >= _FEW and 2 * own > hits
 
 
+class Apart(AutoGamma):
+    """No drafter reads what another one says."""
+
+    def plan(self, situation: Situation) -> Plan:
+        """As without it."""
+        return super().plan(replace(situation, readers=()))
+
+
 def lanes_of(
-    target: Model, files: Sequence[Model], options: ContextOptions, open_: ExitStack
+    target: Model,
+    files: Sequence[Model],
+    options: ContextOptions,
+    settings: Sequence[str],
+    open_: ExitStack,
 ) -> list[Lane]:
     """Every setting, with contexts of its own and the same costs to begin with.
 
@@ -132,85 +152,113 @@ def lanes_of(
             file,
         )
 
-    def lane(*names: str, lookup: bool = False) -> Lane:
+    def lane(name: str) -> Lane:
         context = open_.enter_context(Context(target, options))
-        its = [opened(drafts[name], context) for name in names]
-        policy = AutoGamma(Costs(of_target, {name: known[name] for name in names}))
-        called = "+".join((*names, *[LOOKUP][: int(lookup)])) or PLAIN
-        return Lane(called, context, its, policy, lookup=lookup, same_text=True)
+        parts = (*drafts, LOOKUP) if name == APART else name.split("+")
+        its = [opened(drafts[each], context) for each in parts if each in drafts]
+        costs = Costs(of_target, {each: known[each] for each in parts if each in drafts})
+        policy = Apart(costs) if name == APART else AutoGamma(costs)
+        return Lane(name, context, its, policy, lookup=LOOKUP in parts, same_text=True)
 
-    return [lane(), lane(lookup=True), *map(lane, drafts), lane(*drafts, lookup=True)]
-
-
-Runs = dict[str, list[dict[str, float]]]
-"""By kind and temperature for every question that counted the seconds of each setting."""
+    every = [PLAIN, LOOKUP, *drafts, "+".join((*drafts, LOOKUP)), APART]
+    return [lane(name) for name in dict.fromkeys(every) if name in (settings or every[:-1])]
 
 
-def measure(runs: Runs, lanes: Sequence[Lane], tokens: int, until: float) -> Iterator[None]:
-    """Ask on where `runs` ends until the time is over; there is a pause after every question."""
-    luck = random.Random(0)
-    asked = runs.setdefault("asked", [])
-    for at in count(len(asked)):
-        for kind in (*COPYING, *OTHERS):
-            for temperature in TEMPERATURES:
-                if time.monotonic() > until:
-                    return
-                luck.shuffle(order := list(lanes))
-                copies = kind in COPYING
-                how = {"temperature": temperature, "seed": at, "tokens": tokens, "ends": copies}
-                race(order, question(kind, at), **how)  # type: ignore[arg-type]
-                answers = [[t for done in lane.stats.rounds for t in done.tokens] for lane in lanes]
-                same = all(answer == answers[0] for answer in answers)
-                found = {lane.name: lane.seconds for lane in lanes}
-                looped = own_loop(lanes[0].ids, answers[0]) or len(answers[0]) < _FEW
-                said = " ".join(f"{name} {seconds:.2f}" for name, seconds in found.items())
-                note = f"{' LOOP' if looped else ''}{'' if same else ' TEXTS DIFFER'}"
-                print(f"{at} {kind} {temperature}: {len(answers[0])} tokens, {said} s{note}",
-                      file=sys.stderr, flush=True)  # fmt: skip
-                if not looped:
-                    runs.setdefault(f"{kind} {temperature}", []).append(found)
-                yield
-        asked.append({})
+class Run(Struct):
+    """One question at one temperature.
+
+    Attributes:
+        at: the question's number within its kind.
+        counts: whether what it repeats is not its own loop.
+        seconds: by setting, after the first token.
+    """
+
+    at: int
+    kind: str
+    temperature: float
+    counts: bool
+    seconds: dict[str, float]
 
 
-def ratios(rows: Sequence[dict[str, float]], ours: str, theirs: str) -> list[float]:
-    """How many times as fast one setting was as another."""
-    return [row[theirs] / row[ours] for row in rows]
+def measure(runs: list[Run], lanes: Sequence[Lane], tokens: int, until: float) -> Iterator[None]:
+    """Ask what is not in `runs` until the time is over; there is a pause after every question."""
+    luck = random.Random(len(runs))
+    known = {(run.at, run.kind, run.temperature) for run in runs}
+    for asked in product(range(QUESTIONS), (*COPYING, *OTHERS), TEMPERATURES):
+        if asked in known:
+            continue
+        if time.monotonic() > until:
+            return
+        at, kind, temperature = asked
+        luck.shuffle(order := list(lanes))
+        ends = kind in COPYING
+        race(order, question(kind, at), temperature=temperature, seed=at, tokens=tokens, ends=ends)
+        answers = [[t for done in lane.stats.rounds for t in done.tokens] for lane in lanes]
+        looped = own_loop(lanes[0].ids, answers[0]) or len(answers[0]) < _FEW
+        runs.append(Run(at, kind, temperature, not looped, seconds(lanes)))
+        said = " ".join(f"{lane.name} {lane.seconds:.2f}" for lane in lanes)
+        differ = any(answer != answers[0] for answer in answers)
+        note = " LOOP" * looped + " TEXTS DIFFER" * differ
+        print(f"{at} {kind} {temperature}: {len(answers[0])} tokens, {said} s{note}",
+              file=sys.stderr, flush=True)  # fmt: skip
+        yield
 
 
-def table(runs: Runs) -> str:
-    """Every setting over plain decoding; all drafters together over the best single one."""
-    settings = list(next(rows for kind, rows in runs.items() if kind != "asked" and rows)[0])
-    single = [name for name in settings if "+" not in name and name != PLAIN]
-    together = next(name for name in settings if "+" in name)
-    titles = [*(f"{name} / plain" for name in (*single, together)), "all / best single"]
+def seconds(lanes: Sequence[Lane]) -> dict[str, float]:
+    """What every lane took, and lookup's at the pace of its own plain rounds, if most are such."""
+    found = {lane.name: lane.seconds for lane in lanes}
+    for lane in lanes:
+        if lane.name == LOOKUP and (ratio := own_ratio(lane)):
+            found[OWN] = lane.seconds * ratio[0]
+    return found
+
+
+def ratios(runs: Sequence[Run], ours: str, theirs: str) -> list[float]:
+    """How many times as fast one setting was as another, where both ran."""
+    both = [run.seconds for run in runs if {ours, theirs} <= run.seconds.keys()]
+    return [each[theirs] / each[ours] for each in both]
+
+
+def took(runs: Sequence[Run], name: str) -> float:
+    """Seconds of a setting in all of them."""
+    return sum(run.seconds[name] for run in runs)
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Every kind at each temperature, every kind, and all together."""
+    names = list(dict.fromkeys(name for run in runs for name in run.seconds))
+    single = [name for name in names if "+" not in name and name not in (PLAIN, OWN, APART)]
+    every = next((name for name in names if "+" in name), single[-1] if single else "")
+    pairs = [*((name, PLAIN) for name in (*single, every)), (LOOKUP, OWN)]
+    pairs += [(every, name) for name in (*single, APART)]
+    fixed = [pair for pair in dict.fromkeys(pairs) if {*pair} <= {*names} and pair[0] != pair[1]]
+    titles = [*(f"{ours} / {theirs}" for ours, theirs in fixed), f"{every} / best single"]
     lines = [
-        f"| text | temperature | questions | {' | '.join(titles[:-1])}"
-        f" | best single | {titles[-1]} |",
-        "|---" * (len(titles) + 4) + "|",
+        f"| text | temperature | questions | best single | {' | '.join(titles)} |",
+        "|" + (4 + len(titles)) * "---|",
     ]
-    sums: dict[tuple[str, str], list[float]] = {}
-    for kind in (*COPYING, *OTHERS):
-        group = "copying" if kind in COPYING else "others"
-        for temperature in TEMPERATURES:
-            rows = runs.get(f"{kind} {temperature}", [])
-            choosing, scoring = rows[: len(rows) // 3], rows[len(rows) // 3 :]
-            if not scoring:
-                continue
-            best = min(single, key=lambda name: sum(row[name] for row in choosing or rows))
-            found = [ratios(scoring, name, PLAIN) for name in (*single, together)]
-            found.append(ratios(scoring, together, best))
-            for title, each in zip(titles, found, strict=True):
-                sums.setdefault((title, group), []).extend(each)
-                sums.setdefault((title, "all"), []).extend(each)
-            shown = [interval(each) for each in found]
-            shown.insert(-1, best)
-            lines.append(f"| {kind} | {temperature} | {len(scoring)} | {' | '.join(shown)} |")
-    lines += ["", "| over | copying | others | all |", "|---|---|---|---|"]
-    for title in titles:
-        groups = (sums.get((title, group), []) for group in ("copying", "others", "all"))
-        shown = [interval(each, geometric=True) if each else "" for each in groups]
-        lines.append(f"| {title} | {' | '.join(shown)} |")
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    for kind, temperature in product((*COPYING, *OTHERS), TEMPERATURES):
+        of = [r for r in runs if (r.kind, r.temperature) == (kind, temperature) and r.counts]
+        choosing, scoring = of[: len(of) // 3], of[len(of) // 3 :]
+        if not scoring:
+            continue
+        best = min(single or [every], key=lambda name: took(choosing or of, name))
+        cells = [ratios(scoring, *pair) for pair in (*fixed, (every, best))]
+        found[kind, str(temperature)] = cells
+        shown = " | ".join(map(interval, cells))
+        lines.append(f"| {kind} | {temperature} | {len(scoring)} | {best} | {shown} |")
+    for name, kinds in {
+        **{kind: (kind,) for kind in (*COPYING, *OTHERS)},
+        "all that copy": COPYING,
+        "all others": OTHERS,
+        "all": (*COPYING, *OTHERS),
+    }.items():
+        of_kinds = [cells for (kind, _), cells in found.items() if kind in kinds]
+        pooled = [[x for each in column for x in each] for column in zip(*of_kinds, strict=True)]
+        shown = " | ".join(interval(each, geometric=True) for each in pooled)
+        if pooled:
+            lines.append(f"| {name} | both | {max(map(len, pooled))} | | {shown} |")
     return "\n".join(lines)
 
 
@@ -220,14 +268,17 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, help="a small model")
     parser.add_argument("--head", type=Path, help="a head's file")
     parser.add_argument("--mtp", action="store_true", help="the head inside the target")
+    parser.add_argument("--settings", default="", help="which of them, with commas")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--output", type=Path, help="the table; .json beside it has every run")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
+    settings = [name for name in arguments.settings.split(",") if name]
     raw = arguments.output and arguments.output.with_suffix(".json")
-    runs: Runs = json.loads(raw.read_text("utf-8")) if raw and raw.exists() else {}
+    known = raw.read_bytes() if raw and raw.exists() else b"[]"
+    runs = msgspec.json.decode(known, type=list[Run])
     options = ContextOptions(n_ctx=1024, threads=arguments.threads)
     with (
         ExitStack() as weights,
@@ -237,9 +288,10 @@ def main() -> None:
         named = [(arguments.draft, False), (arguments.head, True)]
         files = [weights.enter_context(Model.load(path, head=head)) for path, head in named if path]
         files += [target][: int(arguments.mtp)]
-        for _ in measure(runs, lanes_of(target, files, options, open_), arguments.tokens, until):
+        lanes = lanes_of(target, files, options, settings, open_)
+        for _ in measure(runs, lanes, arguments.tokens, until):
             if raw:
-                raw.write_text(json.dumps(runs), "utf-8")
+                raw.write_bytes(msgspec.json.encode(runs))
     text = f"{table(runs)}\n\n{machine()}\n"
     if arguments.output:
         arguments.output.write_text(text, "utf-8")

@@ -108,7 +108,7 @@ def count(session: Session, talks: list[list[Message]], lasts: list[int]) -> Non
     for last in lasts:
         reads = session.engine.drafters[DRAFT]
         assert isinstance(reads, ModelDrafter)
-        reads.last = last
+        reads.excerpt.last = last
         cells, read = [], 0
         for temperature in (0.0, 0.8):
             stats = [

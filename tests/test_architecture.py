@@ -54,7 +54,7 @@ PURE = (
     *("engine/explain", "engine/inside"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
-    *("engine/lookup", "engine/translation"),
+    *("engine/lookup", "engine/past", "engine/translation"),
 )
 
 # Packages that only some rooms may import.

@@ -14,22 +14,24 @@ import pytest
 
 from localspec.bench import request as prompts
 from localspec.bench.request import drafters_of
-from localspec.engine.acceptance import Accept
+from localspec.engine.acceptance import Accept, verification
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
+from localspec.engine.drafter import Drafted, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.length.stopping import FixedPlan, Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, Round
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, OutOfMemory, UsageError
 from localspec.loading import models
 from localspec.loading.load import load_session
 from localspec.loading.measuring import identity_of
 from localspec.loading.planning import load_plan
 from localspec.loading.request import Drafters, LoadRequest
+from localspec.pairs.memory.free import Free
 
 from .support.gguf_models import write_random_llama
 
@@ -91,6 +93,13 @@ def tokens(rounds: list[Round]) -> list[int]:
     return [token for done in rounds for token in done.tokens]
 
 
+class Reads(FixedGamma):
+    """The model reads what lookup would copy, whatever that costs."""
+
+    def plan(self, situation: Situation) -> Plan:
+        return FixedPlan(min(3, situation.room), DRAFT, reads=len(situation.copies))
+
+
 def questions(number: int) -> list[str]:
     """Prompts of all kinds; every other one has its text twice, so that something repeats."""
     texts = [prompt.text for prompt in prompts.shipped(prompts.DEMO).prompts]
@@ -104,23 +113,24 @@ def test_the_text_is_the_same_with_every_set_of_drafters(
     contexts: dict[str, Context], temperature: float, number: int
 ) -> None:
     drafted: dict[str, int] = {}
+    read = 0
     engines = {names: engine(contexts, names) for names in SETS}
-    policies = {names: auto(names) for names in SETS}
+    policies: dict[tuple[str, ...], GammaPolicy] = {names: auto(names) for names in SETS}
     accept = Accept.COUPLED if temperature else Accept.BLOCK
     for text in questions(number):
         plain = run(
             Engine(contexts["target"]), text, FixedGamma(0), temperature=temperature, accept=accept
         )
-        for names in SETS:
-            rounds = run(
-                engines[names], text, policies[names], temperature=temperature, accept=accept
-            )
+        for names, policy in (*policies.items(), ((DRAFT, LOOKUP), Reads(3))):
+            rounds = run(engines[names], text, policy, temperature=temperature, accept=accept)
             assert tokens(rounds) == tokens(plain), (names, text)
             for done in rounds:
+                read += done.path
                 for name, n, _ in done.shares:
                     drafted[name] = drafted.get(name, 0) + n
     assert drafted[LOOKUP] > number
     assert drafted[DRAFT] > 2 * number
+    assert read > number // 2
 
 
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
@@ -133,6 +143,38 @@ def test_with_a_seed_every_set_of_drafters_repeats(
             for text in questions(2) * 2
         ]
         assert texts[:2] == texts[2:]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_draft_is_the_same_whatever_path_it_reads(
+    contexts: dict[str, Context], temperature: float
+) -> None:
+    """And it knows of it afterwards what was accepted, without having to read that again."""
+    context = contexts[DRAFT]
+    ids = context.model.tokenize(LONG, add_special=True, parse_special=False)[-40:]
+    drafter = ModelDrafter(context, context.model.n_vocab)
+
+    def drafted(path: tuple[int, ...]) -> Drafted:
+        how = verification(Accept.TOKEN, SamplingParams(temperature=temperature, seed=3))
+        context.clear()
+        drafter.begin(ids, how.proposer, Cancel())
+        return drafter.propose(ids, FixedPlan(6, DRAFT, learns=True), path)
+
+    alone = drafted(())
+    tokens = alone.draft.tokens
+    assert (len(tokens), alone.decodes) == (6, 6)
+    for agreed in range(7):
+        for more in ((), (17, 18, 19)):
+            path = (*tokens[:agreed], *more)
+            asked = drafted(path)
+            assert asked.draft.tokens == tokens
+            assert asked.confidences == pytest.approx(alone.confidences, abs=0.02)
+            assert asked.decodes == 6 - min(agreed, 5)
+            assert asked.path == min(5, len(path))
+            emitted = [*ids, *tokens[:4], 18]
+            drafter.observe(emitted, 4)
+            assert context.tokens == emitted[: len(context.tokens)]
+            assert len(context.tokens) >= len(ids) + 4
 
 
 # ---------------------------------------------------------------- a long prompt
@@ -199,6 +241,18 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
     assert read(ids) <= 11  # another text: from its beginning
 
 
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_with_a_seed_a_long_prompt_repeats_whatever_was_earned(
+    contexts: dict[str, Context], accept: Accept
+) -> None:
+    one = engine(contexts, (DRAFT,))
+    texts = [
+        tokens(run(one, LONG[-700:], FixedGamma(3), temperature=0.8, accept=accept, n=40))
+        for _ in range(2)
+    ]
+    assert texts[0] == texts[1]
+
+
 def test_a_draft_that_is_often_right_comes_to_read_it_all(contexts: dict[str, Context]) -> None:
     context = contexts[DRAFT]
     one = engine(contexts, (DRAFT,))
@@ -261,6 +315,37 @@ def test_a_draft_named_twice_in_two_ways_is_refused(demo_draft: Path) -> None:
     there = os.path.relpath(demo_draft)
     with pytest.raises(UsageError, match="twice"):
         load_plan(LoadRequest(pair="demo", draft=f"{there},{demo_draft}"))
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown", "said"),
+    [(b"gpt2", b"gpt9", "unknown tokenizer 'gpt9'"), (b"qwen2", b"qwenX", "unknown pre-tokenizer")],
+)
+def test_a_draft_whose_tokenizer_llama_cpp_cannot_use_is_refused(
+    demo_draft: Path, tmp_path: Path, known: bytes, unknown: bytes, said: str
+) -> None:
+    odd = tmp_path / "odd.gguf"
+    odd.write_bytes(demo_draft.read_bytes().replace(known, unknown, 1))
+    with pytest.raises(LocalspecError, match=said):
+        loaded(replace(SMALL, draft=str(odd)))
+
+
+def test_more_drafters_than_memory_are_refused(
+    demo_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts = [shutil.copy(demo_target, tmp_path / f"d{i}.gguf") for i in range(8)]
+    free = Free(ram=150 << 20)
+    monkeypatch.setattr("localspec.loading.planning.free_memory", lambda *_, **__: free)
+
+    def planned(number: int) -> int:
+        named = ",".join(map(str, drafts[:number]))
+        request = LoadRequest(pair=str(demo_target), draft=named, ctx_size=256)
+        return len(load_plan(request).drafts.models)
+
+    assert planned(1) == 1
+    with pytest.raises(OutOfMemory, match=r"the draft d\d.gguf: ") as refused:
+        planned(8)
+    assert refused.value.remedy == "Name fewer drafts."
 
 
 def test_drafts_of_the_bench_are_joined_by_a_plus(tmp_path: Path) -> None:

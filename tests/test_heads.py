@@ -160,8 +160,8 @@ def wrong(
     it = head_drafter(made)
     propose = it.propose
 
-    def wrongly(tokens: Sequence[int], plan: Plan) -> Drafted:
-        found, follows = propose(tokens, plan), [*truth[len(tokens) : len(tokens) + at + 1]]
+    def wrongly(tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+        found, follows = propose(tokens, plan, path), [*truth[len(tokens) : len(tokens) + at + 1]]
         if len(follows) <= at:
             return replace(found, draft=Draft(()))
         follows[-1] = (follows[-1] + 1) % made.model.n_vocab

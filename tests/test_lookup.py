@@ -387,6 +387,54 @@ def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
     assert _asked(policy, [0.95] * 40) == DRAFT
 
 
+def agreeing(chance: float, slope: float) -> AutoGamma:
+    """A policy whose model said what lookup had, with this chance; what a token adds to reading."""
+    policy = AutoGamma(Costs(STEEP, {DRAFT: {0: {1: 0.1, 64: 0.1 + 63 * slope}}}))
+    for _ in range(20):
+        policy.observe(
+            Round(
+                *((1, 2, 3), 3, 3, 2, 0.3, 1.6, 1.9),
+                draft_prefill=1,
+                draft_passes=3,
+                drafter=DRAFT,
+                confidences=(0.9,) * 3,
+                chances=(0.9,) * 3,
+                path_confidences=(0.6,) * 3,
+                path_chances=(chance,) * 3,
+            )
+        )
+    return policy
+
+
+def test_a_model_reads_what_lookup_says_where_that_saves_passes() -> None:
+    copies = [0.6] * 20
+
+    def read(policy: AutoGamma, *, able: bool = True) -> int:
+        readers = [DRAFT] if able else []
+        plan = policy.plan(Situation(63, lags={DRAFT: 1}, copies=copies, readers=readers))
+        assert plan.drafter == DRAFT
+        return plan.reads
+
+    flat, dear = 0.01, 0.12  # what one more token adds to a model's decode of 0.1
+    assert read(agreeing(0.95, flat)) > 5
+    assert 0 < read(agreeing(0.5, flat)) < read(agreeing(0.95, flat))
+    assert read(agreeing(0.02, flat)) == read(agreeing(0.95, dear)) == 0
+    assert read(agreeing(0.95, flat), able=False) == 0
+    unknown = AutoGamma(Costs(STEEP, {DRAFT: {0: {1: 0.1, 64: 0.2}}}))
+    assert read(unknown) == 0  # until it was seen what both say
+
+
+def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
+    """A model that drafts pass by pass is worth less than a good copy, one that reads it more."""
+    policy = agreeing(0.95, 0.002)
+    judged(policy, 0.6, 0.9, 40)
+    chosen = [
+        policy.plan(Situation(63, lags={DRAFT: 1}, copies=[0.6] * 8, readers=readers)).drafter
+        for readers in ((), (DRAFT,))
+    ]
+    assert chosen == [LOOKUP, DRAFT]
+
+
 def test_what_a_model_has_to_catch_up_with_is_charged_to_the_copy() -> None:
     """A model that reads slowly is not left behind for a copy that gains little."""
     chosen = []

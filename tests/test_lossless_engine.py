@@ -362,6 +362,13 @@ class Turns(FixedGamma):
         return Adding(1, name)
 
 
+class Reading(FixedGamma):
+    """The model reads what lookup would copy, and drafts two tokens."""
+
+    def plan(self, situation: Situation) -> Plan:
+        return FixedPlan(min(2, situation.room), DRAFT, reads=len(situation.copies))
+
+
 def with_lookup(target: Context, draft: Context) -> Engine:
     lookup = Lookup(target.n_ctx, lambda _: False)
     return Engine(target, ModelDrafter(draft, target.model.n_vocab), lookup=lookup)
@@ -381,8 +388,9 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         yield model
 
 
-COMBINED: dict[str, tuple[Make, Accept, Turns]] = {
+COMBINED: dict[str, tuple[Make, Accept, FixedGamma]] = {
     "by turns, lookup goes on": (with_lookup, Accept.BLOCK, Turns(LOOKUP, DRAFT)),
+    "the model reads first": (with_lookup, Accept.TOKEN, Reading(2)),
     "translated, lookup goes on": (translated, Accept.TOKEN, Turns(TRANSLATED)),
 }
 SEEDS = 1000

@@ -29,6 +29,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation, StoppingPlan
 from localspec.engine.llama import BlockHead, Head
+from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.head import Rows, TargetStates
 from localspec.engine.lookup import Lookup
 from localspec.engine.noise import CounterNoise, Noise
@@ -803,6 +804,7 @@ def world_engine(
     model: bool = True,
     lookup: bool = False,
     head: bool = False,
+    drafter: type[ModelDrafter] = ModelDrafter,
     block: str = "",
 ) -> Engine:
     """The production engine over the world; a head may stand in the place of the draft model.
@@ -819,7 +821,7 @@ def world_engine(
     draft = StubContext(drafts, StubModel(V + extra, ending))
     for context in (target, draft):
         context.cancel = None
-    drafters: list[Drafter] = [ModelDrafter(draft, V)] if model else []  # type: ignore[arg-type]
+    drafters: list[Drafter] = [drafter(draft, V)] if model else []  # type: ignore[arg-type]
     if head:
         drafters = [HeadDrafter(StubHead(target, drafts, V + extra), DRAFT)]
     if block:
@@ -849,11 +851,13 @@ def engine_distance(
     policy: GammaPolicy,
     monkeypatch: pytest.MonkeyPatch,
     copied: set[int] | None = None,
+    *,
+    read: set[int] | None = None,
     **how: Any,
 ) -> tuple[float, set[int]]:
     """The distance to the target's distribution, and how many tokens the rounds emitted.
 
-    How many were copied in a round is added to `copied`.
+    How many were copied in a round is added to `copied`, how many the model read to `read`.
     """
     kind = CoupledBranching if accept is Accept.COUPLED else Branching
     joint: defaultdict[Tokens, float] = defaultdict(float)
@@ -867,6 +871,8 @@ def engine_distance(
         lengths.add(len(emitted))
         if copied is not None:
             copied.add(done.copied)
+        if read is not None:
+            read.add(done.path)
         while isinstance(noise, CoupledBranching) and len(emitted) <= world.gamma:
             emitted = (*emitted, noise.pick(world.p(emitted), len(PROMPT) + len(emitted)))
         return emitted
@@ -927,8 +933,10 @@ def test_a_block_that_counts_as_another_one_is_caught(
 ) -> None:
     """Its length changes every distribution: tokens drawn from one cannot stand with another's."""
 
-    def shorter(self: BlockDrafter, tokens: Sequence[int], plan: Plan) -> Drafted:
-        found, rows = honest(self, tokens, plan), self.head.guess(tokens[-1], 2)
+    def shorter(
+        self: BlockDrafter, tokens: Sequence[int], plan: Plan, path: Tokens = ()
+    ) -> Drafted:
+        found, rows = honest(self, tokens, plan, path), self.head.guess(tokens[-1], 2)
         q = [world.sampler().row(rows(0, at), PROMPT) for at in range(2)]
         return replace(found, draft=replace(found.draft, q=(*q, found.draft.q[2])))  # type: ignore[index]
 
@@ -949,6 +957,8 @@ def generation_distance(
     accept: Accept,
     make: Callable[[], GammaPolicy],
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    read: set[int] | None = None,
     **how: Any,
 ) -> tuple[float, set[tuple[str, ...]]]:
     """The same for a whole generation, rounds that learn from those before them included.
@@ -968,6 +978,8 @@ def generation_distance(
         )
         rounds = list(engine.generate(PROMPT, settings, make(), Cancel()))
         drafted.add(tuple(f"{done.drafted - done.copied}+{done.copied}" for done in rounds))
+        if read is not None:
+            read.update(done.path for done in rounds)
         return tuple(token for done in rounds for token in done.tokens)
 
     for emitted, weight in branches(program, Branching):
@@ -1036,6 +1048,87 @@ def test_the_engines_round_is_lossless_with_lookup(
     assert len(lengths) > 1 or chain == "filtered"  # where what is copied is filtered out
 
 
+# ---------------------------------------------------------------- a copied path, read by the model
+
+
+class Reading(Stopping):
+    """The model reads what lookup would copy, before it drafts; lookup may go on behind it."""
+
+    def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
+        reads = len(situation.copies)
+        if not self._rate:
+            return FixedPlan(3, DRAFT, reads=reads)
+        prices = Copying(tried(Calibration()), self._times, 0.5, 0.5)
+        return StoppingPlan(
+            Calibration(), self._times, 0.05, self._rate, copying=prices, reads=reads
+        )
+
+
+READING: dict[str, GammaPolicy] = {
+    "fixed": Reading(0),
+    "stopping late": Reading(1.05),
+    "stopping early": Reading(1.6),
+    "stopping and cutting": Reading(1.35, 1.5, 1.55, 1.6),
+}
+
+
+@pytest.mark.parametrize("accept", list(Accept))
+@pytest.mark.parametrize("policy", READING)
+@pytest.mark.parametrize("chain", ["unsure", "filtered", "penalties", "grammar, q masked"])
+def test_a_path_read_by_the_model_is_lossless(
+    chain: str, policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PROMPT", LOOPING)
+    read: set[int] = set()
+    off, lengths = engine_distance(
+        replace(CHAINS[chain]), accept, READING[policy], monkeypatch, read=read, lookup=True
+    )
+    assert off < EXACT
+    assert max(read) > 0
+    assert len(lengths) > 1 or policy == "stopping and cutting"
+
+
+class Dropping(ModelDrafter):
+    """Leaves out the first token that is not the path's."""
+
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+        asked = super().propose(tokens, plan, path)
+        draft = asked.draft
+        same = common_prefix(draft.tokens, path)
+        return replace(asked, draft=self.instead(replace(draft, firm=0), same, path))
+
+    def instead(self, draft: Draft, same: int, path: Tokens) -> Draft:
+        return draft.cut(same)
+
+
+class Agreeing(Dropping):
+    """Submits what it drew where the path says the same, else nothing."""
+
+    def instead(self, draft: Draft, same: int, path: Tokens) -> Draft:
+        return draft.cut(same if same == len(draft.tokens) else 0)
+
+
+class Following(Dropping):
+    """Submits the path's token in place of its own other one, with its own q."""
+
+    def instead(self, draft: Draft, same: int, path: Tokens) -> Draft:
+        if same == len(draft.tokens) or same == len(path):
+            return draft
+        rows = draft.q and draft.q[: same + 1]
+        return Draft((*draft.tokens[:same], path[same]), rows)
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize("mutant", [Dropping, Agreeing, Following])
+def test_a_path_that_decides_what_is_submitted_is_caught(
+    mutant: type[ModelDrafter], accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PROMPT", LOOPING)
+    world, policy = replace(CHAINS["unsure"]), READING["fixed"]
+    off, _ = engine_distance(world, accept, policy, monkeypatch, drafter=mutant, lookup=True)
+    assert off > CAUGHT
+
+
 @pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])
 @pytest.mark.parametrize("model", [False, True])
 def test_a_generation_that_chooses_its_drafters_is_lossless(
@@ -1054,6 +1147,20 @@ def test_a_generation_that_chooses_its_drafters_is_lossless(
         assert bool({"1+0", "2+0", "3+0"} & parts) == model
 
 
+@pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])
+def test_a_generation_whose_model_reads_first_is_lossless(
+    accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PROMPT", LOOPING)
+    read: set[int] = set()
+    off, drafted = generation_distance(
+        replace(CHAINS["unsure"]), accept, choosing_to_read, monkeypatch, read=read, lookup=True
+    )
+    assert off < EXACT
+    assert any(read)
+    assert len(drafted) > 2
+
+
 class Knowing(AutoGamma):
     """The default policy, not at its very first copy."""
 
@@ -1061,11 +1168,25 @@ class Knowing(AutoGamma):
         super()._reset()
         tried(self._tracks[LOOKUP].calibration)
         tried(self._tail)
+        for track in self._tracks.values():
+            tried(track.agreement)
 
 
 def choosing(*, model: bool = True) -> AutoGamma:
     target = {0: {n: 1.0 + 0.25 * (n - 1) for n in range(1, 6)}}
     return Knowing(Costs(target, {DRAFT: {0: {1: 0.02}}} if model else {}))
+
+
+def choosing_to_read() -> AutoGamma:
+    """Lookup alone is known to be wrong here, and what it says to be what the model says."""
+
+    class Reads(Knowing):
+        def _reset(self) -> None:
+            super()._reset()
+            self._tracks[LOOKUP].calibration.learn((0.75,) * 12, (0.01,) * 12)
+
+    target = {0: {n: 1.0 + 0.25 * (n - 1) for n in range(1, 6)}}
+    return Reads(Costs(target, {DRAFT: {0: {1: 0.02}}}))
 
 
 CHOOSING = {"auto": choosing, "alone": lambda: choosing(model=False)}
@@ -1124,9 +1245,9 @@ class CutAt(ModelDrafter):
 
     cut: Callable[[int], bool]
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         self._n_vocab = self.context.model.n_vocab
-        asked = super().propose(tokens, plan)
+        asked = super().propose(tokens, plan, path)
         draft = asked.draft
         kept = next((i for i, x in enumerate(draft.tokens) if self.cut(x)), len(draft.tokens))
         return replace(asked, draft=replace(draft, firm=0).cut(kept))
@@ -1138,10 +1259,8 @@ def test_cutting_before_an_end_or_an_unknown_id_is_caught(
     ends: bool, extra: int, accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CutAt, "cut", lambda _, x: x == END if ends else x >= V, raising=False)
-    monkeypatch.setitem(globals(), "ModelDrafter", CutAt)
-    off, _ = engine_distance(
-        CHAINS["unsure"], accept, FixedGamma(3), monkeypatch, ends=ends, extra=extra
-    )
+    how = {"ends": ends, "extra": extra, "drafter": CutAt}
+    off, _ = engine_distance(CHAINS["unsure"], accept, FixedGamma(3), monkeypatch, **how)
     assert off > CAUGHT
 
 

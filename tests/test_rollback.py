@@ -64,6 +64,8 @@ class Scripted:
 
     name = "scripted"
     reader: Listener | None = None
+    reads_paths = False
+    block = 0
 
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         self.text = list(text)
@@ -71,12 +73,14 @@ class Scripted:
         self.turn = 0
         self.right = 0
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None: ...
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None: ...
 
     def lag(self, tokens: Sequence[int]) -> int:
         return 1
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         self.right = self.turn % (self.gamma + 1)
         self.turn += 1
         ahead = self.text[len(tokens) : len(tokens) + min(self.gamma, plan.limit)]
@@ -104,7 +108,7 @@ class Watching(Scripted):
         self.seen[start:] = tokens
         self.decodes += 1
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         assert self.seen[: len(tokens) - 1] == tokens[:-1]
         return super().propose(tokens, plan)
 
@@ -117,10 +121,10 @@ class Spoilt(ModelDrafter):
     turn = 0
     wrong = 0
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         self.wrong = self.turn % (GAMMA + 1)
         self.turn += 1
-        asked = super().propose(tokens, plan)
+        asked = super().propose(tokens, plan, path)
         drafted = list(asked.draft.tokens)
         if self.wrong < len(drafted):
             drafted[self.wrong] = (drafted[self.wrong] + 1) % 200

@@ -295,6 +295,23 @@ def test_one_can_look_inside_its_rounds(contexts: dict[str, Context], temperatur
     assert seen > 3
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_of_a_long_text_the_end_is_read_first(
+    contexts: dict[str, Context], temperature: float
+) -> None:
+    of = engine(contexts, "smaller")
+    contexts["smaller"].clear()
+    text = "The little boat went out to sea, and the wind was kind to it. " * 9
+    how = {"temperature": temperature, "accept": Accept.COUPLED, "n": 60}
+    rounds = run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
+    plain = run(Engine(contexts["target"]), text, FixedGamma(0), **how)  # type: ignore[arg-type]
+    assert tokens(rounds) == tokens(plain)
+    rounds += run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
+    first, *later = [done.draft_prefill for done in rounds if done.draft_passes]
+    assert 60 < first < 100
+    assert max(later) > 140  # all of it, as soon as that was earned
+
+
 def test_a_full_context_of_the_draft_drafts_nothing(
     contexts: dict[str, Context], strange: Model
 ) -> None:

@@ -156,6 +156,18 @@ async def test_answers_and_blocks_of_code_are_copied() -> None:
             await chat.until(lambda told=told: told in chat.status(), command)
 
 
+async def test_what_lookup_knows_of_earlier_conversations_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    (tmp_path / "past").mkdir()
+    (tmp_path / "past" / "c1.words.past").write_text("said")
+    async with chatting() as chat:
+        await chat.send("/forget")
+        await chat.until(lambda: "nothing of earlier conversations" in chat.status())
+    assert not [*(tmp_path / "past").iterdir()]
+
+
 def test_code_blocks_of_all_kinds() -> None:
     assert code_blocks("```\na\n```\ntext\n````md\n```\nb\n```\n````\n") == ["a", "```\nb\n```"]
     assert code_blocks("```py\nnever closed") == ["never closed"]

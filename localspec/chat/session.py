@@ -15,6 +15,7 @@ from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
 from localspec.chat.pair import LoadedPair
+from localspec.chat.past import PastStore
 from localspec.chat.prefixes import StoredPrefix
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
@@ -128,7 +129,8 @@ class Session:
     @property
     def notices(self) -> list[str]:
         """What the user should know about this pair and its settings."""
-        return [*self.pair.notices, *self.template.notices]
+        problems = self._writer.past.problems if self._writer.past else ()
+        return [*self.pair.notices, *self.template.notices, *problems]
 
     @property
     def shows_tools(self) -> bool:
@@ -287,6 +289,18 @@ class Session:
         """
         if self._writer.stored is not None:
             self._writer.stored.enter(conversation, self._known_ids)
+        if self._writer.past is not None:
+            self._writer.past.enter(conversation)
+
+    def remember_in(self, folder: Path) -> None:
+        """Let lookup copy from what stored conversations said, and this one be kept for others.
+
+        Args:
+            folder: made where it is missing.
+        """
+        if self.pair.lookup:
+            self._writer.past = PastStore(folder, self.pair.target.model)
+            self._writer.past.recall()
 
     def reset(self) -> None:
         """Forget the conversation; the caches keep what the next one may begin with.
@@ -313,6 +327,7 @@ class Session:
         """Answers within leave the conversation, the settings and the figures what they were."""
         messages, settings, speculation = list(self.messages), self.settings, self.speculation
         counted, left_out = self._writer.counted, self._window.left_out
+        past, self._writer.past = self._writer.past, None
         try:
             yield
         finally:
@@ -320,6 +335,7 @@ class Session:
             self.settings = settings
             self.speculation = speculation
             self._writer.counted, self._window.left_out = counted, left_out
+            self._writer.past = past
 
     def rest(self, cancel: Cancel) -> None:
         """Nobody asks for anything: measure what the load had no quiet moment for.

@@ -165,7 +165,7 @@ class States:
 
     def _path(self, name: str) -> Path:
         models = hashlib.sha256(self._made_by.encode()).hexdigest()[:16]
-        return self._folder / f"{_checked(name)}.{models}{_ENDING}"
+        return self._folder / f"{checked(name)}.{models}{_ENDING}"
 
     def _make_room(self, size: int) -> None:
         """Delete the oldest files until there is room for another."""
@@ -182,11 +182,11 @@ class States:
 def forget(folder: Path, name: str) -> None:
     """Delete the files of a conversation."""
     with suppress(OSError):
-        for path in folder.glob(f"*{_checked(name)}.*"):
+        for path in folder.glob(f"*{checked(name)}.*"):
             path.unlink(missing_ok=True)
 
 
-def _checked(name: str) -> str:
+def checked(name: str) -> str:
     """A conversation's id, which is the name of a file; others come from a damaged store.
 
     Raises:

@@ -12,6 +12,7 @@ from localspec.chat.drafting import Drafting
 from localspec.chat.events import PromptProgress, TurnEvent
 from localspec.chat.figures import Figures, Meter
 from localspec.chat.pair import LoadedPair
+from localspec.chat.past import PastStore
 from localspec.chat.prefixes import StoredPrefix
 from localspec.chat.settings import ChatSettings
 from localspec.chat.slow import Slow
@@ -34,6 +35,7 @@ class Writer:
 
     Attributes:
         stored: brings the caches to where a stored conversation was left; None for nowhere.
+        past: what other conversations said, for lookup; None where it is not to know.
         counted: the figures of what is or was written last, and what kind of text that is.
     """
 
@@ -41,6 +43,7 @@ class Writer:
         self, pair: LoadedPair, engine: Engine, drafting: Drafting, costs: Costs | None
     ) -> None:
         self.stored: StoredPrefix | None = None
+        self.past: PastStore | None = None
         self._pair = pair
         self._engine = engine
         self._drafting = drafting
@@ -87,7 +90,7 @@ class Writer:
         self._engine.written = None
         meter.prefilled((yield from self._read(prompt, cancel)))
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
-        with closing(rounds):
+        try:
             done: Round
             for done in rounds:
                 event = answer.add(done)
@@ -95,7 +98,16 @@ class Writer:
                 yield event
                 if event.round.finish is not None:
                     return event.round.finish
+        finally:
+            rounds.close()
+            self._remember()
         raise AssertionError("the engine ended without a reason")
+
+    def _remember(self) -> None:
+        """Keep what was said so far, for other conversations."""
+        written = self._engine.written
+        if self.past is not None and written is not None:
+            self.past.keep(written.tokens)
 
     def figures(self, *, generating: bool) -> Figures:
         """The figures of what is or was written last. From any thread."""
@@ -112,6 +124,8 @@ class Writer:
         started = perf_counter()
         if self.stored is not None:
             self.stored.restore(prompt[:-1])
+        if self.past is not None:
+            self._engine.past = self.past.recall()
         restored_s = perf_counter() - started
         with closing(self._engine.prefill(prompt, cancel, self._drafting)) as steps:
             while True:

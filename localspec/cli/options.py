@@ -184,6 +184,13 @@ _ANSWER: tuple[Option, ...] = (
 )
 
 _DRAFTING: tuple[Option, ...] = (
+    click.option(
+        "--past/--no-past",
+        default=_DEFAULTS.past,
+        show_default=True,
+        help="In the chat: lookup copies from earlier conversations, too; `/forget` deletes what"
+        " it knows of them.",
+    ),
     _set("--gamma", types.gamma, "Tokens drafted per round; 0 is plain decoding.", "N|auto"),
     option(
         "--accept",

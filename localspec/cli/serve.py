@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,8 @@ def command(
     with launch.listening(host, port) as sock:
         line = ProgressLine()
         line.step("Loading")
-        engine = EngineClient(options)
+        # No client is to learn by how fast an answer comes what was said in the chat.
+        engine = EngineClient(replace(options, past=False))
         asyncio.run(
             launch.serve(
                 engine,

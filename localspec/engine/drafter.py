@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, Listener
+from localspec.engine.llama.context import common_prefix
 from localspec.engine.lookup import NO_GUESS, Guess
 from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist, Logits
@@ -43,6 +45,9 @@ class Drafted:
         tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
         beyond: all that lookup would add to a model's tokens.
         passes: decodes of its own, where these are not as many as the views.
+        path: of the tokens read, the last ones that lookup proposed.
+        agreed: of what lookup would copy the first tokens that this drafted as well and went on
+            from: so many passes are none where they were read before.
         begun: the first token that its cache knows of, where that is a head's.
         block: tokens that it guessed at once.
     """
@@ -56,6 +61,8 @@ class Drafted:
     tail: Guess = NO_GUESS
     beyond: Guess = NO_GUESS
     passes: int | None = None
+    path: int = 0
+    agreed: int = 0
     begun: int = 0
     block: int = 0
 
@@ -93,20 +100,38 @@ class Drafter(Protocol):
         ...
 
     @property
+    def reads_paths(self) -> bool:
+        """Whether it can read what a cheaper drafter proposes in one pass (see `propose`)."""
+        ...
+
+    @property
     def block(self) -> int:
         """Tokens that it guesses in one pass at most, all at once; 0 where each takes a pass."""
         ...
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
-        """Start a generation that continues `tokens`."""
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None:
+        """Start a generation that continues `tokens`; `anew` as if there had been none before."""
         ...
 
     def lag(self, tokens: Sequence[int]) -> int:
         """How many of `tokens` the first pass of a proposal would have to read."""
         ...
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
-        """Tokens that may follow `tokens`, as many as the plan wants. Raises Cancelled."""
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+        """Tokens that may follow `tokens`, as many as the plan wants.
+
+        Args:
+            tokens: all there is.
+            plan: says when to stop.
+            path: tokens that somebody cheaper proposes. What is drafted is what it would be without
+                them (Cascade Speculative Drafting, 2312.11462): as long as that is the same token,
+                there is no pass to wait for, and the first other one is drafted like any.
+
+        Raises:
+            Cancelled: the generation's `cancel` was set.
+        """
         ...
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
@@ -117,8 +142,9 @@ class Drafter(Protocol):
 def write(
     look: Callable[[Logits, Sequence[int]], View],
     follow: Callable[[int, int], Logits],
-    logits: Logits,
+    rows: Logits,
     *,
+    path: tuple[int, ...] = (),
     plan: Plan,
     limit: int,
     is_end: Callable[[int], bool],
@@ -128,7 +154,9 @@ def write(
     Args:
         look: sees what the logits offer after what was drafted.
         follow: reads a token, the so-many-th that was drafted; returns the logits after it.
-        logits: of the first token, shape (n_vocab,).
+        rows: logits of the first token and of those behind each of `path`, shape
+            (1 + len(path), n_vocab); gone with the first `follow`.
+        path: tokens that were read already, in case that they are drafted.
         plan: says when to stop.
         limit: tokens at most.
         is_end: whether a token ends generation, and the draft.
@@ -137,10 +165,10 @@ def write(
         The draft, and views and confidences as `Drafted` has them.
     """
     drafted: list[int] = []
-    rows: list[Dist] = []
+    drawn_from: list[Dist] = []
     views: list[View] = []
     confidences: list[float] = []
-    firm = 0
+    firm, agreed, logits = 0, 0, rows[0]
     while True:
         try:
             view = look(logits, drafted)
@@ -156,13 +184,59 @@ def write(
         token, q = view.pick()
         drafted.append(token)
         if q is not None:
-            rows.append(q)
+            drawn_from.append(q)
         if view.firm:
             firm = len(drafted)
-        if len(drafted) == limit or is_end(token) or not plan.wants_pass():
+        if len(drafted) == limit or is_end(token):
             break
-        logits = follow(token, len(drafted))
-    return Draft(tuple(drafted), tuple(rows) or None, firm), views, confidences
+        if len(drafted) == agreed + 1 and path[agreed : agreed + 1] == (token,):
+            agreed += 1
+            logits = rows[agreed]
+        elif plan.wants_pass():
+            logits = follow(token, len(drafted))
+        else:
+            break
+    return Draft(tuple(drafted), tuple(drawn_from) or None, firm), views, confidences
+
+
+@dataclass(slots=True)
+class Excerpt:
+    """How much of a long text a draft reads: its end at first, all once that is earned.
+
+    Attributes:
+        last: tokens of the end that are read at first.
+        left_out: tokens behind the first ones that the draft's cache knows nothing of.
+        earned: tokens that it may read at once.
+    """
+
+    last: int = _LAST
+    left_out: int = 0
+    earned: int = 0
+
+    def lag(self, missing: int) -> int:
+        """What is read of so many tokens that the cache lacks."""
+        return min(missing, _FIRST + self.last)
+
+    def begins_anew(self, length: int, missing: int) -> bool:
+        """Choose what is read of a text of `length` tokens of which the cache lacks `missing`.
+
+        Returns:
+            whether the cache begins anew, behind the first few tokens.
+        """
+        reads_all = self.left_out > 0 and length <= self.earned
+        if reads_all:
+            self.left_out, missing = 0, length - _FIRST
+        if missing <= _FIRST + self.last:
+            return reads_all
+        if missing <= self.earned:
+            self.earned -= missing
+            return reads_all
+        self.left_out = length - _FIRST - self.last
+        return True
+
+    def earn(self, accepted: int) -> None:
+        """So many drafted tokens were accepted."""
+        self.earned += _EARNED * accepted
 
 
 class ModelDrafter:
@@ -180,7 +254,7 @@ class ModelDrafter:
     Attributes:
         context: the draft model's context.
         name: what it is called in rounds, costs and figures.
-        last: tokens of a long text's end that it begins on.
+        excerpt: how much of a long text it reads.
     """
 
     reader = None
@@ -193,58 +267,54 @@ class ModelDrafter:
         """
         self.context = context
         self.name = name
-        self.last = _LAST
         self._cancel = Cancel()
-        self._left_out = 0  # tokens behind the first ones that the cache knows nothing of
-        self._earned = 0  # tokens that it may read at once
+        self.excerpt = Excerpt()
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
-        """Keep of the cache what `tokens` begins with."""
+    @property
+    def reads_paths(self) -> bool:
+        """Unless taking back what it did not draft would mean to read again."""
+        return self.context.takes_back is None
+
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None:
+        """Keep of the cache what `tokens` begins with, or nothing: what was earned goes as well."""
         self.context.watch(cancel)
         self._cancel = cancel
+        if anew:
+            self.excerpt = Excerpt(self.excerpt.last)
+            self.context.clear()
         # The last token is decoded anew if need be: proposing needs its logits.
         if self.context.keep_prefix(self._unread(tokens[:-1], 0)) <= _FIRST:
-            self._left_out = 0
+            self.excerpt.left_out = 0
         self._proposer = proposer
 
     def lag(self, tokens: Sequence[int]) -> int:
         """What the cache lacks of `tokens`, or what it would begin anew with."""
-        return min(self._missing(tokens), _FIRST + self.last)
+        return self.excerpt.lag(self._missing(tokens))
 
     def _missing(self, tokens: Sequence[int]) -> int:
-        return len(tokens) - self._left_out - len(self.context.tokens)
+        return len(tokens) - self.excerpt.left_out - len(self.context.tokens)
 
     def _unread(self, tokens: Sequence[int], read: int) -> Sequence[int]:
         """What follows `read` tokens in the cache."""
-        if read >= _FIRST or not self._left_out:
-            return tokens[read + self._left_out :]
-        return [*tokens[read:_FIRST], *tokens[_FIRST + self._left_out :]]
+        left_out = self.excerpt.left_out
+        if read >= _FIRST or not left_out:
+            return tokens[read + left_out :]
+        return [*tokens[read:_FIRST], *tokens[_FIRST + left_out :]]
 
-    def _choose(self, tokens: Sequence[int]) -> None:
-        """Begin anew where too much is missing, and where what was left out can be read by now."""
-        if self._left_out and len(tokens) <= self._earned:
-            self._left_out = 0
-            self.context.keep_prefix(tokens[:_FIRST])
-        missing = self._missing(tokens)
-        if missing <= _FIRST + self.last:
-            return
-        if missing <= self._earned:
-            self._earned -= missing
-        else:
-            self._left_out = len(tokens) - _FIRST - self.last
-            self.context.keep_prefix(tokens[:_FIRST])
-
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         """Draft while the plan goes on.
 
         Fewer after an end of generation, in a full context, where no id that the draft has may
         follow and where its logits are no distribution; none once the text holds an id that only
         the target has.
         """
-        self._choose(tokens)
+        if self.excerpt.begins_anew(len(tokens), self._missing(tokens)):
+            self.context.keep_prefix(tokens[:_FIRST])
         cached = len(self.context.tokens)
         unread = self._unread(tokens, cached)
         self._held = cached + len(unread)
@@ -252,8 +322,16 @@ class ModelDrafter:
         if limit < 1 or max(unread) >= self.context.model.n_vocab:
             return Drafted(self.name, cached=cached)
 
+        # The path goes into the same decode: what is drafted behind its end takes one of its own.
+        room = max(0, min(limit - 1, self.context.n_batch - len(unread)))
+        path = tuple(takewhile(lambda token: token < self.context.model.n_vocab, path[:room]))
+        rows, passes = self._read([*unread, *path], 1 + len(path)), 1
+
         def follow(token: int, drafted: int) -> Logits:
+            nonlocal passes
+            passes += 1
             self._cancel.check()
+            self.context.rewind(self._held + drafted - 1)  # without what was not drafted of a path
             if drafted == 1:
                 self.context.mark()
             return self.context.decode([token], 1)[0, : self._n_vocab]
@@ -261,29 +339,32 @@ class ModelDrafter:
         written = write(
             lambda logits, drafted: self._proposer(logits, tokens, drafted),
             follow,
-            self._read(unread)[0, : self._n_vocab],
+            rows[:, : self._n_vocab],
+            path=path,
             plan=plan,
             limit=limit,
             is_end=self.context.model.is_end,
         )
-        return Drafted(self.name, *written, read=len(unread), cached=cached)
+        read = len(unread) + len(path)
+        return Drafted(self.name, *written, read=read, cached=cached, passes=passes, path=len(path))
 
-    def _read(self, tokens: Sequence[int]) -> Logits:
-        """Decode what the cache lacks; return the logits after the last token."""
+    def _read(self, tokens: Sequence[int], n_logits: int) -> Logits:
+        """Decode `tokens`; return the logits after the last ones, of one decode at most."""
         step = self.context.n_batch
         for i in range(0, len(tokens), step):
             self._cancel.check()
             if i > 0:
                 self.context.mark()
-            logits = self.context.decode(tokens[i : i + step], 1)
+            logits = self.context.decode(tokens[i : i + step], n_logits)
         return logits
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Take what was rejected out of the cache: it may hold all but the newest token.
 
-        Others may have continued the draft: what of theirs was accepted it never read.
-        A recurrent draft goes back to where it began to draft, and reads what was accepted with
-        the newest token.
+        Others may have continued the draft: what of theirs was accepted it read only if that stood
+        in its path. A recurrent draft goes back to where it began to draft, and reads what was
+        accepted with the newest token.
         """
-        self._earned += _EARNED * accepted
-        self.context.rewind(min(len(tokens) - 1 - self._left_out, self._held + accepted))
+        self.excerpt.earn(accepted)
+        held, begun = self.context.tokens[self._held :], self._held + self.excerpt.left_out
+        self.context.rewind(self._held + common_prefix(held, tokens[begun:-1]))

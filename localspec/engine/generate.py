@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from localspec.engine.acceptance import Accepts, Verification, verification
 from localspec.engine.cancel import Cancel
@@ -20,9 +20,11 @@ from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import Context
+from localspec.engine.llama.context import common_prefix
 from localspec.engine.look import Made, Sight, Witness, Written, can_be_seen
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.past import NO_PAST
 from localspec.engine.proposer import Proposer
 from localspec.engine.sampling import Dist, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round, TokenLogprob
@@ -91,6 +93,7 @@ class Engine:
         target: the context that decides every token.
         drafters: what may be asked to propose, by name; none where nothing can be taken back.
         lookup: copies from the text so far; None where it may not.
+        past: other texts that it may copy from, unless the seed is to give the draft.
         rows: tokens of a pass at most.
         written: the running or else the last generation; None before the first.
         watch: told once, and then forgotten, what happens inside the next round with a draft.
@@ -108,6 +111,7 @@ class Engine:
         self.rows = min(rows, MAX_BATCH_OUTPUTS, target.n_batch)
         self.drafters = {each.name: each for each in drafters} if able else {}
         self.lookup = lookup if able else None
+        self.past = NO_PAST
         self.written: Written | None = None
         self.watch: Callable[[Inside], None] | None = None
 
@@ -204,10 +208,11 @@ class Engine:
         )
         if settings.recorder is not None:
             settings.recorder.begin(prompt, how.sampler.params)
+        free = how.invariant or not settings.repeatable
         for drafter in self.drafters.values():
-            drafter.begin(prompt, how.proposer, cancel)
+            drafter.begin(prompt, how.proposer, cancel, anew=not free)
         if self.lookup is not None:
-            self.lookup.begin(prompt)
+            self.lookup.begin(prompt, self.past if free else NO_PAST)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
         sampling = replace(settings.sampling, seed=how.noise.seed)
         seeded = replace(settings, sampling=sampling, recorder=None)
@@ -229,7 +234,7 @@ class Engine:
         drafted = perf_counter()
         done = self._verify(generation, asked.draft, sight)
         chances = self._observe(asked, tokens, done.p, done.verdict)
-        copy, tail = _judged(guess, asked, done, generation.verification.copied)
+        judged = _judged(guess, asked, done, generation.verification.copied)
         before, generation.ended = generation.ended, (ended := perf_counter())
         figures = Round(
             tokens=done.emitted,
@@ -247,10 +252,8 @@ class Engine:
             drafter=asked.drafter,
             copied=len(asked.tail.tokens),
             copying_s=generation.copying_s,
-            copy_confidences=copy.confidences,
-            copy_chances=copy.chances,
-            tail_confidences=tail.confidences,
-            tail_chances=tail.chances,
+            path=asked.path,
+            **judged._asdict(),
             context=held,
             confidences=tuple(asked.confidences),
             chances=chances,
@@ -344,6 +347,7 @@ class Engine:
                     if generation.asks(name)
                 },
                 copies=guess.confidences,
+                readers=[name for name, each in self.drafters.items() if each.reads_paths],
                 blocks={name: each.block for name, each in self.drafters.items() if each.block},
             )
         )
@@ -355,7 +359,10 @@ class Engine:
         if plan.drafter == LOOKUP:
             copied = guess.first(plan.limit)
             return Drafted(LOOKUP, Draft(copied.tokens), tail=copied)
-        asked = self.drafters[plan.drafter].propose(generation.tokens, plan)
+        path = guess.tokens[: plan.reads]
+        asked = self.drafters[plan.drafter].propose(generation.tokens, plan, path)
+        same = common_prefix(asked.draft.tokens, guess.tokens)
+        asked = replace(asked, agreed=max(0, min(same, len(asked.views) - 1)))
         own = asked.draft.cut(plan.keep())
         if own.tokens and self.target.model.is_end(own.tokens[-1]):
             return replace(asked, draft=own)
@@ -414,23 +421,40 @@ class _Verified(NamedTuple):
     rollback_s: float
 
 
-class _Scores(NamedTuple):
-    """How sure lookup was, and the chances of it, position by position as far as it was judged."""
+class _LookupScores(NamedTuple):
+    """How sure lookup was, and the chances of it, as far as that was judged: see `Round`."""
 
-    confidences: tuple[float, ...] = ()
-    chances: tuple[float, ...] = ()
+    copy_confidences: Sequence[float]
+    copy_chances: Sequence[float]
+    tail_confidences: Sequence[float]
+    tail_chances: Sequence[float]
+    path_confidences: Sequence[float]
+    path_chances: Sequence[float]
 
 
-def _judged(
-    guess: Guess, asked: Drafted, done: _Verified, accepts: Accepts
-) -> tuple[_Scores, _Scores]:
+_Scores: TypeAlias = tuple[Sequence[float], Sequence[float]]
+"""Confidences and chances, position by position."""
+
+
+def _judged(guess: Guess, asked: Drafted, done: _Verified, accepts: Accepts) -> _LookupScores:
     """What lookup would have copied, whoever drafted, and what it would add where a model stopped.
 
     The row after a draft accepted whole judges what was not added, too.
     """
     said = (*asked.draft.tokens[: done.verdict.accepted], done.verdict.token)
-    beyond = _scored(asked.beyond, asked.own, done.p, said, accepts)
-    return _scored(guess, 0, done.p, said, accepts), beyond
+    return _LookupScores(
+        *_scored(guess, 0, done.p, said, accepts),
+        *_scored(asked.beyond, asked.own, done.p, said, accepts),
+        *_followed(guess, asked),
+    )
+
+
+def _followed(guess: Guess, asked: Drafted) -> _Scores:
+    """Where a model drafted what lookup would have copied, and went on: up to the first other."""
+    if not asked.confidences:
+        return (), ()
+    chances = ((1.0,) * asked.agreed + (0.0,))[: len(guess.tokens)]
+    return tuple(guess.confidences[: len(chances)]), chances
 
 
 def _scored(
@@ -445,4 +469,4 @@ def _scored(
         chances.append(accepts(p[at], token))
         if token != other:
             break
-    return _Scores(tuple(copied.confidences[: len(chances)]), tuple(chances))
+    return tuple(copied.confidences[: len(chances)]), tuple(chances)

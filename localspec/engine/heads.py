@@ -31,6 +31,8 @@ class HeadDrafter:
         name: what it is called in rounds, costs and figures.
     """
 
+    reads_paths = False
+
     def __init__(self, head: Head, name: str = "") -> None:
         """Draft with `head`, called by its kind where no name is given."""
         self.head = head
@@ -43,7 +45,14 @@ class HeadDrafter:
         """The head itself."""
         return self.head
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:  # noqa: ARG002 - the protocol's
+    def begin(
+        self,
+        tokens: Sequence[int],  # noqa: ARG002 - the protocol's
+        proposer: Proposer,
+        cancel: Cancel,
+        *,
+        anew: bool = False,  # noqa: ARG002 - nothing is left of a draft
+    ) -> None:
         """Start a generation; what the target was shown is known already."""
         self.head.watch(cancel)
         self._cancel = cancel
@@ -64,7 +73,12 @@ class HeadDrafter:
         head, first = self.head, self.head.states.first
         return head.end if head.tokens and head.end >= first else first
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        plan: Plan,
+        path: tuple[int, ...] = (),  # noqa: ARG002 - every row needs the state of the one before
+    ) -> Drafted:
         """Draft while the plan goes on.
 
         Nothing where the target's last state was not seen, as after a drafter was added late.
@@ -96,7 +110,7 @@ class HeadDrafter:
             written = write(
                 lambda row, drafted: self._proposer(row, tokens, drafted),
                 follow,
-                logits[:n_vocab],
+                logits[None, :n_vocab],
                 plan=plan,
                 limit=limit,
                 is_end=head.target.model.is_end,
@@ -152,7 +166,12 @@ class BlockDrafter(HeadDrafter):
         """Rows that are missing, as far as they can be made, and that of the newest token."""
         return max(1, len(tokens) - self._next)
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        plan: Plan,
+        path: tuple[int, ...] = (),  # noqa: ARG002 - all is guessed in one pass
+    ) -> Drafted:
         """Guess as many tokens as the plan allows; draft of them while it goes on.
 
         Nothing where the target's last state was not seen, as after a drafter was added late.
@@ -174,7 +193,7 @@ class BlockDrafter(HeadDrafter):
         written = write(
             lambda row, drafted: self._proposer(row, tokens, drafted),
             lambda token, drafted: behind(token, drafted)[:n_vocab],
-            behind(tokens[-1], 0)[:n_vocab],
+            behind(tokens[-1], 0)[None, :n_vocab],
             plan=plan,
             limit=limit,
             is_end=head.target.model.is_end,

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from localspec.engine.past import NO_PAST, Past
 from localspec.engine.stats import LOOKUP
 from localspec.limits import MAX_GAMMA
 
@@ -62,6 +63,7 @@ class Lookup:
         Longer texts work as well, slower.
         """
         self._is_end = is_end
+        self._past = NO_PAST
         self._tokens: list[int] = []
         self._mask = (1 << max(8, (n_ctx - 1).bit_length())) - 1
         # A hash table of chains: by slot the latest 3-gram's first position, and by position the
@@ -69,11 +71,13 @@ class Lookup:
         self._latest = array("i", [-1]) * (self._mask + 1)
         self._before = array("i")
 
-    def begin(self, tokens: Sequence[int]) -> None:
+    def begin(self, tokens: Sequence[int], past: Past = NO_PAST) -> None:
         """A generation starts that continues `tokens`: forget what is not there any more.
 
-        What is new is read by the first `guess`, so that no first token waits for it.
+        What is new is read by the first `guess`, so that no first token waits for it. Where more of
+        the last tokens stood together in `past` than in the text itself, that is copied.
         """
+        self._past = past
         known = self._tokens
         n = min(len(known), len(tokens))
         if known[:n] != list(tokens[:n]):
@@ -95,14 +99,18 @@ class Lookup:
         self._read(tokens)
         tail = [*self._tokens[-_MATCH:], *drafted][-_MATCH:]
         places = self._places(tail)
-        if not places or limit < 1:
-            return NO_GUESS
         # The longest match, and the latest of these, is copied; the others say how sure that is.
-        match, start = max(places, key=lambda place: place[0])
-        copied = self._tokens[start : start + limit]
-        if len(copied) < limit:  # it runs into itself: a loop goes on as it did
-            period = [*copied, *drafted]
-            copied = (period * (limit // len(period) + 1))[:limit]
+        match, start = max(places, key=lambda place: place[0], default=(0, 0))
+        before, there = self._past.find(tail)
+        if limit < 1 or not (match or before):
+            return NO_GUESS
+        if before > match:
+            match, places, copied = before, [], self._past.copy(there, limit)
+        else:
+            copied = self._tokens[start : start + limit]
+            if len(copied) < limit:  # it runs into itself: a loop goes on as it did
+                period = [*copied, *drafted]
+                copied = (period * (limit // len(period) + 1))[:limit]
         end = next((i for i, token in enumerate(copied) if self._is_end(token)), limit)
         copied = copied[: end + 1]
         others = [self._tokens[at : at + len(copied)] for _, at in places if at != start]

@@ -115,6 +115,10 @@ class Round:
         copy_confidences, copy_chances: what `confidences` and `chances` are, for what lookup would
             have copied, had it been asked: it is judged in every round in which it found something.
         tail_confidences, tail_chances: the same for what it added where a model stopped.
+        path: of `draft_prefill`, tokens that lookup would have copied: the model read them before
+            it drafted, so that it had no pass to make where it drafted the same.
+        path_confidences, path_chances: how sure lookup was of what it would have copied, and
+            whether the model drafted the same and went on, whether it read it before or not.
         context: tokens of the sequence when the round began.
         confidences: how sure the draft was, after each of its passes, in order; empty unless the
             policy learns.
@@ -143,6 +147,9 @@ class Round:
     copy_chances: tuple[float, ...] = ()
     tail_confidences: tuple[float, ...] = ()
     tail_chances: tuple[float, ...] = ()
+    path: int = 0
+    path_confidences: tuple[float, ...] = ()
+    path_chances: tuple[float, ...] = ()
     context: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()
@@ -280,7 +287,8 @@ class GenerationStats:
         self.verify_s += done.verify_s
         self.decode_s += done.total_s
         if done.draft_passes and not self.draft_passes:
-            self.draft_prefill, self.draft_cached = done.draft_prefill, done.draft_cached
+            self.draft_prefill = done.draft_prefill - done.path
+            self.draft_cached = done.draft_cached
         self.draft_passes += done.draft_passes
         for name, drafted, accepted in done.shares if done.drafter else ():
             its = self.drafters.setdefault(name, DrafterStats())

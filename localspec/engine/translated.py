@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import ClassVar
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, write
+from localspec.engine.drafter import Drafted, Excerpt, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
@@ -50,7 +50,8 @@ class TranslatedDrafter:
 
     It reads the text in tokens of its own. Where the best guess is wanted it writes text with all
     that it has, and the target's tokenizer cuts that (SLEM). Where its distribution counts it
-    chooses among the tokens that both have (TLI, 2502.05202).
+    chooses among the tokens that both have (TLI, 2502.05202). Of a long text it reads the end alone
+    at first, as `ModelDrafter` does.
 
     Attributes:
         context: the draft model's context.
@@ -58,6 +59,7 @@ class TranslatedDrafter:
     """
 
     reader = None
+    reads_paths = False
     block = 0
 
     def __init__(self, context: Context, translation: Translation, name: str = TRANSLATED) -> None:
@@ -68,10 +70,13 @@ class TranslatedDrafter:
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
         self._begun = False
+        self._excerpt = Excerpt()
         self._held = 0  # tokens that the last proposal went on from
-        self._read = 0  # of the target's tokens, so many are in the cache as text
+        self._read = 0  # of the target's tokens, so many are in the cache as text, or left out
 
-    def begin(self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel) -> None:
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None:
         """Start a generation that continues `tokens`.
 
         They are spelled when the first draft is asked for, and all of them anew: what is drafted
@@ -81,18 +86,31 @@ class TranslatedDrafter:
         self._cancel = cancel
         self._proposer = proposer
         self._begun = True
-        self._read = common_prefix(self._spelling.tokens[: self._read], tokens)
+        if anew:
+            self._excerpt, self._read = Excerpt(), 0
+            self.context.clear()
+        left_out = self._excerpt.left_out
+        same = common_prefix(self._spelling.tokens[: self._read - left_out], tokens[left_out:])
+        self._excerpt.left_out = left_out if same else 0
+        self._read = self._excerpt.left_out + same
 
     def lag(self, tokens: Sequence[int]) -> int:
         """What was not read yet, in tokens of the target."""
-        return max(1, len(tokens) - self._read)
+        return self._excerpt.lag(max(1, len(tokens) - self._read))
 
-    def propose(self, tokens: Sequence[int], plan: Plan) -> Drafted:
+    def propose(
+        self,
+        tokens: Sequence[int],
+        plan: Plan,
+        path: tuple[int, ...] = (),  # noqa: ARG002 - of the target's tokens
+    ) -> Drafted:
         """Draft while the plan goes on.
 
         None where the draft has no tokens for the text, or no room for it.
         """
-        same = self._spell(tokens)
+        if self._excerpt.begins_anew(len(tokens), len(tokens) - self._read):
+            self._begun = True
+        same = self._spell(tokens[self._excerpt.left_out :])
         ids, context = self._spelling.ids, self.context
         limit = min(plan.limit, context.n_ctx - len(ids) + 1)
         if limit < 1 or not ids or not self._spelling.exact:
@@ -141,7 +159,7 @@ class TranslatedDrafter:
         written = write(
             lambda row, drafted: self._proposer(row, tokens, drafted),
             lambda token, n: translation.row(self._step(translation.to_draft(token), n)),
-            translation.row(logits),
+            translation.row(logits)[None],
             plan=plan,
             limit=limit,
             is_end=translation.target.vocabulary.is_end,
@@ -154,7 +172,7 @@ class TranslatedDrafter:
         written, views, confidences = write(
             lambda row, _: argmax_proposer(row, (), ()),
             lambda token, n: self._step([token], n),
-            logits,
+            logits[None],
             plan=plan,
             limit=limit,
             is_end=draft.vocabulary.is_end,
@@ -174,6 +192,7 @@ class TranslatedDrafter:
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """The round is over; what was rejected goes when the text is spelled next."""
+        self._excerpt.earn(accepted)
         self._read = min(len(tokens) - 1, self._held + accepted)
 
 

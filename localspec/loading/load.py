@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from localspec.chat.pair import LoadedPair
+from localspec.chat.past import PAST
 from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
@@ -173,6 +174,8 @@ def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Se
     """
     session = _opened(options, progress, cancel)
     session.keep_in(folders.data_folder() / STATES, made_by(session.pair))
+    if options.past:
+        session.remember_in(folders.data_folder() / PAST)
     return session
 
 

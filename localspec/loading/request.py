@@ -22,6 +22,7 @@ class LoadRequest:
         draft: what drafts, with commas: files of models or heads, references, pairs' names, and the
             words ``auto`` (all that is there: the pair's own draft, the head inside the target and
             lookup), ``lookup``, ``mtp`` (that head) and ``none``; None is ``auto``.
+        past: whether lookup copies from earlier conversations, where these are stored.
         scan: whether a name may stand for a model of another program on this disk.
         ctx_size: tokens; 0 for all that the target was trained for, None to choose.
         threads: CPU threads, None to choose.
@@ -53,6 +54,7 @@ class LoadRequest:
 
     pair: str | None = None
     draft: str | None = None
+    past: bool = True
     scan: bool = True
     ctx_size: int | None = None
     threads: int | None = None

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.history import exchange
+from localspec.chat.past import PAST, clear
 from localspec.errors import UsageError
-from localspec.pairs.folders import user_path
+from localspec.pairs.folders import data_folder, user_path
 from localspec.safe_text import one_line, safe
 from localspec.ui import parameters
 from localspec.ui.conversation import extracts
@@ -329,6 +330,15 @@ def _temperature(app: Parts, argument: str) -> None:
     app.transcript.say(said)
 
 
+def _forget(app: Parts, _argument: str) -> None:
+    try:
+        clear(data_folder() / PAST)
+    except OSError as error:
+        app.say(f"what lookup knows of earlier conversations is still there: {error.strerror}")
+    else:
+        app.say("lookup knows nothing of earlier conversations any more")
+
+
 def _history(app: Parts, _argument: str) -> None:
     screen = HistoryScreen(app.shelf, app.shelf.record.header.id)
     app.open(screen, lambda chosen: app.shelf.open(chosen) if chosen else None)
@@ -427,6 +437,7 @@ COMMANDS = (
         "draft", "[NAME|auto|lookup|mtp|none]", "show what can draft for this target, or choose it",
         _draft, when=LOADABLE,
     ),
+    Command("forget", "", "delete what lookup copies of earlier conversations", _forget),
     Command(
         "tune", "", "measure thoroughly what this pair costs here",
         lambda app, _: app.measuring().tune(), when=IDLE,

@@ -26,6 +26,7 @@ from localspec.chat.history.fields import (
 )
 from localspec.chat.history.schema import back_up, migrate, require_known
 from localspec.chat.history.tree import Header, Listed, Node, Stored, Tree
+from localspec.chat.past import PAST
 from localspec.chat.states import STATES, forget
 from localspec.errors import ConversationError
 from localspec.safe_text import one_line
@@ -154,9 +155,11 @@ class Store:
     def delete(self, conversation: str) -> None:
         """Take a conversation out of all lists; it is removed for good a week later.
 
-        What the models' caches held of it goes at once: it can be made again.
+        What the models' caches held of it, and what lookup would copy from it, go at once: they can
+        be made again.
         """
-        forget(self._path.with_name(STATES), conversation)
+        for folder in (STATES, PAST):
+            forget(self._path.with_name(folder), conversation)
         self._db.execute(
             # After all others, also where the clock has been put back.
             "UPDATE conversations SET deleted ="

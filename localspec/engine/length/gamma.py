@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from localspec.engine.length.calibration import Calibration
-from localspec.engine.length.copying import Copy, Copying
+from localspec.engine.length.copying import Copy, Copying, reading
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import (
@@ -121,6 +121,7 @@ class _Track:
     """What one drafter has shown so far; the three sums fade."""
 
     calibration: Calibration = field(default_factory=Calibration)
+    agreement: Calibration = field(default_factory=Calibration)  # with what lookup would copy
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
@@ -300,6 +301,7 @@ class AutoGamma:
         if done.draft_passes:
             track = self._tracks[done.drafter]
             track.calibration.learn(done.confidences, done.chances)
+            track.agreement.learn(done.path_confidences, done.path_chances)
             track.owes = not done.accepted and (track.owes or done.draft_prefill > _LONG_READ)
             # What verifying a probe cost over what it brought.
             if done.drafted if self._probing else track.owes:
@@ -390,6 +392,10 @@ class AutoGamma:
         """A drafter's plan, and what its first pass costs, in tokens."""
         lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
         calibration, times, step = self._tracks[name].calibration, prices.times, curve.seconds(1)
+        reads, saved = 0, 0.0
+        if situation.copies and name in situation.readers:
+            copies = situation.copies[: LONGEST - 1]
+            reads, saved = reading(self._tracks[name].agreement, copies, curve, lag)
         read = first = min(lag, _USUAL_LAG)
         if name in situation.blocks:
             most = min(situation.blocks[name], len(times) - 2)
@@ -398,7 +404,7 @@ class AutoGamma:
             )
             times, step, first = times[: length + 2], 0.0, first + length
         cost = curve.seconds(first) + self._shared_catch_up(curve, lag, situation)
-        cost += self._owed(situation, self._tracks[name].emitted, but=name)
+        cost += self._owed(situation, self._tracks[name].emitted, but=name) - saved
         plan = StoppingPlan(
             calibration,
             times,
@@ -407,6 +413,7 @@ class AutoGamma:
             drafter=name,
             rereads=self._table.rereads,
             copying=replace(prices.copying, calibration=self._tail),
+            reads=reads,
         )
         return plan, prices.rate * cost
 

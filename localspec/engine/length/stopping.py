@@ -6,7 +6,7 @@ A leaf: a plan sees confidences and costs, never a clock, a model or a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
@@ -26,6 +26,7 @@ class Situation:
         remaining: tokens that may still be generated.
         lags: by the name of the drafter the tokens it has to read in its first pass, at least 1.
         copies: the confidences of the tokens that lookup would copy; empty where it found nothing.
+        readers: of the drafters those that can read in one pass what lookup would copy.
         blocks: of those that guess several tokens in one pass, how many at most. Their pass is one
             over the tokens that they have to read and those that they guess.
     """
@@ -35,6 +36,7 @@ class Situation:
     remaining: int = 1 << 30
     lags: Mapping[str, int] = field(default_factory=lambda: {DRAFT: 1})
     copies: Sequence[float] = ()
+    readers: Collection[str] = ()
     blocks: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -54,6 +56,11 @@ class Plan(Protocol):
     @property
     def limit(self) -> int:
         """Tokens to draft at most; 0 leaves the drafter alone."""
+        ...
+
+    @property
+    def reads(self) -> int:
+        """Tokens that lookup would copy, for the drafter to read with what it missed."""
         ...
 
     @property
@@ -94,6 +101,7 @@ class FixedPlan:
     limit: int
     drafter: str = ""
     learns: bool = False
+    reads: int = 0
 
     @property
     def aim(self) -> int:
@@ -151,6 +159,7 @@ class StoppingPlan:
         drafter: str = DRAFT,
         rereads: float = 0.0,
         copying: Copying | None = None,
+        reads: int = 0,
     ) -> None:
         """Plan one round.
 
@@ -162,8 +171,9 @@ class StoppingPlan:
             drafter: the name of the drafter that this is for.
             rereads: r, 0 where nothing is read again.
             copying: what tokens copied to the draft's end are worth; None where none may be.
+            reads: of what lookup would copy, for the drafter to read at first.
         """
-        self.drafter = drafter
+        self.drafter, self.reads = drafter, reads
         self.limit = len(times) - 2
         self._calibration = calibration
         self._times = times
