@@ -177,6 +177,15 @@ def test_a_damaged_file_is_put_aside_and_said(
     assert not [*tmp_path.glob("c1.*")]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    kept(tmp_path, "c1", "c2")
+    path = next(tmp_path.glob("c1.*"))
+    path.unlink()
+    os.mkfifo(path)
+    assert known(PastStore(tmp_path, Words()))  # the other one
+
+
 def test_ids_that_the_vocabulary_does_not_have_are_damage(tmp_path: Path) -> None:
     store = PastStore(tmp_path, Words())
     store.enter("c1")

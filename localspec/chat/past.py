@@ -7,6 +7,7 @@ the conversation. What is no such file is put aside.
 from __future__ import annotations
 
 import hashlib
+import stat
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ MOST = 1_000_000
 
 _MAGIC = b"localspec past 1\n"
 _ENDING, _ASIDE = ".past", ".damaged"
+_LARGEST = len(_MAGIC) + 4 + 4 * MOST  # bytes of a file
 _SAMPLE = 1024
 
 
@@ -104,17 +106,18 @@ class PastStore:
         found: list[TextIds] = []
         own = self._conversation + self._ending
         with suppress(OSError):
-            for path, _ in _by_age(self._folder):
+            for path, size in _by_age(self._folder):
                 if path.name.endswith(self._ending) and path.name != own:
                     with suppress(OSError):  # deleted a moment ago
-                        found += self._text(path)
+                        found += self._text(path, min(size, _LARGEST))
         return found
 
-    def _text(self, path: Path) -> list[TextIds]:
-        """A file's ids; none where it has been put aside."""
+    def _text(self, path: Path, size: int) -> list[TextIds]:
+        """A file's ids, of so many bytes; none where it has been put aside."""
         import numpy as np  # noqa: PLC0415 - as in `recall`
 
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(size)
         head, ids = data[: len(_MAGIC) + 4], data[len(_MAGIC) + 4 :]
         if head == _MAGIC + zlib.crc32(ids).to_bytes(4, "little") and len(ids) % 4 == 0:
             found = np.frombuffer(ids, "<i4").astype(np.int32, copy=False)
@@ -150,7 +153,7 @@ def clear(folder: Path) -> None:
 
 
 def _by_age(folder: Path) -> list[tuple[Path, int]]:
-    """All files with their bytes, the latest last; none where there is no folder.
+    """All files with their bytes, the latest last; none where there is no folder. No pipes.
 
     Raises:
         OSError: it may not be read.
@@ -159,7 +162,8 @@ def _by_age(folder: Path) -> list[tuple[Path, int]]:
     for path in folder.iterdir() if folder.is_dir() else ():
         with suppress(FileNotFoundError):
             about = path.stat()
-            found.append((about.st_mtime_ns, path, about.st_size))
+            if stat.S_ISREG(about.st_mode):  # reading a pipe may never end
+                found.append((about.st_mtime_ns, path, about.st_size))
     return [(path, size) for _, path, size in sorted(found)]
 
 

@@ -1,4 +1,4 @@
-"""Damaged records: pairs, the last one and the next, costs, speeds, settings, states of caches.
+"""Damaged records: pairs, the last and the next, costs, speeds, settings, caches, earlier texts.
 
 What is undamaged must be shown, and nothing be changed.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from localspec.chat.past import PastStore
 from localspec.chat.states import States
 from localspec.cli.settings_file import FILE
 from localspec.engine.length.profile import Profile, ProfileStore
@@ -50,13 +51,36 @@ def _records(folder: Path) -> list[Path]:
     _states(folder).save("a", b"known", [[1, 2, 3]], [np.arange(9, dtype=np.uint8)])
     (measured,) = costs.folder.glob("*.json")
     (state,) = (folder / "states").iterdir()
+    past = _past(folder)
+    past.enter("a")
+    past.keep(range(50))
+    (said,) = (folder / "past").iterdir()
     data, speed = installed.folder().parent, folders.cache_folder() / "speed.json"
     records = [installed.folder() / "hurt.json", data / "last-pair.json", data / "wanted.json"]
-    return [*records, measured, settings, speed, state]
+    return [*records, measured, settings, speed, state, said]
 
 
 def _states(folder: Path) -> States:
     return States(folder / "states", "the same models")
+
+
+class _Vocabulary:
+    n_vocab = 50
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return bytes([token])
+
+
+def _past(folder: Path) -> PastStore:
+    return PastStore(folder / "past", _Vocabulary())
+
+
+def _read_past(folder: Path) -> None:
+    """What a file says was said was said, or it says nothing."""
+    past = _past(folder).recall()
+    match, at = past.find(range(20))
+    if match and past.copy(at, 100) != list(range(20, 50)):
+        raise ValueError("another text is believed")
 
 
 def _read_state(folder: Path) -> None:
@@ -125,6 +149,7 @@ def _faults(folder: Path, damaged: Path) -> list[str]:
 _READERS: tuple[Callable[[Path], object], ...] = (
     lambda _: installed.recall_last(),
     lambda _: pull.recall_wanted(),
+    _read_past,
     _read_state,
     lambda folder: ProfileStore(folder / "CACHE" / "costs").matching(KNOWN),
     lambda folder: ProfileStore(folder / "CACHE" / "costs").load(KNOWN),
