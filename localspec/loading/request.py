@@ -141,6 +141,7 @@ class LoadOptions(TypedDict, total=False):
 
     draft: str | None
     scan: bool
+    past: bool
     ctx_size: int | None
     threads: int | None
     threads_batch: int | None
