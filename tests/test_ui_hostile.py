@@ -37,8 +37,18 @@ def test_a_hostile_text_never_holds_up_the_screen(batch: int) -> None:
         "<think>" + "a thought\n" * 30_000 + "</think>done",
         "`" * 300_000,
         "[" * 60_000,
+        ">" * 30 + "a\n=\n" * 10_000,
     ],
-    ids=["definitions", "one definition", "minified", "table", "thoughts", "ticks", "brackets"],
+    ids=[
+        "definitions",
+        "one definition",
+        "minified",
+        "table",
+        "thoughts",
+        "ticks",
+        "brackets",
+        "quotes",
+    ],
 )
 def test_a_large_import_is_shown_step_by_step(text: str) -> None:
     shown = Shown()

@@ -49,6 +49,8 @@ _LONGEST_COLOURED, _LONGEST_COLOURED_LINE = 6000, 500
 _LONGEST_INFO = 100
 # The parser fills up the rows of a table: with more places than this, lines stay what they are.
 _MOST_CELLS = 3000
+# At every depth of a quote it looks at all lines that follow, marked or not.
+_MOST_QUOTED = 5000
 # From every opening bracket it looks for the closing one.
 _MOST_BRACKETS = 200
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]{1,200}\]:[^\n]{0,500}$", re.MULTILINE)
@@ -92,6 +94,9 @@ def parse(
     left_out = []
     if len(rows) * max(row.count("|") for row in rows) > _MOST_CELLS:
         left_out.append("table")
+    depth = max(row[: len(row) - len(row.lstrip("> "))].count(">") for row in rows)
+    if len(rows) * depth > _MOST_QUOTED:
+        left_out.append("blockquote")
     if source.count("[") > _MOST_BRACKETS:
         left_out += ["link", "image"]
     tokens = _parser(*left_out).parse(source, {"references": dict(references or {})})
