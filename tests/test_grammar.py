@@ -346,9 +346,11 @@ def test_an_unmasked_draft_keeps_its_place_with_no_probability(
 ) -> None:
     begin = ModelDrafter.begin
 
-    def unmasked(self: ModelDrafter, tokens: Sequence[int], how: Any, cancel: Cancel) -> None:
+    def unmasked(
+        self: ModelDrafter, tokens: Sequence[int], how: Any, cancel: Cancel, **more: bool
+    ) -> None:
         how = replace(how, sampler=Sampler(how.sampler.params))
-        begin(self, tokens, how, cancel)
+        begin(self, tokens, how, cancel, **more)
 
     monkeypatch.setattr(ModelDrafter, "begin", unmasked)
     sampling = SamplingParams(temperature=1.0, seed=3)
