@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from localspec.engine.length.calibration import Calibration
-from localspec.engine.length.cost import Curve
+
+if TYPE_CHECKING:  # numpy, which lists have no use for
+    from localspec.engine.length.cost import Curve
 
 # Nobody knows yet whether what repeats here goes on to do so, and it is found out for nothing: a
 # copy has at most so many tokens for every position that was judged.
