@@ -49,6 +49,7 @@ ALSO = {
     "export": "save write file markdown json share",
     "import": "load open file markdown json",
     "compact": "summary summarise shorten context full",
+    "forget": "past copies lookup privacy erase earlier conversations",
     "clear": "new chat conversation reset start over forget",
     "quit": "exit leave close end bye",
     "theme": "colours colors dark light appearance",
