@@ -57,13 +57,15 @@ _LITTLE: Final = 0.75  # of the fastest core's capacity
 def ggml() -> SimpleNamespace:
     """The ggml registry, from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured).
 
-    Its functions go by their C names without ``ggml_backend_``.
+    Its functions go by their C names without ``ggml_backend_``. They are found through libllama:
+    a wheel has every library three times, by all its names, and another copy than libllama's has
+    variables of its own. Windows has one of each, and looks into no other.
     """
     start_backend()
     folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib")
     found = SimpleNamespace()
     for name, functions in _FUNCTIONS.items():
-        library = load_shared_library(name, folder)
+        library = load_shared_library(name if sys.platform == "win32" else "llama", folder)
         for function, (takes, returns) in functions.items():
             entry = library[function]
             entry.argtypes, entry.restype = takes, returns

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, Final
 
 import psutil
@@ -27,6 +27,7 @@ from localspec.machine import available, resident
 
 _ANSWER_S: Final = 5.0
 _GONE_S: Final = 1.0
+_MOMENT_S: Final = 0.3
 SLOW_ANSWER_S: Final = 0.05
 # ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's major version, which must be the same on
 # both sides; and the first command, its input and its output.
@@ -156,6 +157,7 @@ def _last_words() -> Any:
     def say(message: bytes) -> None:
         lines = [message]
         if any(each in message for each in _LOST):
+            sleep(_MOMENT_S)  # a process that ends closes its connections before its port
             gone = [endpoint for endpoint in _known().values() if not _listens(endpoint)]
             lines += [f"the worker at {endpoint} went away".encode() for endpoint in gone]
             lines += [] if gone else [b"a worker went away"]
