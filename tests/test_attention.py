@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -78,20 +79,21 @@ def test_a_pass_behind_copies_takes_what_one_behind_a_text_takes(model: Model) -
     """The very same passes follow: the cache has as many cells."""
     options = ContextOptions(n_ctx=1024, threads=1, flash_attention=False)
     with Context(model, options) as read, Context(model, replace(options, copies=True)) as copied:
-        before = median_pass(read)
+        before = min(seconds(read) for _ in range(9))
         assert fill(read, 960)
         assert fill(copied, 32)
         assert copied.repeat(960)
         assert len(copied.tokens) == 32
-        behind = median_pass(read)
+        both = [(seconds(read), seconds(copied)) for _ in range(25)]
+        behind, behind_copies = map(min, zip(*both, strict=True))
         assert behind > 1.5 * before  # a control: there is something to be seen
-        assert 0.5 < median_pass(copied) / behind < 1.5
+        assert 0.6 < behind_copies / behind < 1.6
         assert not read.repeat(1000)  # not made for that
         assert not read.tokens
 
 
-def median_pass(context: Context) -> float:
-    return sorted(measure(context, (4,), budget=1.0).points[4] for _ in range(9))[4]
+def seconds(context: Context) -> float:
+    return measure(context, (4,), budget=1.0).points.get(4, math.inf)
 
 
 @pytest.mark.parametrize("write", [write_random_gemma3, write_random_lfm2, write_random_qwen35])
