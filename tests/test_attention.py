@@ -77,7 +77,7 @@ def test_the_faster_way_is_chosen_and_the_default_where_both_are_alike(
 
 def test_a_pass_behind_copies_takes_what_one_behind_a_text_takes(model: Model) -> None:
     """The very same passes follow: the cache has as many cells."""
-    options = ContextOptions(n_ctx=1024, threads=1, flash_attention=False)
+    options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
     with Context(model, options) as read, Context(model, replace(options, copies=True)) as copied:
         before = min(seconds(read) for _ in range(9))
         assert fill(read, 960)
@@ -86,8 +86,8 @@ def test_a_pass_behind_copies_takes_what_one_behind_a_text_takes(model: Model) -
         assert len(copied.tokens) == 32
         both = [(seconds(read), seconds(copied)) for _ in range(25)]
         behind, behind_copies = map(min, zip(*both, strict=True))
-        assert behind > 1.5 * before  # a control: there is something to be seen
-        assert 0.6 < behind_copies / behind < 1.6
+        assert behind > 2 * before  # a control: there is something to be seen
+        assert 0.7 < behind_copies / behind < 1.4
         assert not read.repeat(1000)  # not made for that
         assert not read.tokens
 
