@@ -29,6 +29,7 @@ from localspec.chat.history.keeper import Keeper
 from localspec.chat.history.record import Record
 from localspec.chat.history.store import KEEP_DELETED_S, Store
 from localspec.chat.history.tree import Node, PairReference, Stored, Tree
+from localspec.chat.past import PAST
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states import STATES, States
 from localspec.engine.acceptance import Accept
@@ -186,13 +187,16 @@ def test_what_was_deleted_long_ago_is_removed_for_good(
     one.keeper.ask(lambda s: s.delete(one.record.header.id)).result(10)
     # Another program that had it open leaves it, and keeps what its caches held.
     left = States(path.with_name(STATES), "models")
+    path.with_name(PAST).mkdir()
     for name in (one.record.header.id, kept):
         left.save(name, b"", [[1]], [np.ones(9, np.uint8)])
+        (path.with_name(PAST) / f"{name}.x.past").touch()
     later = time.time() + KEEP_DELETED_S + 60
     monkeypatch.setattr(time, "time", lambda: later)
     store = Store(path)
     assert [listed.header.id for listed in store.listed()] == [kept]
-    assert [file.name.split(".")[0] for file in path.with_name(STATES).iterdir()] == [kept]
+    for folder in (STATES, PAST):
+        assert [file.name.split(".")[0] for file in path.with_name(folder).iterdir()] == [kept]
     assert store.undelete() is None
     assert len(store.listed()) == 1
     assert len(store.listed("thing")) == 1

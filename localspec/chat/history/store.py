@@ -158,8 +158,7 @@ class Store:
         What the models' caches held of it, and what lookup would copy from it, go at once: they can
         be made again.
         """
-        for folder in (STATES, PAST):
-            forget(self._path.with_name(folder), conversation)
+        self._forget(conversation)
         self._db.execute(
             # After all others, also where the clock has been put back.
             "UPDATE conversations SET deleted ="
@@ -323,7 +322,12 @@ class Store:
                 self._db.execute(f"DELETE FROM {table} WHERE conversation IN ({old})", before)  # noqa: S608
             self._db.execute(f"DELETE FROM conversations WHERE {where}", before)  # noqa: S608
         for (conversation,) in gone:  # what a program that had it open wrote after its deletion
-            forget(self._path.with_name(STATES), str(conversation))
+            self._forget(str(conversation))
+
+    def _forget(self, conversation: str) -> None:
+        """Delete what is kept beside the store of a conversation."""
+        for folder in (STATES, PAST):
+            forget(self._path.with_name(folder), conversation)
 
 
 def _json(value: Mapping[str, Any]) -> str:
