@@ -7,7 +7,6 @@ the conversation. What is no such file is put aside.
 from __future__ import annotations
 
 import hashlib
-import stat
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from localspec import private
-from localspec.chat.states import checked
+from localspec.chat.states import by_age, checked, keep_latest
 
 if TYPE_CHECKING:
     from localspec.engine.past import Past, TextIds
@@ -91,7 +90,7 @@ class PastStore:
             name = checked(self._conversation) + self._ending
             with private.whole_file(self._folder / name) as file:
                 file.write(_MAGIC + zlib.crc32(data).to_bytes(4, "little") + data)
-            self._make_room()
+            keep_latest(self._folder, 4 * MOST)  # bytes
             if alone:  # what others said is what it was
                 self._known = self._changed(), self._conversation
 
@@ -106,7 +105,7 @@ class PastStore:
         found: list[TextIds] = []
         own = self._conversation + self._ending
         with suppress(OSError):
-            for path, size in _by_age(self._folder):
+            for path, size in by_age(self._folder):
                 if path.name.endswith(self._ending) and path.name != own:
                     with suppress(OSError):  # deleted a moment ago
                         found += self._text(path, min(size, _LARGEST))
@@ -131,16 +130,6 @@ class PastStore:
         ]
         return []
 
-    def _make_room(self) -> None:
-        """Delete the oldest files until the others have no more than `MOST` tokens."""
-        files = _by_age(self._folder)
-        taken = sum(size for _, size in files)
-        for path, size in files:
-            if taken <= 4 * MOST:
-                break
-            taken -= size
-            path.unlink(missing_ok=True)
-
 
 def clear(folder: Path) -> None:
     """Delete all that is kept, of every vocabulary.
@@ -148,23 +137,8 @@ def clear(folder: Path) -> None:
     Raises:
         OSError: the folder does not allow it.
     """
-    for path, _ in _by_age(folder):
+    for path, _ in by_age(folder):
         path.unlink(missing_ok=True)
-
-
-def _by_age(folder: Path) -> list[tuple[Path, int]]:
-    """All files with their bytes, the latest last; none where there is no folder. No pipes.
-
-    Raises:
-        OSError: it may not be read.
-    """
-    found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        with suppress(FileNotFoundError):
-            about = path.stat()
-            if stat.S_ISREG(about.st_mode):  # reading a pipe may never end
-                found.append((about.st_mtime_ns, path, about.st_size))
-    return [(path, size) for _, path, size in sorted(found)]
 
 
 def _fingerprint(vocabulary: KnownPieces) -> str:

@@ -169,14 +169,41 @@ class States:
 
     def _make_room(self, size: int) -> None:
         """Delete the oldest files until there is room for another."""
-        files = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        taken = sum(path.stat().st_size for path in files)
+        taken = sum(n_bytes for _, n_bytes in by_age(self._folder))
         most = min(_MOST, taken + int(_SHARE * shutil.disk_usage(self._folder).free))
         if size > most:
             raise OSError("no room")
-        while files and taken + size > most:
-            taken -= files[0].stat().st_size
-            files.pop(0).unlink()
+        keep_latest(self._folder, most - size)
+
+
+def keep_latest(folder: Path, most: int) -> None:
+    """Delete the oldest files until the others have no more than so many bytes.
+
+    Raises:
+        OSError: the folder does not allow it.
+    """
+    files = by_age(folder)
+    taken = sum(size for _, size in files)
+    for path, size in files:
+        if taken <= most:
+            break
+        taken -= size
+        path.unlink(missing_ok=True)
+
+
+def by_age(folder: Path) -> list[tuple[Path, int]]:
+    """All files with their bytes, the latest last; none where there is no folder. No pipes.
+
+    Raises:
+        OSError: it may not be read.
+    """
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with suppress(FileNotFoundError):
+            about = path.stat()
+            if stat.S_ISREG(about.st_mode):  # reading a pipe may never end
+                found.append((about.st_mtime_ns, path, about.st_size))
+    return [(path, size) for _, path, size in sorted(found)]
 
 
 def forget(folder: Path, name: str) -> None:
