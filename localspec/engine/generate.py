@@ -361,8 +361,9 @@ class Engine:
             return Drafted(LOOKUP, Draft(copied.tokens), tail=copied)
         path = guess.tokens[: plan.reads]
         asked = self.drafters[plan.drafter].propose(generation.tokens, plan, path)
-        same = common_prefix(asked.draft.tokens, guess.tokens)
-        asked = replace(asked, agreed=max(0, min(same, len(asked.views) - 1)))
+        if guess.tokens:
+            same = common_prefix(asked.draft.tokens, guess.tokens)
+            asked = replace(asked, agreed=max(0, min(same, len(asked.views) - 1)))
         own = asked.draft.cut(plan.keep())
         if own.tokens and self.target.model.is_end(own.tokens[-1]):
             return replace(asked, draft=own)
