@@ -42,7 +42,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import head_drafter
-from localspec.engine.length.cost import Costs
+from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.length.stopping import Plan, Situation
@@ -305,12 +305,14 @@ def main() -> None:
 
 def measured(target: Context, draft: Context) -> AutoGamma:
     """Automatic gamma as it starts where nothing is known; it is kept nowhere."""
-    return AutoGamma(
-        Costs(
-            measure_by_context(target, draft=False, budget=TARGET_BUDGET)[0],
-            {DRAFT: measure_by_context(draft, draft=True, budget=DRAFT_BUDGET)[0]},
-        )
-    )
+    return AutoGamma(Costs(costs_of(target, draft=False), {DRAFT: costs_of(draft, draft=True)}))
+
+
+def costs_of(context: Context, *, draft: bool) -> ModelCosts:
+    """As before the first prompt of a pair that was never loaded."""
+    budget = DRAFT_BUDGET if draft else TARGET_BUDGET
+    points, timing = measure_by_context(context, draft=draft, budget=budget)
+    return ModelCosts(points, onset=timing.onset)
 
 
 def compare(
@@ -364,7 +366,8 @@ def own_ratio(lane: Lane) -> list[float]:
     Where a draft is of no use, this tells what was spent on finding that out more sharply than two
     runs can.
     """
-    plain = [each.total_s for each in lane.stats.rounds[1:] if not each.draft_passes]
+    rounds = lane.stats.rounds[1:]  # lookup drafts without a pass
+    plain = [each.total_s for each in rounds if not (each.draft_passes or each.drafted)]
     if 2 * len(plain) < len(lane.stats.rounds):
         return []
     return [statistics.mean(plain) * lane.speed]

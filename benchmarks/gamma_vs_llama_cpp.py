@@ -157,10 +157,13 @@ for context, drafts in ((t, False), (d, True)):
     known = {"use": str(drafts)}
     found = store.load(known)
     if found is None:
-        found = Profile(known, measure_by_context(context, draft=drafts, budget=6.0)[0])
+        points, timing = measure_by_context(context, draft=drafts, budget=6.0)
+        found = Profile(known, points, onset=timing.onset)
         store.save(found)
     profiles.append(found)
-target_costs, draft_costs = (ModelCosts(one.measured, one.learned) for one in profiles)
+target_costs, draft_costs = (
+    ModelCosts(one.measured, one.learned, onset=one.onset) for one in profiles
+)
 auto = AutoGamma(Costs(target_costs, {name: draft_costs}))
 lane = Lane("auto", t, [d], auto)
 lane.start(how["question"], temperature=how["temperature"], seed=how["seed"], tokens=how["tokens"])

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from localspec.engine.length.cost import Curve, Points
+from localspec.engine.length.cost import Curve, Points, Row
 from localspec.engine.length.gamma import LONGEST, GammaPolicy
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
 from localspec.engine.stats import DRAFT, Round
@@ -66,6 +66,7 @@ class World:
         firm: whether the rule weighs q, so that what was drafted must be submitted.
         weather: what disturbs the clock; None for a policy that does not follow one.
         beside: what it costs to run both at the same time; None where they take turns.
+        onset: seconds that the first passes of one size in a row take longer.
     """
 
     target: Curve
@@ -74,6 +75,7 @@ class World:
     firm: bool = False
     weather: Weather | None = None
     beside: Beside | None = None
+    onset: tuple[float, ...] = ()
 
     @staticmethod
     def of(
@@ -197,6 +199,7 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
     ahead = Ahead(world)
     paces: list[Pace] = []
     rounds = drafted = accepted = 0
+    row = Row()
     while at < len(text):
         room = len(text) - at - 1
         lag = max(1, at - read)
@@ -209,7 +212,8 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
             stay += 1
         paid = max(0, asked.passes - ahead.ready)
         draft_s = max(0.0, _draft_seconds(world, lag, paid) + (ahead.debt if paid else 0.0))
-        verify_s = world.target.seconds(asked.tokens + 1)
+        row = row.then(asked.tokens + 1)
+        verify_s = world.target.seconds(row.size) + row.longer(world.onset)
         hit = at + stay + 1 < len(text) and lucky[at + stay] < text[at + stay].chance
         verify_s = ahead.verify(verify_s, asked, stay, hit=hit)
         judged = text[at : at + min(stay + 1, asked.passes)]

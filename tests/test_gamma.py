@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from localspec.engine.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import argmax_proposer
 from localspec.engine.generate import GenerateSettings
-from localspec.engine.length import gamma
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -25,7 +23,6 @@ from localspec.engine.length.stopping import (
     PLAIN,
     Situation,
     StoppingPlan,
-    block_length,
     gamma_for,
 )
 from localspec.engine.noise import CounterNoise, StreamNoise
@@ -112,7 +109,7 @@ class Told(Calibration):
     def __init__(self, mean: float) -> None:
         super().__init__()
         self.mean = mean
-        self.levels = [(1.0, 0.0)]
+        self._levels = [(1.0, 0.0)]
 
     def acceptance(self, confidence: float) -> float:
         return confidence
@@ -188,20 +185,19 @@ def test_best_lengths_for_steady_acceptance() -> None:
         assert gamma == by_hand.index(max(by_hand))
 
 
-def test_the_length_of_a_block_is_what_pays_before_any_token_is_known() -> None:
+def test_what_a_draft_takes_however_long_it_is_makes_longer_ones_pay() -> None:
+    """As of a block: one pass for all of it."""
     times = [0.0, *(1 + 0.05 * n for n in range(20))]
     for acceptance in (0.3, 0.6, 0.9):
-        for slope in (0.0, 0.02, 0.3):
-            found = block_length(acceptance, times, lambda n, c=slope: 0.1 + c * n, 1.0)
-            by_hand = [
-                max(
-                    sum(acceptance**k for k in range(m + 1)) - times[m + 1] for m in range(1, n + 1)
-                )
-                - (0.1 + slope * n)
+        for step in (0.0, 0.02, 0.3):
+            gamma, gain = gamma_for(acceptance, times, step, first=0.1)
+            by_hand = [1.0] + [
+                sum(acceptance**k for k in range(n + 1)) / (0.1 + n * step + times[n + 1])
                 for n in range(1, 20)
             ]
-            assert found == 1 + by_hand.index(max(by_hand))
-    assert block_length(0.9, times, lambda _: 0.1, 1.0) > block_length(0.3, times, float, 1.0) == 1
+            assert gain == pytest.approx(max(by_hand))
+            assert gamma == by_hand.index(max(by_hand))
+    assert gamma_for(0.9, times, 0.1, first=0.3)[0] > gamma_for(0.9, times, 0.1)[0]
 
 
 # ---------------------------------------------------------------- the policy
@@ -290,27 +286,6 @@ def test_plain_decoding_is_interrupted_by_probes_that_become_rarer_and_end() -> 
     pauses = [b - a for a, b in pairwise(probes)][4:]
     assert pauses == sorted(pauses)
     assert 5 < len(probes) < 25
-
-
-def test_once_the_account_of_probes_is_empty_a_round_works_out_nothing_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    policy, asked = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), 0
-
-    def counted(*what: Any, **how: Any) -> tuple[int, float]:
-        nonlocal asked
-        asked += 1
-        return gamma_for(*what, **how)
-
-    monkeypatch.setattr(gamma, "gamma_for", counted)
-    policy.begin(follow_clock=False)
-    probes, lag = 0, 1
-    for _ in range(300):
-        probe = policy.plan(Situation(room=60, lags={DRAFT: lag})).limit > 0
-        probes, lag = probes + probe, 1 if probe else lag + 1
-        policy.observe(round_of(0, 0, chance=0.02, passes=int(probe)))
-    assert probes > 5
-    assert asked < 2 * probes + 10
 
 
 def test_a_text_that_becomes_easy_is_noticed() -> None:

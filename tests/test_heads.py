@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from localspec.engine.drafter import Drafted
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
-from localspec.engine.length.profile import identity
+from localspec.engine.length.profile import DRAFT_SIZES, identity, measure
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
 from localspec.engine.llama import (
     BlockHead,
@@ -38,14 +39,17 @@ from localspec.engine.llama import (
 from localspec.engine.llama.crew import Crew
 from localspec.engine.llama.head import TargetStates
 from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.stats import DFLASH, MTP, FinishReason
+from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.loading.measuring import identity_of
+from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest
-from localspec.pairs import catalogue, installed
+from localspec.pairs import catalogue, installed, resolver
+from localspec.pairs.examine import examine
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, padding
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.memory.need import Setup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.placement import counted
@@ -54,6 +58,7 @@ from .conftest import DEMO
 from .support import wrong_heads
 from .support.gguf_models import Sizes, vocabulary_of, write_llama
 from .support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
+from .support.hub_world import World
 
 PROMPTS = (
     "Once upon a time there was a",
@@ -110,12 +115,15 @@ def run(
     n_predict: int = 32,
     stop_after: int = 0,
     policy: GammaPolicy | None = None,
+    repeatable: bool = False,
 ) -> tuple[list[int], int]:
     """The tokens, and how many were drafted; cancelled after some rounds if asked for."""
     cancel, tokens, drafted = Cancel(), [], 0
     policy = policy or FixedGamma(gamma)
     list(engine.prefill(prompt, cancel, policy))
-    settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=n_predict)
+    settings = GenerateSettings(
+        sampling=sampling, accept=accept, n_predict=n_predict, repeatable=repeatable
+    )
     for number, done in enumerate(engine.generate(prompt, settings, policy, cancel), 1):
         tokens += done.tokens
         drafted += done.drafted
@@ -169,6 +177,15 @@ def wrong(
 
     monkeypatch.setattr(it, "propose", wrongly)
     return it
+
+
+def test_a_head_on_a_card_is_measured_and_that_ends(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = drafter(engine).head
+    monkeypatch.setattr(head.model, "offloaded", True)
+    assert head.settles
+    assert measure(head, DRAFT_SIZES, budget=0.5, one_row=True).points.keys() >= {1, 2}
 
 
 @pytest.mark.parametrize("at", range(4))
@@ -297,6 +314,30 @@ def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engin
     tokens, drafted = run(engine, left, 3)
     assert tokens == plain(engine, left)
     assert drafted > 0
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_with_a_seed_a_text_does_not_depend_on_what_a_head_read_before(
+    engine: Engine, accept: Accept
+) -> None:
+    """A second turn: after a first one with drafts or without, asked again, and of a new cache."""
+    sampling = SamplingParams(temperature=1.0, seed=5)
+    first = ids(engine, PROMPTS[1])
+    said, _ = run(engine, first, 3)
+    second = [*first, *said, *ids(engine, PROMPTS[2])[1:]]
+
+    def answer() -> tuple[list[int], int]:
+        how = {"sampling": sampling, "accept": accept, "repeatable": True}
+        return run(engine, second, 3, **how)  # type: ignore[arg-type]
+
+    found = [answer(), answer()]
+    for gamma in (0, 3):
+        engine.target.clear()
+        drafter(engine).head.clear()
+        list(engine.prefill([*first, *said], Cancel(), FixedGamma(gamma)))
+        found.append(answer())
+    assert found == found[:1] * 4
+    assert found[0][1] > 0
 
 
 def test_a_head_goes_over_to_another_text_and_back(engine: Engine) -> None:
@@ -546,6 +587,66 @@ def test_an_installed_head_counts_as_a_head_in_lists(
     whole, own = (gguf.read_header(path) for path in files)
     assert listed.needed == counted(facts(whole), draft_facts(own)).needed
     assert listed.needed != counted(facts(whole), facts(own)).needed
+
+
+def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:
+    target, draft, head = (next(DEMO.glob(f"{name}-*")) for name in ("target", "draft", "eagle3"))
+    both = f"{draft},{head}"
+    done = hub_world.run("pull", str(target), "--draft", both, "--name", "mine")
+    assert done.code == 0, done.err
+    found = resolver.resolve("mine")
+    assert (found.draft, found.besides) == (draft, (head,))
+    planned = load_plan(LoadRequest(pair="mine", ctx_size=256))
+    assert [each.kind for each in planned.drafts.models] == [DRAFT, EAGLE3]
+    assert planned.total == load_plan(LoadRequest(pair=str(target), draft=both, ctx_size=256)).total
+    shown = hub_world.run("show", "mine").out
+    assert f"draft       {draft}" in shown
+    assert f"head        {head}" in shown
+    shown_data = json.loads(hub_world.run("show", "mine", "--json").out)
+    assert [each["label"] for each in shown_data["besides"]] == [str(head)]
+    row = next(row for row in catalogue.rows() if row.name == "mine")
+    assert (row.state, row.draft) == ("installed", f"{draft},{head}")
+    assert row.n_bytes == sum(path.stat().st_size for path in (target, draft, head))
+    # Whoever names the target, or the pair for what drafts in it, gets both.
+    for how in ({"pair": str(target)}, {"pair": str(target), "draft": "mine"}):
+        again = load_plan(LoadRequest(ctx_size=256, **how))
+        assert [each.path for each in again.drafts.models] == [draft, head]
+    again = hub_world.run("pull", str(target), "--draft", both, "--name", "mine")
+    assert again.code == 0, again.err
+    other = hub_world.run("pull", str(target), "--draft", str(draft), "--name", "mine")
+    assert other.code != 0
+    assert "another pair named mine" in other.err
+
+
+def test_a_list_s_memory_counts_all_that_drafts(hub_world: World) -> None:
+    target, draft, head = (next(DEMO.glob(f"{name}-*")) for name in ("target", "draft", "eagle3"))
+    reports = [
+        examine(str(target), ",".join(map(str, drafts)), Patience(), n_ctx=512)
+        for drafts in ((draft,), (draft, head))
+    ]
+    one, both = (report.outlook.fit.needed for report in reports)
+    own = need(draft_facts(gguf.read_header(head)), Setup(n_ctx=512)).total
+    assert both - one == own > 0
+
+
+@pytest.mark.parametrize(
+    ("named", "says"), [("{0},{0}", "twice"), ("none,{0}", "none beside others")]
+)
+def test_what_drafts_in_a_pair_is_named_once(hub_world: World, named: str, says: str) -> None:
+    target, head = (next(DEMO.glob(f"{name}-*")) for name in ("target", "eagle3"))
+    for command in ("pull", "show"):
+        done = hub_world.run(command, str(target), "--draft", named.format(head))
+        assert done.code == 2
+        assert says in done.err
+
+
+def test_a_head_for_another_target_is_no_part_of_a_pair(hub_world: World, tmp_path: Path) -> None:
+    target, draft = (next(DEMO.glob(f"{name}-*")) for name in ("target", "draft"))
+    wrong = write_eagle3(tmp_path / "wrong.gguf", Eagle(taps=(1, 2, 99)))
+    done = hub_world.run("pull", str(target), "--draft", f"{draft},{wrong}", "--name", "mine")
+    assert done.code == 1
+    assert "does not fit this target" in done.err
+    assert installed.find("mine") is None
 
 
 def test_a_bench_takes_mtp_wherever_it_is_named(

@@ -94,7 +94,7 @@ def test_a_trace_of_the_first_version_is_still_read() -> None:
     assert rederive(trace) == [24, 20, 23, 5, 18, 27, 17, 26, 2, 17, 18, 37, 21, 10]
     found = redecode(trace, stubs_target())
     assert found.same_tokens
-    assert found.max_difference == 0
+    assert found.max_difference < 1e-15  # recorded on another processor
     damaged = lines.replace('"version": 1', '"version": 2')
     with pytest.raises(LocalspecError, match="cannot be replayed"):
         read_trace(damaged.splitlines())

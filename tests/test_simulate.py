@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -27,7 +28,7 @@ from benchmarks.simulator import (
     replay,
     steady,
 )
-from localspec.engine.length.cost import Costs, Points
+from localspec.engine.length.cost import Costs, Curve, ModelCosts, Points
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.stats import DRAFT, Round
@@ -292,8 +293,6 @@ def test_a_measurement_that_was_disturbed_is_found_out(curve: str, factor: float
     assert replay(Clocked(policy(disturbed)), text, world).speed > 0.9 * right
     few = {n: disturbed[n] for n in (1, 4)}  # through which there is no line
     assert replay(Clocked(policy(few)), text, world).speed > 0.85 * right
-    if factor > 2:  # a table that stands still never drafts
-        assert replay(policy(few), text, world).speed < 0.75 * right
 
 
 @pytest.mark.parametrize("step", [STEP, 0.2])
@@ -308,6 +307,45 @@ def test_a_draft_that_was_measured_while_something_else_ran_is_found_out(
     policy = AutoGamma(Costs({0: points}, {DRAFT: {0: dear}}))
     right = replay(Clocked(auto(points, step)), text, world).speed
     assert replay(Clocked(policy), text, world).speed > 0.95 * right
+
+
+def on_a_card(onset: tuple[float, ...], *, known: bool) -> tuple[float, float]:
+    """Automatic over the best fixed length, and its claim over the truth, where rows begin dearer.
+
+    T(n) as measured on an H100 with 8 GB of Q8_0, a draft of a tenth (docs/measurements/cuda.md).
+    """
+    points, draft = (
+        {1: 4.0, 2: 4.26, 3: 4.44, 4: 4.7, 5: 5.12, 8: 6.57, 16: 6.8},
+        {1: 1.17, 16: 1.75},
+    )
+    text, speeds, claims = steady(recorded(), 0.7, 1500, seed=3), [], []
+    for seed in range(3):
+        weather = Calm(random.Random(seed), 0.03)
+        world = World(Curve(points), Curve(draft), seed=seed, weather=weather, onset=onset)
+        costs = ModelCosts({0: points}, onset=onset if known else ())
+        policy = AutoGamma(Costs(costs, {DRAFT: {0: draft}}))
+        speed = replay(policy, text, world).speed
+        best = max(replay(FixedGamma(n), text, world).speed for n in (0, 1, 2, 3, 4))
+        speeds.append(speed / best)
+        found = policy.speedup()
+        assert found is not None
+        claims.append(found.estimate / (speed * points[1]))
+    return fmean(speeds), fmean(claims)
+
+
+@pytest.mark.parametrize(("onset", "least"), [((), 0.97), ((0.63,), 0.97), ((0.63, 1.8), 0.94)])
+def test_a_card_is_slower_where_a_row_of_passes_begins(
+    onset: tuple[float, ...], least: float
+) -> None:
+    """Both beside plain rounds between drafts, which are dearer there than plain decoding is.
+
+    A fixed length never begins a second row: what the choice costs is not all won back.
+    """
+    share, claim = on_a_card(onset, known=True)
+    assert share > least
+    assert 0.96 < claim < 1.04
+    if onset:  # what was claimed before that was known
+        assert on_a_card(onset, known=False)[1] > 1.05
 
 
 DISTURBED = "RTX 3090, 8B Q4_0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.stats import DRAFT, Round
 from localspec.errors import Cancelled, ModelFileError, UsageError
-from localspec.loading import measuring, tuning
+from localspec.loading import measuring, ranking, tuning
+from localspec.loading.load import load_session
 from localspec.loading.measuring import Measured, chosen_threads, measured, profile_store
+from localspec.loading.request import LoadRequest
 
 from .fakes import round_of
 from .support import gguf_models
@@ -448,6 +451,35 @@ def test_what_is_measured_beside_other_programs_is_not_kept(
     assert len(list(cache.glob("*"))) == 2
 
 
+def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took = 4.0
+
+    def scripted(_context: Context, sizes: Any, **_how: Any) -> Timing:
+        return Timing({n: took * TARGET_POINTS.get(n, 5e-3) for n in dict.fromkeys(sizes)})
+
+    monkeypatch.setattr(profile, "measure", scripted)
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 1.2)
+    options = LoadRequest(pair="demo", ctx_size=256, threads=1)
+    session = load_session(options, progress=lambda *_: None, cancel=Cancel())
+    with closing(session):
+        assert plain_s() == pytest.approx(4 * TARGET_POINTS[1])
+        took = 1.0
+        session.rest(Cancel())
+        assert plain_s() == pytest.approx(4 * TARGET_POINTS[1])  # it is as busy as before
+        monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.0)
+        session.rest(Cancel())
+        assert plain_s() == pytest.approx(TARGET_POINTS[1])
+
+
+def plain_s() -> float:
+    """Seconds a token that lists reckon with for the demo."""
+    known = ranking.recall()
+    assert known is not None
+    return known.pairs["demo"].times[1]
+
+
 def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,7 +490,7 @@ def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
     assert found is not None
     target_context.clear()
     before = target_context.decode([1, 2, 3], 1).copy()
-    found.again(Cancel())
+    assert not found.again(Cancel())
     assert not list(cache.glob("*"))  # it is as busy as before
     monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.0)
     cancel = Cancel()
@@ -472,10 +504,10 @@ def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
         with pytest.raises(Cancelled):
             found.again(cancel)
     assert target_context.tokens == [1, 2, 3]
-    found.again(Cancel())
+    assert found.again(Cancel())
     assert len(list(cache.glob("*"))) == 2
     assert target_context.tokens == [1, 2, 3]
     target_context.truncate(2)
     assert (target_context.decode([3], 1) == before).all()  # its cache is there again
     monkeypatch.setattr(measuring, "profile", pytest.fail)
-    found.again(Cancel())  # once
+    assert not found.again(Cancel())  # once

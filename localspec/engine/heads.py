@@ -51,10 +51,16 @@ class HeadDrafter:
         proposer: Proposer,
         cancel: Cancel,
         *,
-        anew: bool = False,  # noqa: ARG002 - nothing is left of a draft
+        anew: bool = False,
     ) -> None:
-        """Start a generation; what the target was shown is known already."""
+        """Start a generation; what the target computed of the text so far is known already.
+
+        How much of it was shown depends on what was decoded before, and so do the drafts: `anew`
+        only what this generation decodes is read.
+        """
         self.head.watch(cancel)
+        if anew:
+            self.head.clear()
         self._cancel = cancel
         self._proposer = proposer
 

@@ -10,10 +10,11 @@ from typing import Any
 from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, ModelCosts
-from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.gamma import LONGEST, AutoGamma
 from localspec.engine.length.profile import (
     Profile,
     ProfileStore,
+    acquaint,
     growth,
     identity,
     profile,
@@ -64,12 +65,16 @@ class Measured:
     auto: AutoGamma
     unkept: dict[Context, dict[str, Any]]
 
-    def again(self, cancel: Cancel) -> None:
+    def again(self, cancel: Cancel) -> bool:
         """Measure anew what could not be kept, for the next load; the caches stay what they were.
+
+        Returns:
+            Whether anything was kept now.
 
         Raises:
             Cancelled: `cancel` was set.
         """
+        missing = len(self.unkept)
         for context, known in list(self.unkept.items()):
             if isinstance(context, Head) or busy_cores(LOOK_S) > BUSY:
                 continue  # a head reads the cache of its target
@@ -85,6 +90,7 @@ class Measured:
             if steady:
                 self.store.save(one)
                 del self.unkept[context]
+        return len(self.unkept) < missing
 
     def keep(self) -> None:
         """Store what the rounds have taught."""
@@ -147,6 +153,8 @@ def measured(
     if missing:
         announce()
         profiles |= _measured(missing, store, repeatable=repeatable)
+    if measure:
+        acquaint(pair.target, LONGEST + 1)
     if not all(each.measured and all(each.measured.values()) for each in profiles.values()):
         return None  # a context too small to measure in
     target = profiles[pair.target]
@@ -184,6 +192,7 @@ def _costs(context: Context, found: Profile) -> ModelCosts:
         estimate=growth(context, on_device=on_device),
         copies=context.takes_back is not None,
         spread=found.spread,
+        onset=found.onset,
     )
 
 

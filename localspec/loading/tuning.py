@@ -107,7 +107,9 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
     points = found[min(found)]
     if not points:
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
-    new = Profile(identity_of(context, loaded, draft=draft), found, spread=timing.spread)
+    new = Profile(
+        identity_of(context, loaded, draft=draft), found, spread=timing.spread, onset=timing.onset
+    )
     before = store.load(new.identity)
     kept = before is not None and not timing.steady and (before.spread or 0.0) < timing.spread
     stored = not kept and store.save(new)

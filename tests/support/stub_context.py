@@ -23,6 +23,7 @@ class StubModel:
     n_vocab: int
     ends: frozenset[int] = frozenset()
     name: str = "stub"
+    remote: bool = False
 
     def is_end(self, token: int) -> bool:
         return token in self.ends
@@ -69,6 +70,10 @@ class StubContext:
         return np.array(rows, np.float32).reshape(n_logits, self.model.n_vocab)
 
     show = Context.show
+    settles = False
+
+    def familiar(self, n: int, n_logits: int) -> bool:
+        return True
 
     def wait(self) -> None:
         pass

@@ -39,8 +39,8 @@ class Copying:
         calibration: from lookup's confidence to acceptance.
         times: T(n) at index n, up to the longest draft and one more, in any unit.
         rate: lambda, tokens per unit.
-        going: the same while copies go on: a copy that is cut short goes on in the next round, so
-            that what a token is worth there is less time.
+        going: the same while copies go on, by which their length is chosen: one that is cut short
+            goes on in the next round, so that what a token is worth there is less time.
         rereads: seconds of going back over those of a decode (see `StoppingPlan`).
     """
 
@@ -53,24 +53,22 @@ class Copying:
     def best(self, confidences: Sequence[float], drafted: int = 0, chain: float = 1.0) -> Copy:
         """The best number of copied tokens behind `drafted` ones, which all stay by chance `chain`.
 
-        It maximises sum_{k<=m} S_k - lambda (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
+        It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
         that all before and k copied ones are accepted.
         """
         times, acceptance = self.times, self.calibration.acceptance
         plain, gain, spent = times[drafted + 1], 0.0, 0.0
-        best, best_going, highest = Copy(), Copy(), 0.0
+        best, highest = Copy(), 0.0
         most = min(len(times) - 2 - drafted, _TRUSTED * self.calibration.seen)
         for m, confidence in enumerate(confidences[:most], 1):
             before, chain = chain, chain * acceptance(confidence)
             gain += chain
             spent += (before - chain) * self.rereads * times[drafted + m]
             seconds = spent + times[drafted + m + 1] - plain
-            worth = gain - self.rate * seconds
-            if worth > best.worth:
-                best = Copy(m, worth, gain)
             if gain - self.going * seconds > highest:
-                best_going, highest = Copy(m, worth, gain), gain - self.going * seconds
-        return best_going if best_going.length else best
+                highest = gain - self.going * seconds
+                best = Copy(m, gain - self.rate * seconds, gain)
+        return best
 
 
 def reading(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median, median_low
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,22 +33,15 @@ _LEAST_LEFT = 0.2  # of a decode's time, with however much less context
 # A measurement may be wrong by any factor. No kernel does what these exclude: the jags of the
 # curves in benchmarks/simulator.py are within 1.25, and n tokens can be decoded one by one.
 _JAG = 1.3  # times what a longer decode takes, or n single ones
-_APART = 2.5  # times the line through the others, or less than that part of it
-_ENOUGH = 3  # points that make no line
-_STRAIGHT = 16  # tokens, up to which there is one
 _FASTER = 0.9  # of T(1): more tokens hardly take less
 
-# One point that has to be put right by so much (a logarithm, by half) was disturbed; where it is
-# two, nothing is believed. The first decisions are by a curve between those of the simulator then.
-_FAR_OFF = 0.4
+# Where a point is beyond them nothing is believed, and the first decisions are by a curve between
+# those of the simulator.
 _USUAL_SLOPE = 0.2  # of T(1), for every further token: 0.15 to 0.35 there
 _USUAL_STEP = 0.2  # of the target's T(1), a draft's step: dearer ones seldom pay
 
 _VOTES = 15  # remembered of each size: their median is within 2 % where single ones scatter by 6 %
 _TOLD = 3  # votes that outvote what was measured: fewer may all be of one disturbed moment
-
-_TRIED = 5  # tokens of a decode at most that is taken for cheap as long as few rounds timed it
-_AT_BEST = 0.15  # of T(1), for every further token, as on usual curves; 0.05 tried too much
 
 
 class Curve:
@@ -81,32 +74,20 @@ class Curve:
         return np.interp(n, self._sizes, self._known) + beyond
 
 
-def plausible(points: Points, *, copies: bool = False) -> dict[int, float]:
-    """The points within what kernels do, whatever went on while they were measured.
-
-    One far off the line through the others (the median of slopes and of what they leave, by Theil
-    and Sen) is put on it.
+def credible(points: Points, *, copies: bool = False) -> bool:
+    """Whether kernels do this: whatever went on while it was measured, it did not show.
 
     Args:
         points: seconds by tokens.
         copies: whether a state is copied before decodes of more than one token, whatever it takes.
     """
-    found = dict(points)
-    short = [n for n in sorted(points) if copies < n <= _STRAIGHT]
-    if len(short) > _ENOUGH:
-        slope = median((found[m] - found[n]) / (m - n) for n, m in combinations(short, 2))
-        start = median(found[n] - slope * n for n in short)
-        for n in short:
-            line = start + slope * n
-            if line > 0 and not line / _APART < found[n] < line * _APART:
-                found[n] = line
-    one, longer = found.get(1, 0.0), math.inf
-    single = math.inf if copies else one
-    for n in sorted(found, reverse=True):
-        if one and n > 1:
-            found[n] = max(_FASTER * one, min(found[n], _JAG * n * single, _JAG * longer))
-        longer = min(longer, found[n])
-    return found
+    one, longer = (0.0 if copies else points.get(1, 0.0)), math.inf
+    for n in sorted(points.keys() - ({1} if copies else set()), reverse=True):
+        most = min(longer, n * one or math.inf)
+        if not _FASTER * one <= points[n] <= _JAG * most:
+            return False
+        longer = min(longer, points[n])
+    return True
 
 
 def _growth(measured: ByContext, estimate: Points) -> Curve:
@@ -128,6 +109,26 @@ def _growth(measured: ByContext, estimate: Points) -> Curve:
     return Curve({n: alone * share for n, share in estimate.items()} or {1: 0.0})
 
 
+class Row(NamedTuple):
+    """Decodes of one size, one behind the other, of which the first may take longer.
+
+    On cards and workers llama.cpp has the graph of the last decode at hand, and no other. CUDA runs
+    the first of a row as ever, records the second, and only then plays the record. By how many
+    seconds the first, the second ... takes longer than those behind them is the `onset`.
+    """
+
+    size: int = 0
+    length: int = 0
+
+    def then(self, size: int) -> Row:
+        """Behind one more."""
+        return Row(size, self.length + 1 if size == self.size else 1)
+
+    def longer(self, onset: Sequence[float]) -> float:
+        """Seconds that the last of them took longer than one far behind it would."""
+        return onset[self.length - 1] if 0 < self.length <= len(onset) else 0.0
+
+
 class ModelCosts:
     """One model's curve at every context, as measured and as rounds correct it.
 
@@ -137,8 +138,8 @@ class ModelCosts:
     others are over it.
 
     Attributes:
-        believed: whether nothing speaks against the measurement: neither two of its points nor any
-            round.
+        believed: whether nothing speaks against the measurement.
+        onset: see `Row`; nothing where it does not matter.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class ModelCosts:
         estimate: Points | None = None,
         copies: bool = False,
         spread: float | None = None,
+        onset: Sequence[float] = (),
     ) -> None:
         """Start from what was measured, at one context or two, and what was learnt since.
 
@@ -157,37 +159,37 @@ class ModelCosts:
             learned: the latter, at the shortest context that was measured.
             estimate: what a token of context adds by size, in shares of T(1), where one context
                 was measured.
-            copies: see `plausible`.
+            copies: see `credible`.
             spread: how far timings lay apart, in shares of the lesser; None where nobody knows.
+            onset: see above.
         """
         self._measured, self._estimate, self._copies = measured, estimate or {}, copies
-        self._spread = spread
+        self._spread, self.onset = spread, onset
         self._context = min(measured)  # where the most points are
         self._told = (learned or {}).get(self._context, {})
-        self._votes: dict[int, deque[float]] = {}
-        self._corrected: dict[int, float] = {}
-        self._stretches: deque[float] = deque(maxlen=_VOTES)
-        self._usual = 0.0  # correction of sizes that have no votes
-        points = measured[self._context]
-        found = plausible(points, copies=copies)
-        off = sum(abs(math.log(found[n] / points[n])) > _FAR_OFF for n in points)
-        self.believed = copies or off < 2  # see `_FAR_OFF`
-        if self.believed:
-            self._start(plausible({**points, **self._told}, copies=copies))
-        else:
-            self.disbelieve(Curve(points).seconds(1))
+        self.believed = all(credible(points, copies=copies) for points in measured.values())
+        self._points: Points = measured[self._context]
+        self._start()
+        if not self.believed:
+            self.disbelieve(self._base.seconds(1))
 
     def disbelieve(self, first: float) -> None:
         """Take it for a usual model whose decodes of one token take so many seconds."""
         self.believed = False
-        usual = {n: first * (1 + _USUAL_SLOPE * (n - 1)) for n in self._measured[self._context]}
-        self._start({**usual, **self._told})
+        self._points = {n: first * (1 + _USUAL_SLOPE * (n - 1)) for n in self._points}
+        self._start()
 
-    def _start(self, points: dict[int, float]) -> None:
-        self._points, self._base = points, Curve(points)
-        known = self._measured if self.believed else {self._context: points}
+    def _start(self) -> None:
+        self._base = Curve(self._points)
+        known = self._measured if self.believed else {self._context: self._points}
         self._growth = _growth(known, self._estimate)
         self._curves: dict[int, Curve] = {}
+        self._votes: dict[int, deque[float]] = {}
+        self._stretches: deque[float] = deque(maxlen=_VOTES)
+        self._usual, self._corrected = 0.0, dict[int, float]()
+        for _ in range(_TOLD):
+            expected = {n: self.expected(n, self._context) for n in self._told}
+            self.vote({n: math.log(s / expected[n]) for n, s in self._told.items()})
 
     def at(self, context: int) -> Curve:
         """The curve for a context of so many tokens."""
@@ -196,7 +198,9 @@ class ModelCosts:
         if curve is None:
             if len(self._curves) >= _CURVES:
                 self._curves.clear()
-            curve = self._curves[step] = Curve(self._at(step * _STEP))
+            sizes, middle = self._points.keys() | self._corrected.keys(), step * _STEP
+            found = {n: self.expected(n, middle) * math.exp(self.correction(n)) for n in sizes}
+            curve = self._curves[step] = Curve(found)
         return curve
 
     def expected(self, n: int, context: int) -> float:
@@ -223,15 +227,16 @@ class ModelCosts:
 
     def vote(self, offs: Points) -> None:
         """A stretch's rounds, by their size, were off what was measured by this (logarithms)."""
-        self._stretches.append(median(offs.values()))
-        # Of two the lower: what disturbs a round only makes it longer.
-        self._usual = median_low((0.0, *self._stretches))
+        if offs:
+            self._stretches.append(median(offs.values()))
         for n, off in offs.items():
             self._votes.setdefault(n, deque(maxlen=_VOTES)).append(off)
-        # The measurement has two votes, one where it is not believed.
-        before = (1 + self.believed) * (self._usual,)
+        # The measurement has two votes, one where it is not believed. Of two in the middle the
+        # lower counts: what disturbs a round only makes it longer.
+        own = 1 + self.believed
+        self._usual = median_low((*own * (0.0,), *self._stretches))
+        before = own * (self._usual,)
         self._corrected = {n: median_low((*before, *votes)) for n, votes in self._votes.items()}
-        self.believed &= all(abs(each) <= _FAR_OFF for each in self._corrected.values())
         self._curves.clear()
 
     def votes(self, n: int) -> int:
@@ -242,20 +247,11 @@ class ModelCosts:
         """What `expected` is off by now, as a logarithm."""
         return self._corrected.get(n, 0.0 if n == 1 else self._usual)
 
-    def hoped(self, n: int, context: int) -> list[float]:
-        """`Curve.times`, but short decodes that no round has timed as fast as they may be at best.
-
-        Where a measurement was disturbed, drafting may seem never to pay, and would never be tried.
-        """
-        times = self.at(context).times(n)
-        for size in range(2, min(n, _TRIED) + 1):
-            if self.votes(size) < _TOLD:
-                times[size] = min(times[size], times[1] * (1 + _AT_BEST * (size - 1)))
-        return times
-
     def as_measured(self) -> ModelCosts:
         """New curves from the measurement alone, without anything learnt."""
-        return ModelCosts(self._measured, estimate=self._estimate, copies=self._copies)
+        return ModelCosts(
+            self._measured, estimate=self._estimate, copies=self._copies, onset=self.onset
+        )
 
     def learned(self) -> dict[int, dict[int, float]]:
         """What rounds have taught, to be stored: the sizes of which there are enough votes."""
@@ -263,13 +259,6 @@ class ModelCosts:
         sure = (n for n in self._votes if self.votes(n) >= _TOLD)
         found = {n: self.expected(n, here) * math.exp(self.correction(n)) for n in sorted(sure)}
         return {here: found} if found else {}
-
-    def _at(self, context: int) -> dict[int, float]:
-        """The points at a context, corrected."""
-        sizes = self._points.keys() | self._corrected.keys()
-        found = {n: self.expected(n, context) * math.exp(self.correction(n)) for n in sizes}
-        told = {n: found[n] for n in self._corrected}
-        return {**plausible(found, copies=self._copies), **told}
 
 
 class Costs:
@@ -296,6 +285,8 @@ class Costs:
         if not self.believed:  # a draft's time says nothing beside another's that is wrong
             for draft in self.drafts.values():
                 draft.disbelieve(_USUAL_STEP * self.target.at(0).seconds(1))
+        for draft in self.drafts.values():  # it may have been disturbed, and is seldom asked
+            draft.believed &= draft.at(0).seconds(1) <= _USUAL_STEP * self.target.at(0).seconds(1)
         self.takes_back = takes_back
         self.rereads = int(takes_back == 0)
 
@@ -326,9 +317,23 @@ class Costs:
             yield draft, max(1, done.draft_prefill), 1
             yield draft, 1, done.draft_passes - 1
 
-    def plain_rounds(self, done: Round) -> float:
-        """What a round costs in plain rounds."""
-        seconds = sum(
+    def times(self, n: int, context: int, last: int) -> list[float]:
+        """Seconds of the target's decodes of up to `n` tokens, behind one of `last`.
+
+        Where a row begins that is in them. What its second decode takes longer is not, since to
+        leave the row for that would begin another one (replayed: up to a tenth slower).
+        """
+        times, first = self.target.at(context).times(n), sum(self.target.onset[:1])
+        return [t + first * (i != last) for i, t in enumerate(times)] if first else times
+
+    def plain_rounds(self, done: Round, *, longer: float = 0.0) -> float:
+        """What a round costs in plain rounds.
+
+        Args:
+            done: the round.
+            longer: seconds that the target's decode took longer for being behind others.
+        """
+        seconds = longer + sum(
             count * model.at(done.context).seconds(n) for model, n, count in self.decodes(done)
         )
         return seconds / self.target.at(done.context).seconds(1)

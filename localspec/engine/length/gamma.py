@@ -20,7 +20,6 @@ from localspec.engine.length.stopping import (
     Plan,
     Situation,
     StoppingPlan,
-    block_length,
     gamma_for,
 )
 from localspec.engine.stats import LOOKUP, GammaNote, GammaReason, Round, Speedup
@@ -77,11 +76,11 @@ class FixedGamma:
         """A fixed length learns nothing."""
 
 
-# Lambda, and what is shown to people, forget a round after about this many more.
+# Lambda, and what is shown to people, forget a round after about this many more: an answer's part.
 _FADE = 1 - 1 / 40
 
-# Drafting counts as what is done, in words, if it was in a quarter of about the last 12 rounds: the
-# last ones of an answer have no room for drafts, and every text has places where none pays.
+# Drafting counts as what is done, in words, if a quarter of about the last 12 rounds did: the last
+# ones of an answer have no room for drafts, and every text has places where none pays.
 _LATELY = 1 / 12
 _WILLING = 0.25
 
@@ -92,18 +91,17 @@ _SHARE = 0.005
 _SHARE_UNSURE = 0.04
 _STRETCHES = 3  # make an answer that must be repeatable sure, since nothing there may be timed
 
-# While plain decoding is best the draft is probed now and then, after pauses of this many rounds
-# and then longer and longer ones. Since a probe has to read all that was written meanwhile, pauses
-# alone do not bound what probes cost. An account does: so many plain rounds, less where even a
-# draft that is nearly always right would gain less than 100 %. Drafting fills it up again, every
-# token adds a little, and the next answer some more for each: to begin every answer with a full
-# account would cost short ones up to a tenth of their time.
-_PAUSE = 4
-_LONGER = 1.3
-_CREDIT = 2.0
-_INTEREST = 0.005
-_RETURN = 0.01
-_NEARLY_ALWAYS = 0.98
+# While plain decoding is best the draft is probed now and then: first after this many rounds, and
+# every time as many later. As a probe has to read all that was written meanwhile, pauses alone do
+# not bound what probes cost. An account of plain rounds does, which an accepted token fills up. All
+# were chosen in the simulator, so that a draft of no use costs less than 2 % of 256 tokens, and
+# less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
+_PAUSE = 3
+_CREDIT = 2.0  # to begin with, and at most
+_INTEREST = 0.01  # a round; 0.015 cost 2.4 %
+_RETURN = 0.01  # for the next answer, a token: to begin each with all of it would cost short ones
+# A draft that would gain less than a tenth even if it were nearly always right is not probed.
+_NEARLY_ALWAYS, _WORTH = 0.98, 1.1
 _HOPED = 0.2  # of T(1): a draft's step, as long as it was never asked; dearer ones seldom pay
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
@@ -111,9 +109,6 @@ _HOPED = 0.2  # of T(1): a draft's step, as long as it was never asked; dearer o
 _HORIZON = 128
 _USUAL_LAG = 2
 _TOKENS_A_ROUND = 3
-# To read so many at once takes a draft of a fifth as long as a plain round. All that it costs after
-# that is charged to the account, until it was right once (docs/measurements/prompt.md).
-_LONG_READ = 32
 
 
 @dataclass(slots=True)
@@ -126,7 +121,6 @@ class _Track:
     drafted: float = 0.0
     accepted: float = 0.0
     lately: float = 0.0  # share of the last rounds in which it was asked
-    owes: bool = False  # it read a long text, and nothing was accepted since
 
     @property
     def emitted(self) -> float:
@@ -143,29 +137,6 @@ class _Track:
         self.rounds = _FADE * self.rounds + 1
         self.drafted = _FADE * self.drafted + drafted
         self.accepted = _FADE * self.accepted + accepted
-
-
-@dataclass(slots=True)
-class _Probes:
-    """When to ask a drafter although plain decoding is best: after pauses, within an account."""
-
-    pause: float = _PAUSE  # plain rounds after the next probe
-    wait: int = 0  # plain rounds until then
-    credit: float = _CREDIT  # plain rounds that probes may still cost
-
-    def rest(self, credit: float = _CREDIT) -> None:
-        """Probe again soon, with so many plain rounds to spend on it."""
-        self.pause, self.wait, self.credit = _PAUSE, 0, credit
-
-    def due(self) -> bool:
-        """Whether the pause is over, a round later."""
-        self.wait -= 1
-        return self.wait < 0
-
-    def spend(self, cost: float) -> None:
-        """A probe is made."""
-        self.credit -= cost
-        self.wait, self.pause = int(self.pause), _LONGER * self.pause
 
 
 @dataclass(slots=True)
@@ -211,36 +182,36 @@ class AutoGamma:
         self.neighbours = Neighbours(costs)
         self.learnt = False
         self._table = costs  # in force: in a generation that must be repeatable it stands still
-        self._follow_clock = True
+        self._repeatable = False
         self._reset()
 
     def _reset(self) -> None:
         self._tracks = {name: _Track() for name in (*self.costs.drafts, LOOKUP)}
         # Where a model was not sure enough to go on, what lookup says is right less often.
         self._tail = Calibration()
-        self._probes = _Probes()
         # Of rounds without copied tokens, of those with some, of all: a copy ends, and what follows
         # it is not as fast. What a token saves there is what it takes otherwise.
         self._usual, self._going, self._all = _Rate(), _Rate(), _Rate()
-        # For plain rounds between those that draft: one soon where a table is wrong.
-        self._saved = float(not self._table.believed)
+        # Plain rounds that may be put between those that draft: one soon where a table is wrong.
+        self._spare = float(not self._table.believed)
+        self._credit = _CREDIT  # plain rounds that drafting in vain may still cost
+        self._probes = self._wait = 0  # since a token was accepted; rounds until the next
         self._generated = 0
-        self._probing = False  # whether the round is one that plain decoding would have won
-        self._willing: float | None = None  # share of the last rounds where drafts promised to pay
+        self._drafting = float(bool(self.costs.drafts))  # share of the last rounds
 
     def begin(self, *, follow_clock: bool) -> None:
         """Start a generation; one that must be repeatable starts from nothing but measurements."""
-        self._follow_clock = follow_clock
+        self._repeatable = not follow_clock
         self._table = self.costs if follow_clock else self.costs.as_measured()
         if not follow_clock:
             self._reset()
-        self._probes.rest(min(_CREDIT, self._probes.credit + _RETURN * self._generated))
-        self.neighbours.begin()
-        self._generated = 0
+        self._credit = min(_CREDIT, self._credit + _RETURN * self._generated)
+        self.neighbours.begin(anew=not follow_clock)
+        self._generated = self._probes = self._wait = 0
 
     def forget(self) -> None:
         """Tell nothing of what was decided so far; what was learnt stays."""
-        self._all, self._willing = _Rate(), None
+        self._all = _Rate()
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         """All: where plain decoding is best they are still tried now and then."""
@@ -248,34 +219,18 @@ class AutoGamma:
 
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
-        self._probing = False
         room = self._table.longest(situation.room)
         if room < 1:
             return PLAIN
         prices = self._prices(situation, room)
         copy, (plan, cost) = self._copy(situation, prices.copying), self._best(situation, prices)
         if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
-            return self._decided(FixedPlan(copy.length, LOOKUP))
-        if plan is not None and plan.pays(cost):
-            if not self._tracks[plan.drafter].owes:
-                self._probes.rest()
-            return self._decided(plan)
-        self._note_willing(0.0)
-        if self._hopes:
-            prices = self._hoping(situation, prices)
-        if plan is None or not self._probe(plan, situation, prices.times):
+            return PLAIN if self._compares() else FixedPlan(copy.length, LOOKUP)
+        if plan is None:
             return PLAIN
-        self._probing = self._hopes
-        return self._choice(plan.drafter, situation, prices)[0] if self._hopes else plan
-
-    def _decided(self, plan: Plan) -> Plan:
-        """A plan that promises to pay; now and then a plain round in its place, to compare."""
-        self._note_willing(1.0)
-        return PLAIN if self._compares() else plan
-
-    def _note_willing(self, pays: float) -> None:
-        before = pays if self._willing is None else self._willing
-        self._willing = before + _LATELY * (pays - before)
+        if plan.pays(cost):
+            return PLAIN if self._compares() else plan
+        return plan if self._probe(plan, situation, prices.times) else PLAIN
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
@@ -284,13 +239,11 @@ class AutoGamma:
         self.follow(done)
         if done.draft_prefill > _HORIZON:  # a prompt is not read again every round
             done = replace(done, draft_prefill=_USUAL_LAG)
-        rounds = self._table.plain_rounds(done)
-        (self._going if done.copied else self._usual).add(done.emitted, rounds)
+        rounds = self._table.plain_rounds(done, longer=self.neighbours.longer)
         self._all.add(done.emitted, rounds)
-        share = _SHARE_UNSURE if self._unsure else _SHARE
-        self._saved = min(1.0, self._saved + share * rounds)
-        self._probes.credit = min(_CREDIT, self._probes.credit + _INTEREST * done.emitted)
+        (self._going if done.copied else self._usual).add(done.emitted, rounds)
         self._generated += done.emitted
+        self._account(done, rounds)
         self._tracks[LOOKUP].calibration.learn(done.copy_confidences, done.copy_chances)
         self._tail.learn(done.tail_confidences, done.tail_chances)
         for name, track in self._tracks.items():
@@ -302,10 +255,18 @@ class AutoGamma:
             track = self._tracks[done.drafter]
             track.calibration.learn(done.confidences, done.chances)
             track.agreement.learn(done.path_confidences, done.path_chances)
-            track.owes = not done.accepted and (track.owes or done.draft_prefill > _LONG_READ)
-            # What verifying a probe cost over what it brought.
-            if done.drafted if self._probing else track.owes:
-                self._probes.credit -= max(0.0, rounds - done.emitted)
+
+    def _account(self, done: Round, rounds: float) -> None:
+        """What finding out may cost from now on, after a round that took so many plain ones."""
+        known = self.neighbours
+        unsure = known.stretches < _STRETCHES if self._repeatable else known.unsure
+        self._spare = min(1.0, self._spare + (_SHARE_UNSURE if unsure else _SHARE) * rounds)
+        curve = self._table.target.at(done.context)
+        drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
+        self._credit = min(_CREDIT, self._credit - drafting + _INTEREST * rounds)
+        self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
+        if done.accepted:
+            self._credit, self._probes, self._wait = _CREDIT, 0, 0
 
     def follow(self, done: Round) -> None:
         """Let the round's own timing correct what is known of costs, whoever planned it."""
@@ -325,14 +286,14 @@ class AutoGamma:
 
     def note(self) -> GammaNote:
         """What was decided lately, and why: for people, whom a single round would mislead."""
-        drafting = self._willing is not None and self._willing >= _WILLING
+        drafting = self._drafting >= _WILLING
         if not self.costs.drafts and not drafting:
             return GammaNote(GammaReason.NOTHING_REPEATS)
-        if not self._all.tokens or self._willing is None:
+        if not self._all.tokens:
             return GammaNote(GammaReason.UNDECIDED)
-        track = max(self._tracks.values(), key=lambda each: each.rounds)
         if not drafting:
             return GammaNote(GammaReason.TOO_DEAR)
+        track = max(self._tracks.values(), key=lambda each: each.rounds)
         if track.drafted < 1:
             return GammaNote(GammaReason.UNKNOWN)
         return GammaNote(
@@ -342,41 +303,21 @@ class AutoGamma:
             speedup=self._all.gain,
         )
 
-    @property
-    def _unsure(self) -> bool:
-        """Whether more time may go into finding out; not by the clock where that must not be."""
-        if self._follow_clock:
-            return self.neighbours.unsure
-        return self.neighbours.stretches < _STRETCHES
-
-    @property
-    def _hopes(self) -> bool:
-        """Whether tokens may be verified in hope, to see what that takes.
-
-        A table that stands still learns nothing from it, and it is dear where the target has to
-        read again what was accepted.
-        """
-        return self._follow_clock and not self._table.rereads
-
     def _prices(self, situation: Situation, room: int) -> _Prices:
-        """What this round's decodes cost, as known or as hoped for, and what that is worth."""
+        """What this round's decodes cost, and what that is worth."""
         target = self._table.target.at(situation.context)
         rate = max(1.0, self._usual.gain) / target.seconds(1)
+        times = self._table.times(room + 1, situation.context, self.neighbours.row.size)
+        calibration = self._tracks[LOOKUP].calibration
         going = max(rate, self._going.gain / target.seconds(1))
-        times, calibration = target.times(room + 1), self._tracks[LOOKUP].calibration
         copying = Copying(calibration, times, rate, going, self._table.rereads)
         return _Prices(times[: LONGEST + 2], rate, copying)
 
-    def _hoping(self, situation: Situation, prices: _Prices) -> _Prices:
-        """The same if decodes take no more than they do at best."""
-        most = len(prices.times) - 1
-        return prices._replace(times=self._table.target.hoped(most, situation.context))
-
     def _compares(self) -> bool:
         """Whether to decode plainly for once although drafting pays, to see what that takes."""
-        if self._saved < 1.0 or not self.neighbours.wants_plain:
+        if self._spare < 1.0 or not self.neighbours.wants_plain:
             return False
-        self._saved = 0.0
+        self._spare = 0.0
         return True
 
     def _best(self, situation: Situation, prices: _Prices) -> tuple[StoppingPlan | None, float]:
@@ -390,23 +331,24 @@ class AutoGamma:
         self, name: str, situation: Situation, prices: _Prices
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
-        lag, curve = situation.lags[name], self._table.drafts[name].at(situation.context)
-        calibration, times, step = self._tracks[name].calibration, prices.times, curve.seconds(1)
+        track, lag = self._tracks[name], situation.lags[name]
+        curve, times = self._table.drafts[name].at(situation.context), prices.times
         reads, saved = 0, 0.0
         if situation.copies and name in situation.readers:
             copies = situation.copies[: LONGEST - 1]
-            reads, saved = reading(self._tracks[name].agreement, copies, curve, lag)
-        read = first = min(lag, _USUAL_LAG)
-        if name in situation.blocks:
+            reads, saved = reading(track.agreement, copies, curve, lag)
+        step, read = curve.seconds(1), min(lag, _USUAL_LAG)
+        cost = curve.seconds(read)
+        if name in situation.blocks:  # one pass for all of them
             most = min(situation.blocks[name], len(times) - 2)
-            length = block_length(
-                calibration.mean, times[: most + 2], lambda n: curve.seconds(read + n), prices.rate
-            )
-            times, step, first = times[: length + 2], 0.0, first + length
-        cost = curve.seconds(first) + self._shared_catch_up(curve, lag, situation)
-        cost += self._owed(situation, self._tracks[name].emitted, but=name) - saved
+            each, step = (curve.seconds(read + most) - cost) / most, 0.0
+            mean = track.calibration.mean
+            length = max(1, gamma_for(mean, times[: most + 2], each, first=cost)[0])
+            times, cost = times[: length + 2], curve.seconds(read + length)
+        cost += self._shared_catch_up(curve, lag, situation) - saved
+        cost += self._owed(situation, track.emitted, but=name)
         plan = StoppingPlan(
-            calibration,
+            track.calibration,
             times,
             step,
             prices.rate,
@@ -448,18 +390,18 @@ class AutoGamma:
 
     def _probe(self, plan: StoppingPlan, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
-        name, probes = plan.drafter, self._probes
-        curve, lag = self._table.drafts[name].at(situation.context), situation.lags[name]
-        step, cost = curve.seconds(1) / times[1], curve.seconds(lag) / times[1]
-        if name in situation.blocks:
-            cost = curve.seconds(lag + plan.limit) / times[1]
-            step = cost / plan.limit
-        if not self._tracks[name].rounds:  # never asked: its measurement may be wrong by any factor
-            cost, step = cost * min(1.0, _HOPED / step), min(step, _HOPED)
-        if not probes.due() or cost > probes.credit:
+        self._wait -= 1
+        if self._wait >= 0:
             return False
-        _, gain = gamma_for(_NEARLY_ALWAYS, times, step * times[1], rereads=self._table.rereads)
-        if cost + _CREDIT * max(0.0, 2.0 - gain) > probes.credit:
+        lag, model = situation.lags[plan.drafter], self._table.drafts[plan.drafter]
+        read = lag + plan.limit if plan.drafter in situation.blocks else lag
+        if model.at(situation.context).seconds(read) > self._credit * times[1]:
             return False
-        probes.spend(cost)
+        asked, step = self._tracks[plan.drafter].rounds, plan.step
+        if not asked:  # its measurement may be wrong by any factor
+            step = min(step, _HOPED * times[1])
+        if gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)[1] < _WORTH:
+            return False
+        self._probes += 1
+        self._wait = _PAUSE * self._probes
         return True

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+from typing import NamedTuple
 
-from localspec.engine.length.cost import Costs, ModelCosts
+from localspec.engine.length.cost import Costs, ModelCosts, Row
 from localspec.engine.stats import Round, Speedup
 
 _STRETCH = 6  # rounds; of four in the simulator's bursts those beside a plain one were too few
@@ -31,69 +31,81 @@ _DOUBT = 0.04  # standard error at which plain decoding is known: high over low 
 # A round of so many seconds and times the usual was no decode: the program was stopped.
 _HALT_S, _HALT = 0.25, 10.0
 
-_STEP_LAG = 2  # reading one token or two is a step like the others
 
+class _Timed(NamedTuple):
+    """A round, the seconds of the target's part in it, and what the measurement says of these."""
 
-@dataclass(frozen=True, slots=True)
-class _Vote:
-    """Of a stretch on one size of one model: how far off, and the seconds expected of it."""
-
-    model: ModelCosts
-    size: int
-    off: float
+    done: Round
     seconds: float
+    expected: float
 
 
 class Neighbours:
     """Follows the rounds, corrects the costs by them, and says what drafting brings.
 
     Attributes:
-        stretches: since the answer began, those with a draft and without, whatever they took.
+        stretches: so far, those with a draft and without, whatever they took.
+        row: the target's last decodes of one size; none where an answer starts.
+        longer: seconds that the last round took for beginning one; of the first round of an answer,
+            which never drafts, they are the prompt's.
     """
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        self._observed: deque[Sequence[_Vote]] = deque(maxlen=_KEPT)
-        self._error: tuple[float, float] | None = None
+        # Of every stretch: whose, size, how far off what was measured, seconds measured of it.
+        self._seen: deque[list[tuple[ModelCosts, int, float, float]]] = deque(maxlen=_KEPT)
+        # How far the costs are off by now: the median over the stretches, and its standard error.
+        self._off, self._error = 0.0, math.inf
+        self.stretches = 0
         self.begin()
 
-    def begin(self) -> None:
-        """An answer starts: what was before is no neighbour."""
-        self._rounds: list[Round] = []
-        self.stretches = 0
+    def begin(self, *, anew: bool = False) -> None:
+        """An answer starts: what was before is no neighbour.
+
+        Args:
+            anew: count stretches from here on, so that the answer can be repeated.
+        """
+        self._rounds: list[_Timed] = []
+        self.row, self.longer = Row(), 0.0
+        self.stretches *= not anew
         # What its rounds after the first, which never drafts, were made of.
         self._decodes: Counter[tuple[ModelCosts, int]] = Counter()
-        self._tokens, self._context = 0, -1
+        self._tokens, self._longer, self._context = 0, 0.0, -1
 
     @property
     def wants_plain(self) -> bool:
         """Whether a plain round now would have neighbours that draft, and no other plain one."""
-        drafted = sum(done.drafted > 0 for done in self._rounds)
+        drafted = sum(each.done.drafted > 0 for each in self._rounds)
         return len(self._rounds) == drafted == _MIDDLE
 
     @property
     def unsure(self) -> bool:
         """Whether what is drafted lately is not known well beside plain decoding."""
-        found = self._off()
-        return found is None or found[1] > _DOUBT
+        return self._error > _DOUBT
 
     def add(self, done: Round) -> None:
         """Take note of a round, whoever planned it."""
+        self.row = self.row.then(done.drafted + 1)
+        longer = self.row.longer(self._costs.target.onset)
+        if self._costs.rereads and done.accepted < done.drafted:
+            self.row = Row()  # it has read again what was accepted
         if self._context >= 0:
+            self.longer = longer
+            self._longer += longer
             self._tokens += done.emitted
             for model, n, count in self._costs.decodes(done):
                 self._decodes[model, n] += count
         self._context = done.context
         if done.undrafted_s <= 0:  # nobody timed it
             return
-        self._rounds.append(done)
+        self._rounds.append(self._timed(done, longer))
         if len(self._rounds) < _STRETCH:
             return
         rounds, self._rounds = self._rounds, []
-        plain = [each for each in rounds if not each.drafted]
+        plain = [each for each in rounds if not each.done.drafted]
         self.stretches += 0 < len(plain) < _STRETCH
-        drafting = [each for each in rounds if each.draft_passes or each.drafted]
-        times = [each.total_s for each in rounds]
+        drafting = [each for each in rounds if each.done.draft_passes or each.done.drafted]
+        times = [each.done.total_s for each in rounds]
         halted = max(times) > _HALT_S + _HALT * median(times)
         if plain and drafting and not halted:
             self._observe(plain, drafting)
@@ -104,72 +116,61 @@ class Neighbours:
         Its tokens are counted; what its rounds took in plain rounds follows from the costs, and is
         set right by how far off these were beside plain rounds, lately.
         """
-        target, off = self._costs.target, self._off()
-        if off is None or not any(model is target and n > 1 for model, n in self._decodes):
+        target = self._costs.target
+        if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
             return None
-        spent = sum(
+        spent = self._longer + sum(
             count * model.at(self._context).seconds(n)
             for (model, n), count in self._decodes.items()
         )
-        middle, error = off
-        plain_s = self._tokens * target.at(self._context).seconds(1)
-        found, wide = plain_s / spent / math.exp(middle), math.exp(_WIDE * error)
+        plain = self._tokens * target.at(self._context).seconds(1)
+        found, wide = plain / spent / math.exp(self._off), math.exp(_WIDE * self._error)
         return Speedup(found, found / wide, found * wide)
 
-    def _observe(self, plain: Sequence[Round], drafting: Sequence[Round]) -> None:
+    def _observe(self, plain: Sequence[_Timed], drafting: Sequence[_Timed]) -> None:
         """Let a stretch vote, once on each size.
 
         By the sums of its rounds, not by their medians: short passes beside other programs often
         take their usual time, and now and then ten times that, which is a part of what they cost.
         """
-        target = self._costs.target
-        level = math.log(sum(map(self._seconds, plain)) / sum(map(self._expected, plain)))
+        target, drafts = self._costs.target, self._costs.drafts
+        level = math.log(sum(p.seconds for p in plain) / sum(p.expected for p in plain))
         took: defaultdict[tuple[ModelCosts, int], float] = defaultdict(float)
         expected: defaultdict[tuple[ModelCosts, int], float] = defaultdict(float)
-        for done in drafting:
+        for done, seconds, by_measurement in drafting:
             if done.drafted:
-                took[target, done.drafted + 1] += self._seconds(done)
-                expected[target, done.drafted + 1] += self._expected(done)
-            model = self._costs.drafts.get(done.drafter)
-            if model is not None and done.draft_s > 0 and 0 < done.draft_prefill <= _STEP_LAG:
+                took[target, done.drafted + 1] += seconds
+                expected[target, done.drafted + 1] += by_measurement
+            if done.drafter in drafts and done.draft_passes and done.draft_s > 0:
+                model, steps = drafts[done.drafter], done.draft_passes - 1
                 took[model, 1] += done.draft_s
-                expected[model, 1] += done.draft_passes * model.expected(1, done.context)
+                expected[model, 1] += model.expected(max(1, done.draft_prefill), done.context)
+                expected[model, 1] += steps * model.expected(1, done.context)
         votes = [
-            _Vote(
-                model,
-                n,
-                math.log(took[model, n] / expected[model, n]) - level,
-                expected[model, n] * math.exp(model.correction(n)),
-            )
-            for model, n in took
+            (model, n, math.log(seconds / expected[model, n]) - level, expected[model, n])
+            for (model, n), seconds in took.items()
         ]
-        for model in {vote.model for vote in votes}:
-            model.vote({vote.size: vote.off for vote in votes if vote.model is model})
-        self._error = None
-        if any(vote.model is target for vote in votes):
-            self._observed.append(votes)
+        for model in {vote[0] for vote in votes}:
+            model.vote({n: off for one, n, off, _ in votes if one is model})
+        if any(vote[0] is target for vote in votes):
+            self._seen.append(votes)
+        if len(self._seen) >= _FEW:
+            offs = list(map(_left, self._seen))
+            self._off = median(offs)
+            scatter = _NORMAL * fmean(abs(off - self._off) for off in offs)
+            self._error = _MEDIAN * max(_USUAL, scatter) / math.sqrt(len(offs))
 
-    def _seconds(self, done: Round) -> float:
+    def _timed(self, done: Round, longer: float) -> _Timed:
         """What a round took but for drafting and, where the target reads again, going back."""
         seconds = done.undrafted_s + done.between_s
-        return max(1e-9, seconds - (done.rollback_s if self._costs.rereads else 0.0))
+        seconds -= done.rollback_s if self._costs.rereads else 0.0
+        target = self._costs.target
+        expected = target.expected(done.drafted + 1, done.context) + longer
+        return _Timed(done, max(1e-9, seconds), expected)
 
-    def _expected(self, done: Round) -> float:
-        return self._costs.target.expected(done.drafted + 1, done.context)
 
-    def _off(self) -> tuple[float, float] | None:
-        """(median, its standard error) of what the costs are off beside plain rounds, lately."""
-        if len(self._observed) < _FEW:
-            return None
-        if self._error is None:
-            offs = [
-                math.log(
-                    sum(v.seconds * math.exp(v.off - v.model.correction(v.size)) for v in votes)
-                    / sum(v.seconds for v in votes)
-                )
-                for votes in self._observed
-            ]
-            middle = median(offs)
-            scatter = max(_USUAL, _NORMAL * fmean(abs(off - middle) for off in offs))
-            self._error = middle, _MEDIAN * scatter / math.sqrt(len(offs))
-        return self._error
+def _left(votes: Sequence[tuple[ModelCosts, int, float, float]]) -> float:
+    """How far the costs, as they are corrected by now, are off in a stretch (a logarithm)."""
+    took = sum(seconds * math.exp(off) for _, _, off, seconds in votes)
+    known = sum(seconds * math.exp(model.correction(n)) for model, n, _, seconds in votes)
+    return math.log(took / known)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
@@ -25,18 +26,20 @@ from localspec import private
 from localspec.engine.length.cost import ByContext, Points
 from localspec.engine.llama import Context, Head, build, machine
 
-FORMAT = 2
+FORMAT = 3
 
 # What tells most about the curve first: a slow machine measures no further than its time allows.
 # What matters most is timed again, and the least time counts, since whatever disturbs a decode
 # makes it longer. Some decodes lie between: a disturbance lasts. The longest are of copies.
 TARGET_SIZES = (
-    *(1, 2, 4, 8, 3, 5, 6, 1, 2, 4, 16, 3, 8, 32, 5, 6),
+    *(1, 2, 1, 4, 8, 3, 5, 6, 2, 4, 16, 3, 8, 32, 5, 6),
     *(1, 12, 64, 16, 2, 32, 10, 4, 12, 14, 64, 9, 7, 10, 11, 17, 13, 15),
 )
 DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
 PASSES = 30
+_ROW = 3  # CUDA records the second decode of a size, and plays the record from the third on
 TARGET_BUDGET = 2.0  # seconds; with the choice of attention both make 5 before a first prompt
+REMOTE_BUDGET = 10.0  # a pass that waits for a network may take half a second
 DRAFT_BUDGET = 0.6
 _SHALLOW = 0.6  # of the budget for an empty cache, what is left for a filled one
 
@@ -52,6 +55,7 @@ _READ = 128  # tokens at once: on a busy machine more may take seconds
 _AGAIN = (1, 1)  # behind them in an empty cache: had the machine slowed down meanwhile?
 _LEAST = 2  # sizes measured however long it takes: a curve is more than a point
 _STEADY = 0.5  # a spread above this is noise from elsewhere
+_ACQUAINTED = 6.0  # seconds, for all sizes that were not measured
 _PAUSE, _PAUSE_S = 10.0, 1.0  # times, and seconds, beyond any decode: the program was stopped
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
@@ -69,8 +73,9 @@ class _StoredProfile(msgspec.Struct):
     measured: _Table
     learned: _Table
     threads: Annotated[int, Meta(ge=1, le=512)] | None  # ggml's own limit
-    format: Literal[2]
-    spread: Annotated[float, Meta(ge=0)] | None = None
+    format: Literal[3]
+    spread: Annotated[float, Meta(ge=0)] | None
+    onset: Annotated[tuple[Annotated[float, Meta(ge=0, lt=1e5)], ...], Meta(max_length=_ROW - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +86,20 @@ class Timing:
         points: size to seconds, for the sizes that there was time for.
         spread: how far timings of one size lay apart, in shares of the lesser: the median over
             the sizes that were timed more than once.
+        onset: seconds that the first decodes of a row take longer (see `Row`), where they do.
     """
 
     points: dict[int, float]
     spread: float = 0.0
+    onset: tuple[float, ...] = ()
 
     @staticmethod
-    def of(found: Mapping[int, Sequence[float]]) -> Timing:
-        """Of every timing of each size."""
+    def of(found: Mapping[int, Sequence[float]], longer: Sequence[Sequence[float]]) -> Timing:
+        """Of every timing of each size, and of what was longer where rows began."""
         spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
         points = {n: min(each) for n, each in sorted(found.items())}
-        return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0)
+        onset = tuple(max(0.0, median(each)) for each in zip(*longer, strict=True))
+        return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0, onset)
 
     @property
     def steady(self) -> bool:
@@ -111,13 +119,14 @@ def measure(
     """Time decodes of several sizes on scratch positions behind what the cache holds.
 
     The cache is left as it was. Where a size is named more than once the least time counts. A pass
-    in which the program was stopped, or the machine slept, counts for nothing.
+    in which the program was stopped, or the machine slept, counts for nothing. Where decodes of one
+    size settle, a target's are done three times, and the last one counts.
 
     Args:
         context: of the model to measure; it must be able to take back tokens.
         sizes: tokens per decode, what tells most first.
         budget: seconds in which a new pass may be begun.
-        passes: decodes at most, the first of which only warms up.
+        passes: timings at most, and a decode that only warms up.
         one_row: ask for the logits of the last token alone, as a draft does.
         clock: counts seconds.
 
@@ -127,22 +136,55 @@ def measure(
     kept = len(context.tokens)
     fitting = [n for n in sizes if n <= min(context.free, context.n_batch)]
     found: defaultdict[int, list[float]] = defaultdict(list)
-    begun = clock()
+    longer: list[list[float]] = []
+    row = _ROW if context.settles and not one_row else 1
+    begun, last = clock(), 1
     context.mark()
     try:
         known = [(1, _seconds(context, 1, one_row, clock))] if fitting else []
         for n in fitting[: max(0, passes - 1)]:
             if clock() - begun > budget and len(found) >= min(_LEAST, len(set(fitting))):
                 break
-            seconds = _seconds(context, n, one_row, clock)
-            if seconds > _PAUSE_S + _PAUSE * min(each * max(1, n / m) for m, each in known):
-                begun += seconds
-            else:
-                known.append((n, seconds))
-                found[n].append(seconds)
+            new = n not in found and not context.familiar(n, 1 if one_row else n)
+            times = [_seconds(context, n, one_row, clock) for _ in range(max(row, 1 + new))]
+            if max(times) > _PAUSE_S + _PAUSE * min(t * max(1, n / m) for m, t in known):
+                begun += sum(times)
+                continue
+            known.append((n, times[-1]))
+            found[n].append(times[-1])
+            longer += [[each - times[-1] for each in times[:-1]]] * (n != last and not new)
+            last = n
     finally:
         context.truncate(kept)
-    return Timing.of(found)
+    return Timing.of(found, longer)
+
+
+def acquaint(context: Context, longest: int, *, clock: Callable[[], float] = perf_counter) -> None:
+    """Decode up to `longest` tokens at once, so that no round has to be the first that does.
+
+    For a target on workers or a card, where the first decode of a size takes longer than those
+    after it: with 20 ms each way 0.5 seconds in place of 0.2, on an H100 10 ms in place of 5. No
+    more time is spent on it than it saves.
+
+    Raises:
+        Cancelled: the context's watched flag was set; the cache is as before.
+    """
+    most = min(longest, context.free)
+    sizes = [n for n in dict.fromkeys((*TARGET_SIZES, *range(longest + 1))) if 1 < n <= most]
+    sizes = [n for n in sizes if not context.familiar(n, n)]
+    if not sizes:
+        return
+    kept = len(context.tokens)
+    context.mark()
+    try:
+        first, again = (_seconds(context, sizes[0], False, clock) for _ in range(2))
+        until = clock() + min(_ACQUAINTED, len(sizes) * (first - again))
+        for n in sizes[1:]:
+            if clock() >= until:
+                break
+            _seconds(context, n, False, clock)
+    finally:
+        context.truncate(kept)
 
 
 def _seconds(context: Context, n: int, one_row: bool, clock: Callable[[], float]) -> float:
@@ -262,6 +304,7 @@ class Profile:
         learned: of the shortest length, the sizes that rounds have corrected; empty until then.
         threads: the fastest number of CPU threads that was found; None if nobody looked.
         spread: how far timings lay apart (see `Timing`); None where nobody wrote it down.
+        onset: see `Timing`.
     """
 
     identity: Mapping[str, Any]
@@ -269,6 +312,7 @@ class Profile:
     learned: ByContext = field(default_factory=dict)
     threads: int | None = None
     spread: float | None = None
+    onset: tuple[float, ...] = ()
 
     @property
     def best(self) -> ByContext:
@@ -315,8 +359,10 @@ def profile(context: Context, known: Mapping[str, Any]) -> tuple[Profile, bool]:
     """
     draft = known["use"] == "draft"
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
+    if context.model.remote:
+        budget = REMOTE_BUDGET
     points, timing = measure_by_context(context, draft=draft, budget=budget)
-    return Profile(known, points, spread=timing.spread), timing.steady
+    return Profile(known, points, spread=timing.spread, onset=timing.onset), timing.steady
 
 
 class ProfileStore:
@@ -362,4 +408,11 @@ def _load(path: Path) -> Profile | None:
         stored = msgspec.json.decode(path.read_bytes(), type=_StoredProfile)
     except (OSError, ValueError, RecursionError):
         return None
-    return Profile(stored.identity, stored.measured, stored.learned, stored.threads, stored.spread)
+    return Profile(
+        stored.identity,
+        stored.measured,
+        stored.learned,
+        stored.threads,
+        stored.spread,
+        stored.onset,
+    )

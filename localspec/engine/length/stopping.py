@@ -6,7 +6,7 @@ A leaf: a plan sees confidences and costs, never a clock, a model or a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
@@ -173,7 +173,7 @@ class StoppingPlan:
             copying: what tokens copied to the draft's end are worth; None where none may be.
             reads: of what lookup would copy, for the drafter to read at first.
         """
-        self.drafter, self.reads = drafter, reads
+        self.drafter, self.reads, self.step = drafter, reads, step
         self.limit = len(times) - 2
         self._calibration = calibration
         self._times = times
@@ -181,7 +181,7 @@ class StoppingPlan:
         self._least = [*accumulate(reversed(times[1:]), min, initial=math.inf)][::-1]
         self._rate = rate
         self._back = rate * rereads  # times T(n): what it costs that token n is rejected first
-        self._step = rate * step
+        self._step = rate * step  # in tokens
         self._drafted = 0
         self._chain = 1.0  # S_n
         self._gain = 1.0  # 1 + S_1 + ... + S_n, less the going back
@@ -270,14 +270,20 @@ class StoppingPlan:
 
 
 def gamma_for(
-    acceptance: float, times: Sequence[float], step: float, *, rereads: float = 0.0
+    acceptance: float,
+    times: Sequence[float],
+    step: float,
+    *,
+    first: float = 0.0,
+    rereads: float = 0.0,
 ) -> tuple[int, float]:
     """The draft length that is best for a steady acceptance, and its speed-up over plain decoding.
 
     Args:
         acceptance: of every drafted token, given that those before it were accepted.
         times: T(n) at index n, in seconds.
-        step: seconds of one draft pass.
+        step: seconds that a drafted token takes.
+        first: seconds that a draft takes besides, however long it is.
         rereads: seconds of going back over those of a decode of what is then read again.
     """
     best, gain = 0, 1.0
@@ -286,32 +292,7 @@ def gamma_for(
         back += chain * (1 - acceptance) * rereads * times[m]
         chain *= acceptance
         tokens += chain
-        faster = tokens * times[1] / (m * step + times[m + 1] + back)
+        faster = tokens * times[1] / (first + m * step + times[m + 1] + back)
         if faster > gain:
             best, gain = m, faster
     return best, gain
-
-
-def block_length(
-    acceptance: float, times: Sequence[float], step: Callable[[int], float], rate: float
-) -> int:
-    """How many tokens to guess in one pass, before any of them is known.
-
-    The best of max_{m<=n} V(m) - lambda c(n) as in `StoppingPlan`: of n that are guessed the best
-    prefix is submitted.
-
-    Args:
-        acceptance: expected of every position.
-        times: T(n) at index n, up to the longest block and one more.
-        step: c(n), the drafter's pass over n tokens and what it has to read.
-        rate: lambda, tokens per unit.
-    """
-    chain, gain, worth = 1.0, 1.0, -math.inf
-    best, most = 1, -math.inf
-    for n in range(1, len(times) - 1):
-        chain *= acceptance
-        gain += chain
-        worth = max(worth, gain - rate * times[n + 1])
-        if worth - rate * step(n) > most:
-            best, most = n, worth - rate * step(n)
-    return best

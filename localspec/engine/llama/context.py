@@ -102,6 +102,7 @@ class Context:
         self.tokens: list[int] = []
         self.readers: tuple[Listener, ...] = ()
         self.tapped: Counter[int] = Counter()
+        self._decoded: set[tuple[int, int]] = set()
         self._watched: Cancel | None = None
         self._crew: Crew | None = None
         self._threads = 0  # as the options say, until others are set
@@ -181,11 +182,25 @@ class Context:
         code = lib.llama_decode(self._handle, batch)
         if code != 0:
             self._recover(code)
+        self._decoded.add((n, n_logits))
         self._batch_start = len(self.tokens)
         self.tokens.extend(tokens)
         for reader in self.readers:
             reader.after_decode(tokens, self._batch_start)
         return self._logits(n, n_logits)
+
+    def familiar(self, n: int, n_logits: int) -> bool:
+        """Whether to decode `n` tokens takes what it will take from then on.
+
+        The first time llama.cpp asks workers how much memory each result takes that is of a new
+        shape, one journey over the network after the other, and a card is told its kernels.
+        """
+        return not self.model.offloaded or (n, n_logits) in self._decoded
+
+    @property
+    def settles(self) -> bool:
+        """Whether a decode is the faster for being of the size of those before: not on the CPU."""
+        return self.model.offloaded
 
     def show(self, readers: Sequence[Listener]) -> None:
         """Show the decodes from now on to `readers`, and to nobody else."""

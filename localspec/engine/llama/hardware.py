@@ -85,6 +85,11 @@ def _known(*kinds: int) -> dict[str, int]:
     return {_said(library.dev_name(handle)): handle for handle in found}
 
 
+def accelerators() -> tuple[str, ...]:
+    """llama.cpp's names of every accelerator."""
+    return tuple(_known())
+
+
 def backends() -> tuple[str, ...]:
     """The backends compiled into this build of llama.cpp, such as ``CPU`` and ``CUDA``."""
     library = ggml()

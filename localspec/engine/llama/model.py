@@ -13,7 +13,7 @@ from typing import Any, Self
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama.hardware import device_list, repacking_works
+from localspec.engine.llama.hardware import RPC, accelerators, device_list, repacking_works
 from localspec.engine.llama.log import start_backend
 from localspec.engine.llama.rpc import notice_silence
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
@@ -34,6 +34,7 @@ class Model:
         metadata: the GGUF's scalar metadata as text.
         mtp: whether the layers that predict more tokens are there.
         gpu_layers: layers on accelerators as asked for, -1 for all.
+        remote: whether some of these are other machines'.
     """
 
     def __init__(self, path: Path, handle: lib.llama_model_p, weights_bytes: int) -> None:
@@ -45,7 +46,7 @@ class Model:
         self.n_params = lib.llama_model_n_params(handle)
         self.weights_bytes = weights_bytes or lib.llama_model_size(handle)
         self.metadata = _metadata(handle)
-        self.mtp, self.gpu_layers = False, 0
+        self.mtp, self.gpu_layers, self.remote, self.offloaded = False, 0, False, False
         # Asked for token by token: to ask for a whole large vocabulary takes a tenth of a second.
         self._ends: dict[int, bool] = {}
         self._watched: Cancel | None = None
@@ -106,6 +107,9 @@ class Model:
         params.progress_callback = _progress_callback(progress, cancel)
         model = cls(path, *_loaded(path, params, cancel))
         model.mtp, model.gpu_layers = mtp, n_gpu_layers
+        names = accelerators() if devices is None else devices
+        model.offloaded = n_gpu_layers != 0 and bool(names)
+        model.remote = model.offloaded and any(each.startswith(RPC) for each in names)
         notice_silence()
         if not head and (wrong := model._writes_no_text()):
             model.close()
