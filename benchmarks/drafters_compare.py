@@ -15,6 +15,11 @@ It goes on until `--minutes` are over; what was measured before is read from the
 `--output`, and added to. 24 questions a kind take some 90 minutes at 30 tokens a second. For a
 draft with another vocabulary `--settings none,draft` is enough, and takes half of that. What it
 brings that the model reads what lookup says: `--settings draft+lookup,apart`.
+
+With `--curve` rounds take what a cost curve says in place of what a clock does: engine, models and
+texts are the real ones, and nothing that goes on beside them disturbs the figures. A curve is one
+of `simulator.CURVES` or like 1:1,2:1.3,4:2.1; `--steps draft=0.1,eagle3=0.06` are the drafters'
+passes, in T(1) as well, and every further token of one takes a fifth of that.
 """
 
 from __future__ import annotations
@@ -30,15 +35,15 @@ from itertools import product
 from pathlib import Path
 
 import msgspec
-from gamma_compare import KINDS, Lane, interval, own_ratio, race
+from gamma_compare import KINDS, Lane, costs_of, interval, own_ratio, race
 from msgspec import Struct
+from simulator import CURVES
 
-from localspec.engine.length.cost import Costs
-from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
+from localspec.engine.length.cost import ByContext, Costs, Points
+from localspec.engine.length.gamma import AutoGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of, machine
-from localspec.engine.stats import DRAFT
+from localspec.engine.stats import DRAFT, Round
 from localspec.pairs.gguf import heads
 
 PLAIN, LOOKUP = "none", "lookup"
@@ -48,6 +53,8 @@ COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
 TEMPERATURES = (0.0, 0.8)
 QUESTIONS = 24
+_SECOND = 0.02  # what T(1) takes on a curve
+_STEP, _MORE = 0.1, 0.2  # of T(1), a drafter's pass; of that, every further token
 _FEW = 8  # tokens that could be copied: fewer are no loop
 _GRAM = 3
 
@@ -129,14 +136,17 @@ def lanes_of(
     options: ContextOptions,
     settings: Sequence[str],
     open_: ExitStack,
+    *,
+    curve: tuple[str, str] = ("", ""),
 ) -> list[Lane]:
     """Every setting, with contexts of its own and the same costs to begin with.
 
     Plain decoding, every drafter alone, and all of them: the settings' names say which. A file that
-    is the target's stands for the head inside it.
+    is the target's stands for the head inside it. With a `curve` and the drafters' passes nothing
+    is timed.
     """
     first = open_.enter_context(Context(target, options))
-    of_target = measure_by_context(first, draft=False, budget=TARGET_BUDGET)[0]
+    of_target = None if curve[0] else costs_of(first, draft=False)
 
     def opened(file: Model, beside: Context) -> Context:
         head = file is target or file.metadata["general.architecture"] in heads.FILES
@@ -148,20 +158,87 @@ def lanes_of(
         small = opened(file, first)
         name = small.kind if isinstance(small, Head) else DRAFT
         known[name], drafts[name] = (
-            measure_by_context(small, draft=True, budget=DRAFT_BUDGET)[0],
+            None if curve[0] else costs_of(small, draft=True),
             file,
         )
+    if curve[0]:
+        of_target, known = by_curve(*curve, tuple(drafts))
 
     def lane(name: str) -> Lane:
         context = open_.enter_context(Context(target, options))
         parts = (*drafts, LOOKUP) if name == APART else name.split("+")
         its = [opened(drafts[each], context) for each in parts if each in drafts]
         costs = Costs(of_target, {each: known[each] for each in parts if each in drafts})
-        policy = Apart(costs) if name == APART else AutoGamma(costs)
-        return Lane(name, context, its, policy, lookup=LOOKUP in parts, same_text=True)
+        policy: GammaPolicy = Apart(costs) if name == APART else AutoGamma(costs)
+        made = Lane
+        if curve[0]:
+            made, policy = ByCurve, Truth(Costs(of_target, known), policy)
+        return made(name, context, its, policy, lookup=LOOKUP in parts, same_text=True)
 
     every = [PLAIN, LOOKUP, *drafts, "+".join((*drafts, LOOKUP)), APART]
     return [lane(name) for name in dict.fromkeys(every) if name in (settings or every[:-1])]
+
+
+class Truth:
+    """What rounds take by a curve: a policy is told that, and a lane counts it."""
+
+    def __init__(self, costs: Costs, policy: GammaPolicy) -> None:
+        self.costs, self.policy = costs, policy
+
+    def seconds(self, done: Round) -> tuple[float, float]:
+        """Of the drafting, and of the target's pass."""
+        (model, n, _), *others = self.costs.decodes(done)
+        drafting = sum(count * each.at(0).seconds(size) for each, size, count in others)
+        return drafting, model.at(0).seconds(n)
+
+    def begin(self, *, follow_clock: bool) -> None:
+        """As the policy does."""
+        self.policy.begin(follow_clock=follow_clock)
+
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        """As the policy does."""
+        return self.policy.asks(drafters)
+
+    def plan(self, situation: Situation) -> Plan:
+        """As the policy decides."""
+        return self.policy.plan(situation)
+
+    def observe(self, done: Round) -> None:
+        """With the curve's times."""
+        drafting, verifying = self.seconds(done)
+        its = {"draft_s": drafting, "verify_s": verifying, "total_s": drafting + verifying}
+        self.policy.observe(replace(done, **its, rollback_s=0.0, copying_s=0.0))
+
+
+class ByCurve(Lane):
+    """A lane whose rounds take what a curve says."""
+
+    def go_on(self) -> None:
+        """One more round."""
+        assert isinstance(self.policy, Truth)
+        done = next(self._rounds)
+        self.seconds += sum(self.policy.seconds(done))
+        self.stats.add(done)
+
+
+def points_of(text: str) -> Points:
+    """The curve of that name, or written as sizes and times."""
+    if text in CURVES:
+        return CURVES[text]
+    return {int(n): float(t) for n, t in (pair.split(":") for pair in text.split(","))}
+
+
+def by_curve(
+    curve: str, steps: str, drafts: Sequence[str]
+) -> tuple[ByContext, dict[str, ByContext]]:
+    """The target's costs and the drafters', which a curve and their passes give."""
+    target = {n: _SECOND * t for n, t in points_of(curve).items()}
+    said = dict(each.split("=") for each in steps.split(",") if each)
+    passes = {name: _SECOND * float(said.get(name, _STEP)) for name in drafts}
+    sizes = (1, 2, 64)
+    return {0: target}, {
+        name: {0: {n: step * (1 + _MORE * (n - 1)) for n in sizes}} for name, step in passes.items()
+    }
 
 
 class Run(Struct):
@@ -171,6 +248,8 @@ class Run(Struct):
         at: the question's number within its kind.
         counts: whether what it repeats is not its own loop.
         seconds: by setting, after the first token.
+        tokens: those that took them.
+        drafted, accepted: tokens by setting and, within it, by drafter.
     """
 
     at: int
@@ -178,6 +257,9 @@ class Run(Struct):
     temperature: float
     counts: bool
     seconds: dict[str, float]
+    tokens: int = 0
+    drafted: dict[str, dict[str, int]] = {}
+    accepted: dict[str, dict[str, int]] = {}
 
 
 def measure(runs: list[Run], lanes: Sequence[Lane], tokens: int, until: float) -> Iterator[None]:
@@ -195,13 +277,27 @@ def measure(runs: list[Run], lanes: Sequence[Lane], tokens: int, until: float) -
         race(order, question(kind, at), temperature=temperature, seed=at, tokens=tokens, ends=ends)
         answers = [[t for done in lane.stats.rounds for t in done.tokens] for lane in lanes]
         looped = own_loop(lanes[0].ids, answers[0]) or len(answers[0]) < _FEW
-        runs.append(Run(at, kind, temperature, not looped, seconds(lanes)))
+        runs.append(run_of(asked, lanes, counts=not looped))
         said = " ".join(f"{lane.name} {lane.seconds:.2f}" for lane in lanes)
         differ = any(answer != answers[0] for answer in answers)
         note = " LOOP" * looped + " TEXTS DIFFER" * differ
         print(f"{at} {kind} {temperature}: {len(answers[0])} tokens, {said} s{note}",
               file=sys.stderr, flush=True)  # fmt: skip
         yield
+
+
+def run_of(asked: tuple[int, str, float], lanes: Sequence[Lane], *, counts: bool) -> Run:
+    """What the lanes have just done."""
+    its = {lane.name: lane.stats.drafters for lane in lanes}
+    stats = lanes[0].stats
+    return Run(
+        *asked,
+        counts,
+        seconds(lanes),
+        stats.generated_tokens - stats.tokens_in_first_round,
+        {lane: {name: each.drafted for name, each in of.items()} for lane, of in its.items()},
+        {lane: {name: each.accepted for name, each in of.items()} for lane, of in its.items()},
+    )
 
 
 def seconds(lanes: Sequence[Lane]) -> dict[str, float]:
@@ -262,6 +358,37 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
+def shares(runs: Sequence[Run]) -> str:
+    """Tokens a second of every setting, and what was accepted of what each drafter drafted."""
+    of = [run for run in runs if run.counts and run.tokens]
+    names = list(dict.fromkeys(name for run in of for name in run.drafted))
+    asked = [
+        (lane, who)
+        for lane in names
+        for who in dict.fromkeys(x for r in of for x in r.drafted[lane])
+    ]
+    titles = [
+        *(f"{name}, tokens/s" for name in names),
+        *(" of ".join(dict.fromkeys((who, lane))) for lane, who in asked),
+    ]
+    lines = [
+        f"| text | temperature | answers | {' | '.join(titles)} |",
+        "|" + (3 + len(titles)) * "---|",
+    ]
+    for kind, temperature in product((*COPYING, *OTHERS), TEMPERATURES):
+        its = [run for run in of if (run.kind, run.temperature) == (kind, temperature)]
+        if not its:
+            continue
+        tokens = sum(run.tokens for run in its)
+        cells = [f"{tokens / took(its, name):.1f}" for name in names]
+        for lane, who in asked:
+            drafted = sum(run.drafted[lane].get(who, 0) for run in its)
+            accepted = sum(run.accepted[lane].get(who, 0) for run in its)
+            cells.append(f"{accepted / drafted:.2f} ({drafted / tokens:.2f})" if drafted else "")
+        lines.append(f"| {kind} | {temperature} | {len(its)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
@@ -272,6 +399,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--curve", default="", help="what rounds take, in place of the clock")
+    parser.add_argument("--steps", default="", help="what the drafters' passes take there")
     parser.add_argument("--output", type=Path, help="the table; .json beside it has every run")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
@@ -288,11 +417,13 @@ def main() -> None:
         named = [(arguments.draft, False), (arguments.head, True)]
         files = [weights.enter_context(Model.load(path, head=head)) for path, head in named if path]
         files += [target][: int(arguments.mtp)]
-        lanes = lanes_of(target, files, options, settings, open_)
+        curve = (arguments.curve, arguments.steps)
+        lanes = lanes_of(target, files, options, settings, open_, curve=curve)
         for _ in measure(runs, lanes, arguments.tokens, until):
             if raw:
                 raw.write_bytes(msgspec.json.encode(runs))
-    text = f"{table(runs)}\n\n{machine()}\n"
+    where = f"{arguments.curve}; {arguments.steps}" if arguments.curve else machine()
+    text = f"{table(runs)}\n\n{shares(runs)}\n\n{where}\n"
     if arguments.output:
         arguments.output.write_text(text, "utf-8")
     print(text)

@@ -97,6 +97,7 @@ def test_whatever_was_before_an_index_is_that_of_its_text() -> None:
             fresh = lookup(64)
             fresh.begin(text)
             now = used.guess(text, limit=9)
+            fresh._right = used._right  # it has judged what it said
             assert now == fresh.guess(text, limit=9)
             found += bool(now.tokens)
             text.append(chance.randrange(4))
@@ -106,13 +107,17 @@ def test_whatever_was_before_an_index_is_that_of_its_text() -> None:
 # ---------------------------------------------------------------- how sure it is
 
 
+def unheard(*by_places: float) -> list[float]:
+    """Confidences of a first copy, of which half is believed, and more as it goes on."""
+    return [each * (1 - 0.5 * (15 / 16) ** k) for k, each in enumerate(by_places)]
+
+
 def test_a_longer_match_and_more_places_that_agree_are_surer() -> None:
     once = guess([1, 2, 3, 4, 5, 60, 1, 2, 3], limit=2).confidences
-    assert once[0] == pytest.approx((1 + 3 / 6.5) / 2)
-    assert once[1] == pytest.approx((1 + 4 / 7.5) / 2)
+    assert once == pytest.approx(unheard((1 + 3 / 6.5) / 2, (1 + 4 / 7.5) / 2))
     longer = guess([0, 1, 2, 3, 4, 5, 60, 0, 1, 2, 3], limit=2).confidences
     twice = guess([1, 2, 3, 4, 5, 60, 1, 2, 3, 4, 5, 61, 1, 2, 3], limit=2).confidences
-    assert longer[0] > once[0] < twice[0] == pytest.approx((2 + 3 / 6.5) / 3)
+    assert longer[0] > once[0] < twice[0] == pytest.approx(*unheard((2 + 3 / 6.5) / 3))
 
 
 def test_places_that_disagree_make_it_less_sure_until_they_have() -> None:
@@ -120,8 +125,29 @@ def test_places_that_disagree_make_it_less_sure_until_they_have() -> None:
     found = guess(text, limit=3)
     assert found.tokens == (4, 7, 8)
     assert found.confidences == pytest.approx(
-        [(2 + 3 / 6.5) / 3, (1 + 4 / 7.5) / 3, (1 + 5 / 8.5) / 2]
+        unheard((2 + 3 / 6.5) / 3, (1 + 4 / 7.5) / 3, (1 + 5 / 8.5) / 2)
     )
+
+
+@pytest.mark.parametrize(
+    ("came", "judged_right"),
+    [((), 0.5), (range(70, 82), 0.5 * 15 / 16), (range(10, 30), 1 - 0.5 * (15 / 16) ** 20)],
+)
+def test_a_copy_is_believed_in_as_far_as_copies_were_right_in_this_answer(
+    came: Sequence[int], judged_right: float
+) -> None:
+    text, found = [1, 2, 3, *range(10, 40), 61, 1, 2, 3], lookup()
+    found.begin(text)
+    for token in came:
+        found.guess(text, limit=1)
+        found.guess(text, [token], limit=4)  # what goes on behind a draft is judged by nobody
+        text.append(token)
+    text += [61, 1, 2, 3]
+    unknown = guess(text, limit=1).confidences[0]
+    believed = found.guess(text, limit=1).confidences[0]
+    assert believed == pytest.approx(2 * judged_right * unknown, rel=0.01)  # in 64ths
+    found.begin(text)
+    assert found.guess(text, limit=1).confidences[0] == unknown
 
 
 def test_every_copied_token_has_a_confidence() -> None:
@@ -427,7 +453,7 @@ def test_a_model_reads_what_lookup_says_where_that_saves_passes() -> None:
 def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
     """A model that drafts pass by pass is worth less than a good copy, one that reads it more."""
     policy = agreeing(0.95, 0.002)
-    judged(policy, 0.6, 0.9, 40)
+    judged(policy, 0.6, 0.87, 40)
     chosen = [
         policy.plan(Situation(63, lags={DRAFT: 1}, copies=[0.6] * 8, readers=readers)).drafter
         for readers in ((), (DRAFT,))

@@ -886,7 +886,7 @@ POLICIES: dict[str, GammaPolicy] = {
     "fixed": FixedGamma(3),
     "stopping late": Stopping(1.05),
     "stopping early": Stopping(1.6),
-    "stopping and cutting": Stopping(1.35, 1.5, 1.55, 1.6),
+    "stopping and cutting": Stopping(1.3, 1.5, 1.55, 1.6),
 }
 
 
@@ -1174,7 +1174,7 @@ class Knowing(AutoGamma):
 
 def choosing(*, model: bool = True) -> AutoGamma:
     target = {0: {n: 1.0 + 0.25 * (n - 1) for n in range(1, 6)}}
-    return Knowing(Costs(target, {DRAFT: {0: {1: 0.02}}} if model else {}))
+    return Knowing(Costs(target, {DRAFT: {0: {1: 0.25}}} if model else {}))
 
 
 def choosing_to_read() -> AutoGamma:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import mul
 
 from localspec.engine.past import NO_PAST, Past
 from localspec.engine.stats import LOOKUP
@@ -29,6 +30,15 @@ _STEPS = 24  # places that are looked at for them: other keys may share a slot
 _HALF = 3.5
 _BELIEF = [m / (m + _HALF) for m in range(_MATCH + LONGEST + 1)]
 _AGREED = [[(n + belief) / (n + 1) for belief in _BELIEF] for n in range(_PLACES + 1)]
+
+# What repeats in one text goes on, in another it does not: a copy is believed in as far as copies
+# were right in this answer, of about the last tokens of theirs. At first nobody knows.
+_LATELY = 16
+_UNKNOWN = 0.5
+# By that share, in 64ths, what it is along a copy if the tokens before are right.
+_SHARES = 64
+_LEFT = [(1 - 1 / _LATELY) ** k for k in range(len(_BELIEF))]
+_GROWING = [[1 - (1 - at / _SHARES) * left for left in _LEFT] for at in range(_SHARES + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,9 @@ class Lookup:
         self._is_end = is_end
         self._past = NO_PAST
         self._tokens: list[int] = []
+        self._right = _UNKNOWN  # share of the tokens that it would have copied lately
+        self._said: Sequence[int] = ()  # what it guessed last, for the position `_at`
+        self._at = 0
         self._mask = (1 << max(8, (n_ctx - 1).bit_length())) - 1
         # A hash table of chains: by slot the latest 3-gram's first position, and by position the
         # one before it in the same slot; -1 for none.
@@ -78,6 +91,7 @@ class Lookup:
         the last tokens stood together in `past` than in the text itself, that is copied.
         """
         self._past = past
+        self._right, self._said = _UNKNOWN, ()
         known = self._tokens
         n = min(len(known), len(tokens))
         if known[:n] != list(tokens[:n]):
@@ -96,6 +110,8 @@ class Lookup:
             drafted: tokens that another drafter proposes to follow.
             limit: of the guess.
         """
+        if not drafted:
+            self._judge(tokens)
         self._read(tokens)
         tail = [*self._tokens[-_MATCH:], *drafted][-_MATCH:]
         places = self._places(tail)
@@ -114,7 +130,19 @@ class Lookup:
         end = next((i for i, token in enumerate(copied) if self._is_end(token)), limit)
         copied = copied[: end + 1]
         others = [self._tokens[at : at + len(copied)] for _, at in places if at != start]
-        return Guess(tuple(copied), _confidences(match, copied, others))
+        if not drafted:
+            self._said, self._at = copied, len(tokens)
+        found = _confidences(match, copied, others)
+        return Guess(tuple(copied), list(map(mul, found, _GROWING[round(_SHARES * self._right)])))
+
+    def _judge(self, tokens: Sequence[int]) -> None:
+        """Compare the last guess with what came, up to the first token that is another one."""
+        ends = self._at + len(self._said)
+        for said, came in zip(self._said, tokens[self._at : ends], strict=False):
+            self._right += ((said == came) - self._right) / _LATELY
+            if said != came:
+                break
+        self._said = ()
 
     def _read(self, tokens: Sequence[int]) -> None:
         """Index what is new: every 3-gram that something follows."""
@@ -151,13 +179,15 @@ class Lookup:
         """How many of the last tokens stand before what follows the 3-gram at `at`."""
         known, length = self._tokens, _GRAM
         longest = min(len(tail), at + _GRAM)
+        if known[at + _GRAM - longest : at + _GRAM] == tail[-longest:]:
+            return longest  # at once: along a copy it is so every time
         while length < longest and known[at + _GRAM - 1 - length] == tail[-1 - length]:
             length += 1
         return length
 
 
 def _confidences(match: int, copied: Sequence[int], others: Sequence[Sequence[int]]) -> list[float]:
-    """How sure every copied token is: f_k = (n_k(d_k) + b(m + k - 1)) / (n_k + 1).
+    """How sure every copied token is by what stands there: (n_k(d_k) + b(m + k - 1)) / (n_k + 1).
 
     n_k counts the places that agree so far, n_k(d_k) those among them that have this token next,
     and b(m) = m / (m + 3.5) is what a match of m tokens adds: the longer, the surer.
