@@ -396,9 +396,10 @@ PAIR = InstalledPair("mine", InstalledModel(("/t.gguf",), n_bytes=5, licence="mi
 def test_records_survive_a_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
     draft = InstalledModel(("/a", "/b"), "u/r:a@c", "u/r", "c", ("a", "b"), ("1", "2"), 7)
-    pair = InstalledPair("mine", PAIR.target, draft)
+    pair = InstalledPair("mine", PAIR.target, draft, (InstalledModel(("/head.gguf",)),))
     installed.save(pair)
     assert installed.find("MINE") == pair
+    assert [model.paths[0] for model in pair.models] == ["/t.gguf", "/a", "/head.gguf"]
     assert installed.all_pairs() == [pair]
     assert not pair.complete
     installed.forget("mine")
@@ -439,6 +440,22 @@ def test_damaged_records_are_said_and_can_be_removed(
     )
 
 
+def test_records_from_when_a_pair_had_no_more_than_a_draft_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    installed.save(PAIR)
+    path = installed.folder() / "mine.json"
+    model = MODEL % 5
+    path.write_text(f'{{"format": 1, "name": "mine", "draft": {model}, "target": {model}}}')
+    found = installed.find("mine")
+    own = InstalledModel(("/t.gguf",), n_bytes=5)
+    assert found == InstalledPair("mine", own, own)
+    installed.save(found)
+    assert json.loads(path.read_text())["format"] == 2
+    assert installed.find("mine") == found
+
+
 def test_a_write_that_fails_leaves_the_old_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,7 +485,7 @@ def test_list_shows_everything(hub_world: World, pair: tuple[Repo, Repo]) -> Non
     rows = {row["name"]: row for row in data["pairs"]}
     assert rows["mine"]["state"] == "installed"
     assert rows["mine"]["verified"] is True
-    assert rows["mine"]["bytes"] == data["used_bytes"]
+    assert rows["mine"]["bytes"] + rows["demo"]["bytes"] == data["used_bytes"]
     assert rows["llama-3.3-70b"]["memory"]["needed_bytes"] > 43e9
     assert set(rows) >= {"demo", "mine", *catalogue.pairs()}
     hub_world.snapshot("ann/Big-GGUF", pair[0].commit, "big-Q4_K_M.gguf").unlink()

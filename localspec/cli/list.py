@@ -30,7 +30,7 @@ _MOST_FOUND = 40
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(scan: bool, as_json: bool) -> None:
     """List the curated pairs, the installed ones, and what other programs have on this disk."""
-    used, damaged = used_bytes(installed.all_pairs()), installed.damaged()
+    used, damaged = used_bytes(), installed.damaged()
     speed = ranking.recall()
     pairs = ranking.ranked(catalogue.rows(), speed)
     others = found.scan() if scan else Scan(())
@@ -38,7 +38,7 @@ def command(scan: bool, as_json: bool) -> None:
         data = {
             "pairs": [_data(pair) for pair in pairs],
             "proposed": [one.row.name for one in ranking.proposed(pairs)],
-            "expectation": speed.basis if speed else "",
+            "expectation": speed.basis(pairs) if speed else "",
             "found": [_found_data(model) for model in others.models],
             "used_bytes": used,
             "damaged": damaged,
@@ -72,7 +72,7 @@ def _print_proposed(pairs: list[RankedPair], speed: Speed | None) -> None:
         click.echo("\nFor this machine:\n")
         rows = [(one.row.kind, f"localspec chat {one.row.name}", one.offer) for one in best]
         click.echo("\n".join(f"  {line}" for line in formats.columns(rows)))
-    click.echo(f"\nTokens/s are {speed.basis}.")
+    click.echo(f"\nTokens/s are {speed.basis(pairs)}.")
 
 
 def _print_found(others: Scan) -> None:

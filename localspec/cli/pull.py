@@ -18,7 +18,9 @@ from localspec.safe_text import unbroken
 @click.command("pull")
 @click.argument("pair")
 @click.option(
-    "--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name, `lookup` or `none`."
+    "--draft",
+    metavar="DRAFT",
+    help="With commas: files, Hub references, pairs' names, `auto`, `lookup`; or `none`.",
 )
 @click.option("--name", metavar="NAME", help="What to call the pair; derived when left out.")
 @SCAN

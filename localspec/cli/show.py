@@ -19,7 +19,9 @@ from localspec.safe_text import unbroken
 @click.command("show")
 @click.argument("pair", default="demo")
 @click.option(
-    "--draft", metavar="DRAFT", help="A file, a Hub reference, a pair's name, `lookup` or `none`."
+    "--draft",
+    metavar="DRAFT",
+    help="With commas: files, Hub references, pairs' names, `auto`, `lookup`; or `none`.",
 )
 @click.option(
     "-c",

@@ -247,10 +247,9 @@ def _find(options: LoadRequest) -> _Found:
     asked = options.drafters
     first = None if asked.own else next(iter(asked.named), resolver.NO_DRAFT)
     resolved = resolver.resolve(options.pair, first, scan=options.scan)
-    found = [resolved.draft] if resolved.draft else []
+    found = [*resolved.drafts]
     for name in asked.named if asked.own else asked.named[1:]:
-        named = resolver.resolve(options.pair, name, scan=options.scan)
-        found += filter(None, [named.draft])
+        found += resolver.resolve(options.pair, name, scan=options.scan).drafts
     real = [path.resolve() for path in found]
     twice = next((path for i, path in enumerate(real) if path in real[:i]), None)
     if twice is not None:

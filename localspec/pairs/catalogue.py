@@ -184,7 +184,8 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     active, drafter = 1.0, _DRAFT if pair.draft else ""
     try:
         target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
-        fit = placement.counted(facts(target), draft_facts(drafts[0]) if drafts else None)
+        sizes = [draft_facts(each) for each in drafts]
+        fit = placement.counted(facts(target), sizes[0] if sizes else None, sizes[1:])
         active = active_share(target)
         drafter = drafter or (_MTP if heads.has_usable_mtp(target) else "")
     except LocalspecError:  # files are gone or damaged
@@ -202,7 +203,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
         target=pair.target.origin,
-        draft=pair.draft.origin if pair.draft else "none",
+        draft=",".join(each.origin for each in pair.drafts) or "none",
         notes=entry.notes if entry else "",
         evidence=entry.evidence if entry else "",
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),
@@ -223,7 +224,7 @@ def examined(report: PairReport) -> ListedPair:
         licence=target.licence,
         state="available",
         target=target.reference or target.label,
-        draft="none" if draft is None else draft.reference or draft.label,
+        draft=",".join(each.reference or each.label for each in report.drafts) or "none",
         verified=all(file.sha256 for model in report.models for file in model.files),
     )
 

@@ -23,6 +23,7 @@ def lines(report: PairReport) -> list[str]:
     found = [_model_line("target", report.target)]
     if report.draft is not None:
         found.append(f"{_model_line('draft', report.draft)} ({report.draft_reason})")
+        found += [_model_line(_role(each), each) for each in report.besides]
     else:
         found.append(f"draft       none: {report.draft_reason}")
         if report.candidates:
@@ -38,14 +39,26 @@ def lines(report: PairReport) -> list[str]:
     return found
 
 
-def draft_lines(report: PairReport, used: str | None) -> list[str]:
-    """Say what drafts for a target now, `used`, and which others would fit it, or why not."""
-    found, own = [f"drafting now: {used or 'no model, lookup at most'}"], report.draft
+def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[str]:
+    """Say what drafts for a target now, and which others would fit it, or why not.
+
+    Args:
+        report: of the target.
+        used: the models that draft.
+        lookup: whether what repeats is copied as well.
+    """
+    now = [used or "no model", *(["lookup"] if lookup else [])]
+    found, own = [f"drafting now: {' and '.join(now)}"], report.draft
     if own is not None:
-        found.append(f"auto: {own.label}, {formats.size(own.n_bytes)}, {report.draft_reason}")
+        auto = " and ".join(f"{it.label}, {formats.size(it.n_bytes)}" for it in report.drafts)
+        found.append(f"auto: {auto}, {report.draft_reason}; and lookup, which copies what repeats")
     if heads.has_usable_mtp(report.target.header):
         found.append("mtp: a head inside the target, which predicts more tokens")
     return found + candidate_lines(report.candidates)
+
+
+def _role(source: ModelSource) -> str:
+    return "head" if heads.is_head(source.header) else "draft"
 
 
 def _vocabulary(compared: VocabularyReport) -> str:
@@ -129,6 +142,7 @@ def as_data(report: PairReport) -> dict[str, Any]:
         "target": _model_data(report.target),
         "draft": None if report.draft is None else _model_data(report.draft),
         "draft_reason": report.draft_reason,
+        "besides": [_model_data(each) for each in report.besides],
         "vocabulary": compared and asdict(compared) | {"rule": compared.rule or None},
         "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
         "plan": _plan_data(report.outlook),

@@ -5,15 +5,14 @@ Of a target that came without a draft, the known models are tried that might ser
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from localspec import formats
-from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub
-from localspec.pairs import catalogue, demo, installed, resolver, sources, vocabulary
+from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub, UsageError
+from localspec.pairs import catalogue, demo, folders, installed, resolver, sources, vocabulary
 from localspec.pairs import found as others
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.found import FoundModel
@@ -68,6 +67,7 @@ class PairReport:
         vocabulary: the comparison, None without a draft.
         candidates: drafts that were tried for a target without one.
         outlook: whether it fits, and how it would be loaded now.
+        besides: what else drafts, such as a head beside a draft model.
     """
 
     name: str
@@ -77,21 +77,27 @@ class PairReport:
     vocabulary: VocabularyReport | None
     outlook: Outlook
     candidates: tuple[DraftCandidate, ...] = ()
+    besides: tuple[ModelSource, ...] = ()
+
+    @property
+    def drafts(self) -> tuple[ModelSource, ...]:
+        """All that drafts and has files of its own."""
+        return self.besides if self.draft is None else (self.draft, *self.besides)
 
     @property
     def models(self) -> tuple[ModelSource, ...]:
-        """The target, and the draft where there is one."""
-        return (self.target,) if self.draft is None else (self.target, self.draft)
+        """The target, and all that drafts and has files of its own."""
+        return (self.target, *self.drafts)
 
     @property
     def missing(self) -> int:
-        """Bytes that are still to be fetched; what serves as both is fetched once."""
-        same = self.draft is not None and self.draft.files == self.target.files
-        return sum(model.missing for model in self.models[: 1 if same else 2])
+        """Bytes that are still to be fetched; what serves as two is fetched once."""
+        once = {model.files or model.paths: model.missing for model in self.models}
+        return sum(once.values())
 
     @property
     def n_bytes(self) -> int:
-        """Size of all files, the draft's included."""
+        """Size of all files, those of all that drafts included."""
         return sum(model.n_bytes for model in self.models)
 
 
@@ -108,8 +114,8 @@ def examine(
 
     Args:
         pair: a short name, a file or a Hub reference.
-        draft: a file, a reference, a pair's name, ``lookup`` or ``none``; None or ``auto`` leaves
-            it to the pair.
+        draft: with commas files, references, pairs' names and the words ``auto`` (what the pair
+            has), ``lookup`` and ``none``; None is ``auto``.
         patience: of whoever waits for it.
         n_ctx: tokens of context to count memory for, None to choose.
         free: what the machine has free, None for its main memory alone.
@@ -119,28 +125,57 @@ def examine(
         HubError, ModelError, UsageError: a model cannot be found or read.
         Cancelled: the user wants to stop.
     """
-    name, target, known_draft = _find(pair, patience, scan)
+    name, target, own = _find(pair, patience, scan)
     strict.require_usable(target.header, target.label)
-    candidates: tuple[DraftCandidate, ...] = ()
-    word = None if draft is None else draft.strip().lower()
-    if word in _WITHOUT_A_MODEL:
-        found, reason = None, _WITHOUT_A_MODEL[word]
-    elif draft is not None and word != AUTO:
-        found, reason = _find_draft(draft, patience, scan), "named"
-    elif known_draft is not None:
-        found = known_draft()
+    asked = _asked(AUTO if draft is None else draft)
+    found, reason, candidates = _no_model(asked)
+    if AUTO in asked and own is not None:
+        found = own()
         reason = f"part of {name}" if found else f"{name} has none"
-    else:
+    elif AUTO in asked:
         found, reason, candidates = _search(target, patience, scan)
-    report = vocabulary.compare(target.header, found.header) if found else None
+    if named := [word for word in asked if word != AUTO and word not in _WITHOUT_A_MODEL]:
+        reason = reason if found else "named"
+        found = (*found, *(one for word in named for one in _find_drafts(word, patience, scan)))
+    _require_different(found)
+    sizes = [_draft_facts(each, target) for each in found]
     ahead = placement.look(
         facts(target.header, target.more_bytes),
-        _draft_facts(found, target) if found else None,
+        sizes[0] if sizes else None,
         free,
         n_ctx,
         lambda: read_speed(target.paths[0]) if target.paths else None,
+        besides=sizes[1:],
     )
-    return PairReport(name, target, found, reason, report, ahead, candidates)
+    first = found[0] if found else None
+    report = vocabulary.compare(target.header, first.header) if first else None
+    return PairReport(name, target, first, reason, report, ahead, candidates, tuple(found[1:]))
+
+
+_DraftsFound = tuple[Sequence[ModelSource], str, tuple[DraftCandidate, ...]]
+"""What drafts, where it comes from or why there is none, and what was tried."""
+
+
+def _asked(text: str) -> list[str]:
+    """Take what drafts apart; words that have a meaning of their own come back in lower case."""
+    asked = [word.strip() for word in text.split(",")]
+    known = [low if (low := word.lower()) in (AUTO, *_WITHOUT_A_MODEL) else word for word in asked]
+    if NO_DRAFT in known and len(known) > 1:
+        raise UsageError(
+            f"--draft {text} has {NO_DRAFT} beside others", "Name what drafts, or none at all."
+        )
+    return known
+
+
+def _no_model(asked: Sequence[str]) -> _DraftsFound:
+    return (), _WITHOUT_A_MODEL.get(asked[0], ""), ()
+
+
+def _require_different(drafts: Sequence[ModelSource]) -> None:
+    places = [tuple(map(folders.real, each.paths)) for each in drafts]
+    for at, place in enumerate(places):
+        if place in places[:at]:
+            raise UsageError(f"--draft names {place[0].name} twice", "Name each drafter once.")
 
 
 def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
@@ -150,21 +185,19 @@ def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
     return draft_facts(draft.header, draft.more_bytes)
 
 
-Finder = Callable[[], ModelSource | None]
+Finder = Callable[[], tuple[ModelSource, ...]]
 
 
 def _find(text: str, patience: Patience, scan: bool) -> tuple[str, ModelSource, Finder | None]:
-    """Find the pair's name (empty if none), its target, and how to find its own draft."""
+    """Find the pair's name (empty if none), its target, and how to find what drafts in it."""
     found = resolver.meaning(text, scan=scan)
     if isinstance(found, InstalledPair):
-        target, draft = sources.from_record(found.target, patience), found.draft
-        own = partial(sources.from_record, draft, patience) if draft else lambda: None
-        return found.name, target, own
+        target, drafts = sources.from_record(found.target, patience), found.drafts
+        return found.name, target, lambda: tuple(sources.from_record(it, patience) for it in drafts)
     if isinstance(found, CuratedPair):
-        entry = found
+        entry, curated = found, found.files[1:]
         target = replace(_curated(entry, entry.target, patience), licence=entry.licence)
-        own = partial(_curated, entry, entry.draft, patience) if entry.draft else lambda: None
-        return entry.name, target, own
+        return entry.name, target, lambda: tuple(_curated(entry, it, patience) for it in curated)
     if isinstance(found, Reference):
         return "", sources.from_hub(found, patience), None
     if isinstance(found, FoundModel):
@@ -189,23 +222,21 @@ def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience) -> Model
     return found
 
 
-def _find_draft(text: str, patience: Patience, scan: bool) -> ModelSource:
-    _, found, own_draft = _find(text, patience, scan)
-    # A pair's name stands for its draft here.
-    return (own_draft() if own_draft is not None else None) or found
+def _find_drafts(text: str, patience: Patience, scan: bool) -> tuple[ModelSource, ...]:
+    _, found, own = _find(text, patience, scan)
+    # A pair's name stands for what drafts in it here.
+    return (own() if own is not None else ()) or (found,)
 
 
-def _search(
-    target: ModelSource, patience: Patience, scan: bool
-) -> tuple[ModelSource | None, str, tuple[DraftCandidate, ...]]:
+def _search(target: ModelSource, patience: Patience, scan: bool) -> _DraftsFound:
     """Find a draft for a target that came without one."""
     paired = _paired_before(target)
     if paired:
-        return _find_draft(paired, patience, scan), f"as in the pair {paired}", ()
+        return _find_drafts(paired, patience, scan), f"as in the pair {paired}", ()
     candidates = _try_all(target, patience, scan)
     fitting = sum(candidate.fits for candidate in candidates)
     reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
-    return None, reason, candidates
+    return (), reason, candidates
 
 
 def _paired_before(target: ModelSource) -> str:
@@ -248,7 +279,8 @@ def _untried(target: ModelSource, scan: bool) -> Iterator[tuple[DraftCandidate, 
     """What is on this disk, but for the target itself, then what the catalogue knows besides."""
     named = [
         # The draft first: it has the pair's name.
-        (pair.name if model is pair.draft else model.origin, model)
+        # Where a name stands for several, each is named by where it came from.
+        (pair.name if pair.drafts == (model,) else model.origin, model)
         for pair in installed.all_pairs()
         for model in reversed(pair.models)
         if model.complete

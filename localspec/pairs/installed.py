@@ -26,6 +26,7 @@ from localspec.safe_text import reason
 DEMO: Final = "demo"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _RESERVED: Final = frozenset({DEMO, "none"})
+_FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +76,27 @@ class InstalledModel:
 
 @dataclass(frozen=True, slots=True)
 class InstalledPair:
-    """A name, its target and its draft (None for a pair that goes without)."""
+    """A name, its target and what drafts for it.
+
+    Attributes:
+        draft: a model or a head; None for a pair that goes without.
+        besides: what else drafts, such as a head beside a draft model.
+    """
 
     name: str
     target: InstalledModel
     draft: InstalledModel | None
+    besides: tuple[InstalledModel, ...] = ()
+
+    @property
+    def drafts(self) -> tuple[InstalledModel, ...]:
+        """All that drafts and has files of its own."""
+        return self.besides if self.draft is None else (self.draft, *self.besides)
 
     @property
     def models(self) -> tuple[InstalledModel, ...]:
-        """The target, and the draft where there is one."""
-        return (self.target,) if self.draft is None else (self.target, self.draft)
+        """The target, and all that drafts and has files of its own."""
+        return (self.target, *self.drafts)
 
     @property
     def complete(self) -> bool:
@@ -131,7 +143,7 @@ def find(name: str) -> InstalledPair | None:
             f"the record of {lowered} is damaged: {path} ({reason(error)})",
             f"Run `localspec rm {lowered}`, then pull the pair again; files are kept.",
         ) from None
-    return InstalledPair(lowered, record.target, record.draft)
+    return InstalledPair(lowered, record.target, record.draft, record.besides)
 
 
 def all_pairs() -> list[InstalledPair]:
@@ -171,7 +183,7 @@ def save(pair: InstalledPair) -> None:
         LocalspecError: the folder cannot be written.
     """
     name = check_name(pair.name)
-    data = {"format": 1, **asdict(pair), "name": name}
+    data = {"format": _FORMAT, **asdict(pair), "name": name}
     with _recording(name):
         private.write_json(folder() / f"{name}.json", data)
 
@@ -211,11 +223,12 @@ def forget(name: str) -> None:
 
 
 class _PairRecord(msgspec.Struct):
-    """A pair as its file has it."""
+    """A pair as its file has it; until format 2 no more than a draft stood beside the target."""
 
-    format: Literal[1]
+    format: Literal[1, 2]
     target: InstalledModel
     draft: InstalledModel | None
+    besides: tuple[InstalledModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import re
 import shlex
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -40,13 +40,14 @@ class PullProgress:
 
     Attributes:
         file: the file that is being worked on.
-        done: bytes on disk, of all files.
-        total: bytes of all files.
+        files: all of them, in order; of one that was not begun the phase is ``waits``.
+        done, total: bytes of all files, on disk and in all.
         bytes_per_second: over the last seconds; 0 while nothing comes.
         seconds_left: None while it cannot be told.
     """
 
     file: FileProgress
+    files: tuple[FileProgress, ...]
     done: int
     total: int
     bytes_per_second: float
@@ -78,7 +79,7 @@ def plan(
 
     Args:
         pair: a short name, a file or a Hub reference.
-        draft: a file, a reference, a pair's name or ``none``; None leaves it to the pair.
+        draft: what drafts, as `examine` takes it; None leaves it to the pair.
         name: the pair's new name; None derives one.
         patience: of whoever waits for it.
         scan: whether models of other programs on this disk count.
@@ -94,8 +95,8 @@ def plan(
     if name is not None:
         installed.check_name(name)
     report = examine(pair, draft, patience, scan=scan)
-    if report.draft is not None:
-        vocabulary.check(report.target.header, report.draft.header)
+    for drafts in report.drafts:
+        vocabulary.check(report.target.header, drafts.header)
     report = replace(report, name=_choose_name(name, report))
     return PullPlan(report, hub_cache.free_bytes(hub_cache.cache_folder()))
 
@@ -138,14 +139,16 @@ def execute(
         # An installed pair may have them, complete, in another HF_HOME's cache.
         if path.absolute() == hub_cache.snapshot_path(file)
     ]
-    meter = _PullMeter(list(dict.fromkeys(file for file, _ in wanted)), report)
-    for file, revision in dict.fromkeys(wanted):  # once each: a model may be its own draft
+    wanted = list(dict.fromkeys(wanted))  # once each: a model may be its own draft
+    meter = _PullMeter([file for file, _ in wanted], report)
+    for file, revision in wanted:
         download.fetch(file, revision, patience, meter.tell)
     record = InstalledPair(
         # Another program may have given the name to another pair meanwhile.
         name=plan.name if _free_for(plan.name, pair) else _choose_name(None, pair),
         target=pair.target.record(),
         draft=None if pair.draft is None else pair.draft.record(),
+        besides=tuple(model.record() for model in pair.besides),
     )
     installed.save(record)
     if not record.complete:
@@ -156,31 +159,34 @@ def execute(
     return record
 
 
-@dataclass(slots=True)
 class _PullMeter:
     """Adds up the files' progress and knows the speed."""
 
-    wanted: list[RemoteFile]
-    report: Callable[[PullProgress], None]
-    last: dict[str, FileProgress] = field(default_factory=dict)
-    points: deque[tuple[float, int]] = field(default_factory=deque)
+    def __init__(
+        self, wanted: Iterable[RemoteFile], report: Callable[[PullProgress], None]
+    ) -> None:
+        self._report = report
+        self._files = {
+            file.etag: FileProgress(
+                file.name, file.etag, "waits", download.have(file), file.size, fetched=0
+            )
+            for file in wanted
+        }
+        self._points: deque[tuple[float, int]] = deque()
 
     def tell(self, progress: FileProgress) -> None:
         """Take one file's progress and pass on the sum."""
         now = time.monotonic()
-        self.last[progress.etag] = progress
-        self.points.append((now, sum(each.fetched for each in self.last.values())))
-        while now - self.points[0][0] > _RATE_WINDOW_S:
-            self.points.popleft()
-        total = sum(file.size for file in self.wanted)
-        done = sum(  # what was not begun counts with its part
-            self.last[file.etag].done if file.etag in self.last else download.have(file)
-            for file in self.wanted
-        )
-        (first, before), (last, after) = self.points[0], self.points[-1]
+        self._files[progress.etag] = progress
+        files, points = tuple(self._files.values()), self._points
+        points.append((now, sum(file.fetched for file in files)))
+        while now - points[0][0] > _RATE_WINDOW_S:
+            points.popleft()
+        done, total = sum(file.done for file in files), sum(file.size for file in files)
+        (first, before), (last, after) = points[0], points[-1]
         rate = (after - before) / (last - first) if last - first > _RATE_FIRST_S else 0.0
         left = (total - done) / rate if rate > 0 else None
-        self.report(PullProgress(progress, done, total, rate, left))
+        self._report(PullProgress(progress, files, done, total, rate, left))
 
 
 def _choose_name(wanted: str | None, report: PairReport) -> str:
@@ -216,15 +222,14 @@ def _free_for(name: str, report: PairReport) -> bool:
     except LocalspecError:
         return True  # a damaged record is replaced
     if existing is not None:
-        return _same(existing.target, report.target) and _same(existing.draft, report.draft)
+        known, ours = existing.models, report.models
+        return len(known) == len(ours) and all(map(_same, known, ours))
     entry = catalogue.pairs().get(name)
     return entry is None or _is_curated(entry, report)
 
 
-def _same(model: InstalledModel | None, source: ModelSource | None) -> bool:
+def _same(model: InstalledModel, source: ModelSource) -> bool:
     """Tell whether both are the same model, at whatever commit."""
-    if model is None or source is None:
-        return model is None and source is None
     ours = source.record()
     if model.repo or ours.repo:
         return (model.repo, model.files) == (ours.repo, ours.files)

@@ -14,7 +14,7 @@ from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.installed import DEMO, InstalledModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,13 @@ def remove(name: str, patience: Patience) -> Removal:
     return Removal(pair.name, freed, tuple(kept))
 
 
-def used_bytes(pairs: list[InstalledPair]) -> int:
-    """Give the bytes on disk of all files of `pairs`, each file counted once."""
+def used_bytes() -> int:
+    """Give the bytes on disk of all installed pairs and the demo, each file counted once.
+
+    Raises:
+        LocalspecError: the records may not be read, or the demo is not there.
+    """
+    pairs = [*installed.all_pairs(), demo.pair()]
     paths = {Path(path) for pair in pairs for model in pair.models for path in model.paths}
     sizes = {}
     for path in paths:

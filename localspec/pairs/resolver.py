@@ -28,12 +28,19 @@ class ResolvedPair:
         target: the target's first file.
         draft: the draft's first file, None for plain decoding.
         draft_reason: where the draft comes from, or why there is none.
+        besides: the first files of what else drafts.
     """
 
     name: str
     target: Path
     draft: Path | None
     draft_reason: str
+    besides: tuple[Path, ...] = ()
+
+    @property
+    def drafts(self) -> tuple[Path, ...]:
+        """The first files of all that drafts."""
+        return self.besides if self.draft is None else (self.draft, *self.besides)
 
 
 def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) -> ResolvedPair:
@@ -55,12 +62,12 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
     if draft is None:
         return target
     if draft.lower() == NO_DRAFT:
-        return replace(target, draft=None, draft_reason="none was wanted")
+        return replace(target, draft=None, draft_reason="none was wanted", besides=())
     named = _on_disk(draft, scan)
-    # A pair's name stands for its draft here.
+    # A pair's name stands for what drafts in it here.
     is_pair = isinstance(meaning(draft, scan=scan), InstalledPair | CuratedPair)
-    own = named.draft if is_pair else None
-    return replace(target, draft=own or named.target, draft_reason="named")
+    first, *others = (named.drafts if is_pair else ()) or (named.target,)
+    return replace(target, draft=first, draft_reason="named", besides=tuple(others))
 
 
 Meaning = InstalledPair | CuratedPair | Reference | FoundModel | Path
@@ -127,29 +134,35 @@ def _from_record(pair: InstalledPair) -> ResolvedPair:
     target, draft = pair.target, pair.draft
     for model in pair.models:
         if not model.complete:
-            named = NO_DRAFT if draft is None else draft.origin
+            named = ",".join(each.origin for each in pair.drafts) or NO_DRAFT
             raise ModelFileError(
                 f"a file of the pair {pair.name} is gone: {model.first_gone}",
                 f"Run `localspec pull {target.origin} --draft {named} --name {pair.name}`.",
             )
     if draft is None:
         return ResolvedPair(pair.name, target.path, None, "the pair was pulled without one")
-    return ResolvedPair(pair.name, target.path, draft.path, f"part of {pair.name}")
+    return _with_drafts_of(pair, pair.name, target.path, f"part of {pair.name}")
 
 
 def _with_known_draft(name: str, target: Path) -> ResolvedPair:
     """Give `target` the draft of an installed pair that has the same target, if there is one."""
     pair = pair_with(target)
-    if pair is None or pair.draft is None:
+    if pair is None:
         return ResolvedPair(name, target, None, "none was named, and none is known for this target")
-    return ResolvedPair(name, target, pair.draft.path, f"as in the pair {pair.name}")
+    return _with_drafts_of(pair, name, target, f"as in the pair {pair.name}")
+
+
+def _with_drafts_of(pair: InstalledPair, name: str, target: Path, reason: str) -> ResolvedPair:
+    first, *others = (each.path for each in pair.drafts)
+    return ResolvedPair(name, target, first, reason, tuple(others))
 
 
 def pair_with(target: Path) -> InstalledPair | None:
-    """Find an installed pair with this target and a draft that is there; None if there is none."""
+    """Find an installed pair with this target and drafts that are there; None if there is none."""
     real = folders.real(target)
     for pair in installed.all_pairs():
-        if pair.draft and pair.draft.complete and folders.real(pair.target.path) == real:
+        here = pair.drafts and all(each.complete for each in pair.drafts)
+        if here and folders.real(pair.target.path) == real:
             return pair
     return None
 

@@ -43,7 +43,7 @@ class Patience:
     """Whoever waits: how often to try again, with which pauses, and whether they had enough.
 
     Attributes:
-        pauses: seconds to wait before each new attempt; their number is that of the attempts.
+        pauses: seconds to wait before each new attempt; one try more than there are of them.
         cancel: set by somebody else to stop.
         note: is told what is being looked at.
     """

@@ -7,7 +7,7 @@ read from disk again and again. Where nothing helps, the pair is refused before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -403,6 +403,8 @@ def look(
     free: Free | None = None,
     n_ctx: int | None = None,
     disk: DiskSpeed = lambda: None,
+    *,
+    besides: Sequence[ModelFacts] = (),
 ) -> Outlook:
     """Plan with what is free.
 
@@ -412,22 +414,25 @@ def look(
         free: what may be taken, None for this machine's main memory alone.
         n_ctx: tokens of context, None to choose.
         disk: called where the weights find no room.
+        besides: the sizes of what else drafts. It comes first, in main memory.
     """
     free = free or Free(ram=machine.available(), address_space=machine.address_space_left())
     wishes, refusal = Wishes(n_ctx=n_ctx), ""
+    before = sum(need(each, Setup(n_ctx=n_ctx or usual_context(target))).total for each in besides)
     try:
-        found = plan(target, draft, free, wishes, disk)
+        found = plan(target, draft, replace(free, ram=free.ram - before), wishes, disk)
     except OutOfMemory as error:
         found, refusal = None, f"{error.message}. {error.remedy}"
     n_ctx = found.target.n_ctx if found else n_ctx or COUNTED_CTX
     emptied = replace(free, ram=max(free.ram, machine.total()), address_space=None)
     verdict = "fits" if found and not found.from_disk else "tight"
-    if verdict == "tight" and not _fits(target, draft, emptied, wishes):
+    alone = replace(emptied, ram=emptied.ram - before)
+    if verdict == "tight" and not _fits(target, draft, alone, wishes):
         verdict = "too large"
     models = (target,) if draft is None else (target, draft)
     needed = found.total if found else sum(need(each, Setup(n_ctx=n_ctx)).total for each in models)
     own = sum(each.free for each in free.devices if not each.shared)
-    fit = Fit(needed + PROGRAM, free.ram + own, emptied.ram + own, verdict)
+    fit = Fit(needed + before + PROGRAM, free.ram + own, emptied.ram + own, verdict)
     return Outlook(found, refusal, n_ctx, fit)
 
 
@@ -438,12 +443,15 @@ def _fits(target: ModelFacts, draft: ModelFacts | None, free: Free, wishes: Wish
         return False
 
 
-def counted(target: ModelFacts, draft: ModelFacts | None) -> Fit:
+def counted(
+    target: ModelFacts, draft: ModelFacts | None, besides: Sequence[ModelFacts] = ()
+) -> Fit:
     """The fit for lists: with 4,096 tokens, or fewer where the target knows no more.
 
     A list loads no driver to ask about accelerators: it counts the main memory alone.
     """
-    return look(target, draft, n_ctx=min(target.trained or COUNTED_CTX, COUNTED_CTX)).fit
+    n_ctx = min(target.trained or COUNTED_CTX, COUNTED_CTX)
+    return look(target, draft, n_ctx=n_ctx, besides=besides).fit
 
 
 def unread(n_bytes: int) -> Fit:
