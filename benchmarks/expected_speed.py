@@ -1,13 +1,14 @@
 """Speeds that are expected before a pair is loaded, against what it then writes.
 
-    uv run python benchmarks/expected_speed.py [--sizes 0.6G 1.2G 2.4G] [--type q8_0]
+    uv run python benchmarks/expected_speed.py [--sizes 0.6G 1.2G 2.4G] [--pairs FOLDER]
 
 The demo pair is loaded as the chat loads it: what it costs is the basis of all expectations. Pairs
 of three sizes are made of it (`models/enlarge.py`: they say the same), the speeds of all are
 expected, then each is loaded and answers at temperature 0, without and with its draft in turns.
-Prints a table: medians of the answers, and how far an expectation is off. What was stored of
+Prints a table: medians of the answers, and how far an expectation is off. What was measured in
 earlier runs is not used. The machine has to be idle. Takes about five minutes on two cores, and
-room for the files in the temporary folder.
+room for the files: in the temporary folder, or in the one of `--pairs`, where they stay and
+those that are there already are used.
 """
 
 from __future__ import annotations
@@ -54,25 +55,29 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["0.6G", "1.2G", "2.4G"])
     parser.add_argument("--type", default="q8_0")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--pairs", type=Path, help="folder of the enlarged files, which stay there")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LOCALSPEC_CACHE"] = os.environ["LOCALSPEC_DATA"] = str(Path(folder, "own"))
         localspec.load("demo").close()
         speed = ranking.recall()
         assert speed is not None, "the demo could not be measured"
-        print(f"{speed.basis[0].upper()}{speed.basis[1:]}.\n")
-        pairs = [enlarged(Path(folder), size, arguments.type, speed) for size in arguments.sizes]
+        files = arguments.pairs or Path(folder)
+        pairs = [enlarged(files, size, arguments.type, speed) for size in arguments.sizes]
+        basis = speed.basis([pair.expected for pair in pairs])
+        print(f"{basis[0].upper()}{basis[1:]}.\n")
         head = ("target", "plain", "expected", "off", "drafting", "expected", "off", "accepted")
         rows = [head, *(row(pair, arguments.tokens) for pair in pairs)]
         print("\n".join(formats.columns(rows)))
 
 
 def enlarged(folder: Path, size: str, kind: str, speed: ranking.Speed) -> Pair:
-    """Write a pair of this size and type, and say what to expect of it."""
-    out, draft = folder / size, f"{float(size[:-1]) / DRAFT:g}{size[-1]}"
+    """Write a pair of this size and type unless it is there, and say what to expect of it."""
+    out, draft = folder / f"{size}-{kind}", f"{float(size[:-1]) / DRAFT:g}{size[-1]}"
     sizes = ("--target-size", size, "--draft-size", draft)
     command = [sys.executable, str(ENLARGE), "demo", *sizes, "--type", kind, str(out)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    if len(sorted(out.glob("*.gguf"))) < 2:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (target,), (small,) = sorted(out.glob("target*.gguf")), sorted(out.glob("draft*.gguf"))
     report = examine(str(target), str(small), Patience(), scan=False)
     (expected,) = ranking.ranked([catalogue.examined(report)], speed)

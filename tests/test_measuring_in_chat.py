@@ -55,7 +55,9 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             await chat.until(lambda: "12 tokens" in chat.transcript(), "an answer")
             await says(chat, "/stats", "demo: 1 answer, 12 tokens in")
             await says(chat, "/draft", "auto: ")
-            assert "drafting now: localspec demo draft" in chat.transcript()
+            now = " ".join(chat.transcript().split())
+            assert "drafting now: localspec demo draft and lookup" in now
+            assert "and lookup, which copies what repeats" in now
             await chat.send("/draft lookup")
             await chat.until(lambda: chat.ready() and not chat.app.session.draft_name, "lookup")
             await says(chat, "/draft none-such", "there is no pair named none-such")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from localspec import machine
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.stopping import gamma_for
 from localspec.loading import ranking
+from localspec.loading.expected import note
 from localspec.loading.ranking import PairCosts, Speed
 from localspec.pairs import catalogue
 from localspec.pairs.catalogue import ListedPair
@@ -47,6 +51,42 @@ def test_a_token_takes_as_long_as_its_weights_are_read() -> None:
     assert mixture.plain == pytest.approx(100)
 
 
+def test_what_no_weights_explain_does_not_grow_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass takes 1 ms and 40 ms for every GB: target and draft tell both."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+
+    def seconds(gb: float) -> float:
+        return 0.001 + 0.04 * gb
+
+    def context(gb: float) -> SimpleNamespace:
+        return SimpleNamespace(model=SimpleNamespace(weights_bytes=int(gb * GB)))
+
+    pair = SimpleNamespace(
+        name="demo",
+        target=context(0.3),
+        drafts={"draft": context(0.03)},
+        loaded=SimpleNamespace(n_gpu_layers=0),
+        devices_before=(),
+    )
+    flat = {n: seconds(0.3) for n in (1, 2, 4, 8, 32)}
+    note(pair, Costs({0: flat}, {"draft": {0: {1: seconds(0.03)}}}))
+    found = ranking.recall()
+    for gb in (0.6, 1.2, 2.4):
+        drafted = row("a", gb, drafter="draft", draft_bytes=int(gb * GB / 10))
+        (one,) = ranking.ranked([drafted], found)
+        assert one.plain == pytest.approx(1 / seconds(gb), rel=1e-6)
+        gain = gamma_for(0.7, [seconds(gb)] * 26, seconds(gb / 10))[1]
+        assert one.drafted == pytest.approx(one.plain * gain, rel=1e-6)
+
+
+def test_a_draft_that_is_no_faster_than_its_target_tells_nothing_of_weights() -> None:
+    for target, draft in (((GB, 0.1), (GB, 0.09)), ((GB, 0.1), (GB // 10, 0.2))):
+        assert ranking.overhead(*target, *draft) == 0
+    assert ranking.overhead(GB, 0.1, GB // 10, 0.001) == 0  # and a line that begins below nothing
+
+
 def test_a_draft_helps_where_checking_is_cheap_and_nowhere_else() -> None:
     pair = row("a", 2, drafter="draft", draft_bytes=GB // 10)
     (cheap,) = ranking.ranked([pair], speed(20))
@@ -55,6 +95,24 @@ def test_a_draft_helps_where_checking_is_cheap_and_nowhere_else() -> None:
     assert ranking.ranked([pair], dear)[0].drafted == pytest.approx(10)
     (mixture,) = ranking.ranked([row("a", 2, active=0.2, drafter="mtp")], speed(20))
     assert mixture.drafted == mixture.plain
+
+
+def test_what_is_taken_to_be_accepted_is_told_where_something_drafts_alone() -> None:
+    known = Speed("here", {"demo": costs(20), "mine": costs(10, 2.0, step=0.01)})
+    alone, drafts, mine = (
+        ranking.ranked([one], known)
+        for one in (
+            row("a", 2),
+            row("a", 2, drafter="draft", draft_bytes=GB // 10),
+            row("mine", 2, drafter="draft", draft_bytes=GB // 10, state="installed"),
+        )
+    )
+    rate = "expected from mine, which reads 10 GB of weights a second here"
+    accepted = ", if 70 % of drafted tokens are accepted"
+    assert known.basis(alone) == rate
+    assert known.basis(drafts) == known.basis([*alone, *drafts]) == rate + accepted
+    assert known.basis(mine) == "as measured" + accepted
+    assert Speed("here").basis(alone) == ""
 
 
 def test_the_best_is_the_largest_that_writes_as_fast_as_one_reads() -> None:
@@ -118,7 +176,7 @@ def test_it_is_kept_for_this_machine_and_a_disturbed_measurement_changes_nothing
     assert found is not None
     assert found.pairs["demo"] == costs(20)
     assert found.advice is None
-    assert "reads 20 GB of weights a second here, with 70 % of drafted" in found.basis
+    assert found.basis([]).endswith("reads 20 GB of weights a second here")
     ranking.remember("demo", costs(2, step=0.01), None, None)  # with a draft now
     assert ranking.recall().pairs["demo"].step == 0.01
     monkeypatch.setattr(machine, "processor_name", lambda: "another")

@@ -80,9 +80,7 @@ def _traced(session: Session, path: Path | None) -> Iterator[None]:
 
 def _answered(session: Session, end: TurnEnd) -> Answered:
     return Answered(
-        text=end.text,
-        reason=end.reason,
-        stats=end.stats,
+        end=end,
         figures=session.figures(),
         speculation_note=session.speculation_note,
         peak_memory_bytes=session.peak_memory_bytes(),

@@ -137,17 +137,13 @@ def note(pair: LoadedPair, costs: Costs) -> None:
     """Have lists and the screen know what `pair` was measured to cost (see `ranking`)."""
     target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
     times = tuple(costs.target.at(0).times(LONGEST + 1))
-    model = pair.drafts.get(DRAFT)
-    step = next((costs.drafts[name].at(0).seconds(1) for name in pair.drafts), None)
+    steps = {name: costs.drafts[name].at(0).seconds(1) for name in pair.drafts}
+    step = next(iter(steps.values()), None)
     overhead = 0.0
-    if (
-        model is not None
-        and step is not None
-        and (less := target.weights_bytes - model.model.weights_bytes)
-    ):
-        # What two sizes tell: a straight line, which begins at what no weights explain.
-        per_byte = max((times[1] - step) / less, times[1] / target.weights_bytes)
-        overhead = max(0.0, times[1] - per_byte * target.weights_bytes)
+    if (model := pair.drafts.get(DRAFT)) is not None:
+        overhead = ranking.overhead(
+            target.weights_bytes, times[1], model.model.weights_bytes, steps[DRAFT]
+        )
     own = [each.free for each in pair.devices_before if not each.integrated]
     ranking.remember(
         pair.name,

@@ -246,6 +246,11 @@ def _session(
     )
     if costs:
         note(pair, costs.auto.costs)
+
+    def rest(cancel: Cancel) -> None:
+        if costs and costs.again(cancel):
+            _note_stored(pair)
+
     drafters = [_drafter(name, context, target) for name, context in pair.drafts.items()]
     lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
     return Session(
@@ -254,9 +259,16 @@ def _session(
         settings,
         auto=costs.auto if costs else None,
         closing=costs.keep if costs else None,
-        resting=costs.again if costs else None,
+        resting=rest,
         renderer=renderer,
     )
+
+
+def _note_stored(pair: LoadedPair) -> None:
+    """Have lists know what was measured since the load: what stood there may be far off."""
+    now = measured(pair, repeatable=False, measure=False, announce=lambda: None)
+    if now:
+        note(pair, now.auto.costs)
 
 
 def _drafter(name: str, context: Context, target: Context) -> Drafter:

@@ -1,9 +1,9 @@
 """Which pairs suit this machine: the speed to expect of each, their order, and a short proposal.
 
 An expectation is made of what was measured when a pair was loaded here: a token of any other model
-takes as much longer as it reads more bytes of weights, and a check of several tokens as many times
-a single one. What drafts is taken to be accepted as `ACCEPTED` says. No llama.cpp, no numpy: lists
-and the screen ask this.
+takes as much longer as it reads more bytes of weights, but for what target and draft together show
+to be none of theirs, and a check of several tokens as many times a single one. What drafts is taken
+to be accepted as `ACCEPTED` says. No llama.cpp, no numpy: lists and the screen ask this.
 """
 
 from __future__ import annotations
@@ -92,17 +92,39 @@ class Speed:
         there = [item for item in self.pairs.items() if item[1].on_device == on_device]
         return max(there, key=lambda item: item[1].weights, default=None)
 
-    @property
-    def basis(self) -> str:
-        """How expectations are made, in a sentence; empty where nothing was measured."""
+    def basis(self, pairs: Sequence[RankedPair]) -> str:
+        """Where the speeds of `pairs` come from, in words; empty where nothing was measured.
+
+        What is taken to be accepted is told of those alone that draft, and gain by it.
+        """
         one = self.largest(on_device=True) or self.largest(on_device=False)
         if one is None:
             return ""
         rate = formats.size(round(1 / one[1].per_byte))
-        return (
-            f"expected from {one_line(one[0], 40)}, which reads {rate} of weights a second here,"
-            f" with {formats.percent(ACCEPTED[DRAFT])} of drafted tokens accepted"
-        )
+        made = f"expected from {one_line(one[0], 40)}, which reads {rate} of weights a second here"
+        if pairs and all(pair.measured for pair in pairs):
+            made = "as measured"
+        accepted = f", if {formats.percent(ACCEPTED[DRAFT])} of drafted tokens are accepted"
+        return made + (accepted if any(pair.gains for pair in pairs) else "")
+
+
+def overhead(weights: int, seconds: float, draft_weights: int, step: float) -> float:
+    """Seconds of a decode that no weights explain: where the line through two models begins.
+
+    Args:
+        weights: bytes of the target's.
+        seconds: of its decode of one token.
+        draft_weights: bytes of its draft's, which ran beside it.
+        step: seconds of a drafted token.
+
+    Returns:
+        0 where the smaller model is not the faster one: they ran in different places, or something
+        disturbed one of them
+    """
+    more = weights - draft_weights
+    if more <= 0 or seconds <= step:
+        return 0.0
+    return max(0.0, seconds - (seconds - step) / more * weights)
 
 
 def recall() -> Speed | None:

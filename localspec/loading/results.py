@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from localspec.chat.events import TurnEnd
 from localspec.chat.figures import Figures
-from localspec.engine.stats import FinishReason, GenerationStats
 
 _WIDTH = 40  # characters of the longest bar
 _NOISY = 0.3
@@ -19,9 +19,7 @@ class Answered:
     """An answer to a single prompt.
 
     Attributes:
-        text: all of it.
-        reason: why it ended.
-        stats: sums over its rounds.
+        end: its text, why it ended, and sums over its rounds.
         figures: the live figures at its end.
         speculation_note: why nothing can be drafted; empty where something can.
         peak_memory_bytes: of the engine's process and its accelerators.
@@ -29,9 +27,7 @@ class Answered:
         notices: what the user should know about the pair and its settings.
     """
 
-    text: str
-    reason: FinishReason
-    stats: GenerationStats
+    end: TurnEnd
     figures: Figures
     speculation_note: str
     peak_memory_bytes: int
