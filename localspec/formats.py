@@ -10,11 +10,17 @@ _SWAP_WORTH_MENTIONING: Final = 200_000_000  # bytes
 _SLOW_CLOCK: Final = 0.6
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines in which the cells of `rows` stand below each other."""
+def columns(rows: Sequence[Sequence[str]], *, figures: bool = False) -> list[str]:
+    """Lines in which the cells of `rows` stand below each other.
+
+    They begin on one line; with `figures` all but the first column's end on one.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        "  ".join(
+            cell.rjust(width) if figures and i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     ]
 

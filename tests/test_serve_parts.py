@@ -32,14 +32,14 @@ from localspec.engine.generate import Engine
 from localspec.engine.grammar import Awaited
 from localspec.engine.llama import Context, Model
 from localspec.engine.llama.grammar import LlamaGrammar
-from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.errors import EngineError, UsageError
 from localspec.process import messages as m
 from localspec.serve import app
 from localspec.serve.desk import Desk, Job
 from localspec.serve.errors import Refusal
 from localspec.serve.guard import Rules, digest
-from localspec.serve.replies import Reply
+from localspec.serve.replies import Reply, timings
 from localspec.serve.requests import ChatRequest, parsed
 from localspec.serve.schemas import response_grammar
 from localspec.serve.tally import Tally
@@ -498,11 +498,14 @@ def test_a_stream_that_waits_is_kept_alive() -> None:
     slow = streaming({**body, "max_tokens": 900, "logit_bias": {"2": -100}})
     with Serving(program=("-c", SLOW)) as one:
         socks = [socket.create_connection(("127.0.0.1", one.port), timeout=20) for _ in range(2)]
-        for sock in socks:
-            sock.sendall(slow)
+        socks[0].sendall(slow)
+        assert socks[0].recv(1)  # it is being answered
+        socks[1].sendall(slow)
         data = b""
         while b": ping\n\n" not in data:
-            data += socks[1].recv(65536)
+            part = socks[1].recv(65536)
+            assert part, data
+            data += part
         assert data.startswith(b"HTTP/1.1 200")
         assert b"text/event-stream" in data
         for sock in socks:
@@ -565,3 +568,14 @@ def test_an_end_that_is_asked_for_comes_soon_also_during_a_stream() -> None:
             assert one.process.wait(10) == 130
         engine.wait(10)
         assert b"Traceback" not in one.log()
+
+
+def test_timings_of_a_single_token_are_numbers_that_agree() -> None:
+    stats = GenerationStats()
+    stats.add_prefill(Prefill(10, 0, 9, 0.5))
+    stats.add(Round((1,), 0, 0, 0, 0.0, 0.1, 0.1))
+    told = timings(stats)
+    assert told["cache_n"] + told["prompt_n"] == 10
+    assert told["prompt_per_second"] == pytest.approx(20)
+    assert told["predicted_per_second"] == pytest.approx(1e3 / told["predicted_ms"])
+    assert None not in timings(GenerationStats()).values()

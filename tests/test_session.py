@@ -21,7 +21,7 @@ from localspec.chat.settings import UNMEASURED_GAMMA, ChatSettings
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import FinishReason, GammaNote, GammaReason
+from localspec.engine.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.errors import EngineError, LocalspecError, PromptTooLong
 from tests.fakes import FakeModel, ended, fake_session, rounds_of
 
@@ -351,6 +351,16 @@ def test_memory_adds_up() -> None:
     assert 0 < memory.process <= memory.peak_process
     assert 0 <= memory.machine_available <= memory.machine_total
     assert session.peak_memory_bytes() >= memory.process
+
+
+def test_memory_of_a_card_counts_where_it_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = fake_session()
+    card, chip = DeviceMemory("A card", 100, 200), DeviceMemory("A chip", 100, 200, integrated=True)
+    session.pair = replace(session.pair, devices_before=(card, chip))
+    now = (replace(card, free=40), replace(chip, free=10))
+    monkeypatch.setattr("localspec.chat.pair.devices", lambda: now)
+    memory = session.memory()
+    assert memory.taken == memory.process + 60
 
 
 def test_closing_waits_for_the_running_turn() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from localspec.bench.result import ALL, ArmReport, Interval, KindRow, Report
-from localspec.formats import known, milliseconds, number, percent, times
+from localspec.formats import columns, known, milliseconds, number, percent, times
 
 _GREEN, _RED, _BOLD, _DIM, _RESET = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _WIDTH = 40  # characters of the longest bar
@@ -169,18 +169,10 @@ def _paint(said: str, style: str) -> str:
 
 
 def _aligned(table: TitledRows) -> str:
-    """The first column to the left, the others to the right."""
     title, rows = table
-    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(
-            f"{cell:>{width}}" if i else f"{cell:<{width}}"
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
-    return "\n".join([_paint(title, _BOLD), _paint(lines[0], _DIM), *lines[1:]])
+    cells = [[*rows[0]], *([*row.values()] for row in rows)]
+    head, *lines = columns(cells, figures=True)
+    return "\n".join([_paint(title, _BOLD), _paint(head, _DIM), *lines])
 
 
 def _speedups(arm: ArmReport) -> str:

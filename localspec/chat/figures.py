@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from localspec import formats
 from localspec.engine.stats import (
     GammaNote,
     GammaReason,
@@ -18,6 +19,7 @@ from localspec.engine.stats import (
 )
 
 _WINDOW_S = 1.0
+_FEW = 0.1  # drafted, by tokens written: accepted or not, they change next to nothing
 
 _GAMMA = {
     GammaReason.OFF: "off",
@@ -190,6 +192,22 @@ class Meter:
 def lossy_words(lenience: float | None) -> str:
     """What has to stand wherever a speed is shown; empty for a lossless rule."""
     return "" if lenience is None else f"lossy {lenience:g}"
+
+
+def accepted_share(drafted: int, accepted: int, generated: int) -> float | None:
+    """The share of the drafted tokens that were accepted, None where it says nothing.
+
+    "100 %" would read as a success where 4 tokens were drafted and 205 written.
+    """
+    return accepted / drafted if drafted and drafted >= _FEW * generated else None
+
+
+def accepted_words(drafted: int, accepted: int, generated: int) -> str:
+    """That share for a person; the counts where it says nothing, a dash for nothing drafted."""
+    share = accepted_share(drafted, accepted, generated)
+    if share is None and drafted:
+        return f"{formats.count(accepted)} of {formats.count(drafted)}"
+    return formats.percent(share)
 
 
 def gamma_words(note: GammaNote | None, *, times: str = "x") -> str:

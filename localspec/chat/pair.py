@@ -102,7 +102,7 @@ class LoadedPair:
 
     def memory(self) -> MemoryUse:
         """Where the memory goes now."""
-        target, drafts = self.target, self.drafts.values()
+        target, drafts, now = self.target, self.drafts.values(), devices()
         return MemoryUse(
             target_weights=target.model.weights_bytes,
             draft_weights=sum(
@@ -115,14 +115,13 @@ class LoadedPair:
             peak_process=machine.peak_resident(),
             machine_total=machine.total(),
             machine_available=machine.available(),
-            devices=devices(),
+            devices=now,
+            on_devices=sum(
+                max(0, before.free - each.free)
+                for before, each in zip(self.devices_before, now, strict=False)
+                if not each.integrated
+            ),
         )
-
-    def device_bytes(self) -> int:
-        """Accelerator memory that went away since before the load: ours, if nobody else came."""
-        before = {i: device.free for i, device in enumerate(self.devices_before)}
-        now = enumerate(devices())
-        return sum(max(0, before.get(i, device.free) - device.free) for i, device in now)
 
     def close(self) -> None:
         """Free caches and weights."""

@@ -258,6 +258,10 @@ class Session:
                 raise LocalspecError(f"this answer has no round {number}")
             return look_again(self.engine, written, number, cancel)
 
+    def count(self, text: str) -> int:
+        """How many tokens `text` has in a message. From any thread."""
+        return len(self.pair.target.model.tokenize(text, add_special=False, parse_special=False))
+
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""
         return self._writer.figures(generating=self._running is not None)
@@ -268,7 +272,8 @@ class Session:
 
     def peak_memory_bytes(self) -> int:
         """Peak resident size of this process, and the accelerator memory that it uses."""
-        return self.pair.memory().peak_process + self.pair.device_bytes()
+        memory = self.pair.memory()
+        return memory.peak_process + memory.on_devices
 
     def keep_in(self, folder: Path, made_by: str) -> None:
         """Let copies of the caches be kept in a folder.

@@ -47,7 +47,7 @@ def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
             click.echo(_summary(found, memory), err=True)
     except BrokenPipeError:
         return False  # the reader (head, less) has seen enough
-    return found.reason is FinishReason.CANCELLED
+    return found.end.reason is FinishReason.CANCELLED
 
 
 def _stream(worker: Worker, *, show: bool) -> Answered:
@@ -72,11 +72,11 @@ def _stream(worker: Worker, *, show: bool) -> Answered:
 
 def _document(found: Answered, memory: int) -> dict[str, Any]:
     """The document that `--json` prints: times in seconds, sizes in bytes."""
-    stats, speedup = found.stats, found.figures.speedup
+    stats, speedup = found.end.stats, found.figures.speedup
     return {
-        "text": found.text,
+        "text": found.end.text,
         "tokens": [token for done in stats.rounds for token in done.tokens],
-        "finish_reason": found.reason.value,
+        "finish_reason": found.end.reason.value,
         **{name: getattr(stats, name) for name in _SUMS},
         "speedup": asdict(speedup) if speedup else None,
         "rounds": [_round(done) for done in stats.rounds],
@@ -93,7 +93,7 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
 
 def _summary(found: Answered, memory: int) -> str:
     """The figures for a person, one to a line."""
-    stats, figures = found.stats, found.figures
+    stats, figures = found.end.stats, found.figures
     note = lossy_words(stats.lenience)
     gamma = f"0 (plain decoding; {found.speculation_note or 'gamma is 0'})"
     if figures.speculation:

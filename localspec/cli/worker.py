@@ -62,10 +62,7 @@ def command(
         device=device,
         memory=None if memory is None else round(memory * 1e9),
         force=force,
-        ready=_welcome,
+        ready=lambda address: click.echo(
+            f"localspec chat PAIR --workers {address}  (Ctrl+C ends the worker)", err=True
+        ),
     )
-
-
-def _welcome(address: str) -> None:
-    """Say what to type on the other machine."""
-    click.echo(f"localspec chat PAIR --workers {address}  (Ctrl+C ends the worker)", err=True)

@@ -345,7 +345,9 @@ class MemoryUse:
     """Where the memory goes, in bytes.
 
     `*_weights`, `*_cache` and `*_buffers` are what llama.cpp allocated on all devices together;
-    `process` is the resident size, which counts only the touched pages of mapped weights.
+    `process` is the resident size, which counts only the touched pages of mapped weights;
+    `on_devices` is what accelerators with memory of their own have less since before the load,
+    other programs' share included.
     """
 
     target_weights: int
@@ -358,3 +360,9 @@ class MemoryUse:
     machine_total: int
     machine_available: int
     devices: tuple[DeviceMemory, ...] = ()
+    on_devices: int = 0
+
+    @property
+    def taken(self) -> int:
+        """All that localspec takes now."""
+        return self.process + self.on_devices

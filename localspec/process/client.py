@@ -166,6 +166,10 @@ class EngineClient:
         """Ask what happened inside a round (see `Look`); the number of the request."""
         return self._send(m.Look(turn, number))
 
+    def count(self, text: str) -> None:
+        """Ask how many tokens `text` has."""
+        self._send(m.CountTokens(text))
+
     def withdraw(self, request: int) -> None:
         """Ask a request to end."""
         self._send(m.Stop(request))

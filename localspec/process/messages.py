@@ -26,7 +26,7 @@ from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse
 from localspec.loading.request import LoadRequest
 
-PROTOCOL = 2
+PROTOCOL = 4
 """Both ends must speak the same version: the first frame each way says which."""
 
 _SIZE = 4
@@ -98,7 +98,7 @@ class Fault(Struct, frozen=True):
 
 
 class SessionInfo(Struct, frozen=True):
-    """A loaded session as its user sees it; a new one comes with every change.
+    """What a loaded `Session` says of itself by the same names; a new one comes with every change.
 
     Attributes:
         pair_name: short name of the pair.
@@ -107,7 +107,7 @@ class SessionInfo(Struct, frozen=True):
         speculation_note: why nothing can be drafted; empty where something can.
         notices: what the user should know about the pair and its settings.
         thinking: how the model marks its thoughts.
-        tools: whether its chat template shows tools, and their calls in Hermes's form.
+        shows_tools: whether its chat template shows tools, and their calls in Hermes's form.
         settings: those in force.
         speculation: whether drafting is on.
     """
@@ -119,7 +119,7 @@ class SessionInfo(Struct, frozen=True):
     speculation_note: str
     notices: tuple[str, ...]
     thinking: Thinking
-    tools: bool
+    shows_tools: bool
     settings: ChatSettings
     speculation: bool
 
@@ -231,6 +231,12 @@ class Look(Struct, frozen=True, tag=True):
     number: int
 
 
+class CountTokens(Struct, frozen=True, tag=True):
+    """Say how many tokens `text` has; `Counted` answers, nothing where no model is loaded."""
+
+    text: str
+
+
 class Stop(Struct, frozen=True, tag=True):
     """End what a request began, also where that request has not come yet."""
 
@@ -239,7 +245,7 @@ class Stop(Struct, frozen=True, tag=True):
 
 Request: TypeAlias = (
     Hello | Load | Ask | Complete | Regenerate | Compact | Open | Compare
-    | Configure | Perform | Look | Stop
+    | Configure | Perform | Look | CountTokens | Stop
 )  # fmt: skip
 
 
@@ -350,6 +356,12 @@ class Looked(Struct, frozen=True, tag=True):
     error: Fault | None = None
 
 
+class Counted(Struct, frozen=True, tag=True):
+    """How many tokens a text has."""
+
+    tokens: int
+
+
 class Died(Struct, frozen=True, tag=True):
     """The engine's process has ended by itself; nothing comes after this."""
 
@@ -358,7 +370,7 @@ class Died(Struct, frozen=True, tag=True):
 
 Event: TypeAlias = (
     Hello | Loading | Loaded | LoadFailed | Turn | TurnOver | ChangeDone | Changed | Status
-    | Asking | Performed | Looked | Died
+    | Asking | Performed | Looked | Counted | Died
 )  # fmt: skip
 
 

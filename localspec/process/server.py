@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from msgspec import convert
+
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, LocalspecError
 from localspec.process import messages as m
@@ -103,6 +105,8 @@ class Server:
                     self._cancels[request].set()
             case m.Configure(settings, on):
                 self._change(self._teller(letter), settings, on)
+            case m.CountTokens(text):
+                self._count(self._teller(letter), text)
             case m.Look(turn, 0):
                 self._watch(letter, turn)
                 self._letters.put(letter)
@@ -254,19 +258,7 @@ class Server:
             session.close()
 
     def _info(self) -> m.SessionInfo:
-        session = self._in_force()
-        return m.SessionInfo(
-            pair_name=session.pair_name,
-            pair_reference=session.pair_reference,
-            target_name=session.target_name,
-            draft_name=session.draft_name,
-            speculation_note=session.speculation_note,
-            notices=tuple(session.notices),
-            thinking=session.thinking,
-            tools=session.shows_tools,
-            settings=session.settings,
-            speculation=session.speculation,
-        )
+        return convert(self._in_force(), m.SessionInfo, from_attributes=True)
 
     def _in_force(self) -> Session:
         if self._session is None:
@@ -397,6 +389,11 @@ class Server:
         except Exception as error:
             return _fault(error)
         return None
+
+    def _count(self, tell: Tell, text: str) -> None:
+        with self._in_use:
+            if self._session is not None:
+                tell(m.Counted(self._session.count(text)))
 
     def _change(self, tell: Tell, settings: ChatSettings | None, speculation: bool | None) -> None:
         """Change what may be changed in the middle of an answer."""

@@ -211,7 +211,7 @@ class Endpoint:
             toolbox = Toolbox.of(
                 asked.tools or (),
                 asked.tool_choice,
-                native=info.tools,
+                native=info.shows_tools,
                 parallel=asked.parallel_tool_calls is not False,
             )
             return asked.asked(info.settings, toolbox)

@@ -219,7 +219,8 @@ def _text(piece: bytes) -> str:
 
 def timings(stats: GenerationStats) -> Delta:
     """Where the time went, under llama-server's names; times in milliseconds."""
-    read, generated = stats.prefill_decoded, stats.generated_tokens
+    # As there, the prompt's last token counts as read, though the first round reads it here.
+    read, generated = stats.prompt_tokens - stats.prefill_cached, stats.generated_tokens
     read_ms = 1e3 * stats.prefill_s
     first = stats.time_to_first_token_s
     written_ms = 1e3 * (stats.after_first_s + max(0.0, (first or 0.0) - stats.prefill_s))
@@ -227,10 +228,10 @@ def timings(stats: GenerationStats) -> Delta:
         "cache_n": stats.prefill_cached,
         "prompt_n": read,
         "prompt_ms": read_ms,
-        "prompt_per_second": 1e3 * read / read_ms if read_ms else None,
+        "prompt_per_second": 1e3 * read / read_ms if read_ms else 0.0,
         "predicted_n": generated,
         "predicted_ms": written_ms,
-        "predicted_per_second": stats.tokens_per_second,
+        "predicted_per_second": 1e3 * generated / written_ms if written_ms else 0.0,
         "draft_cache_n": stats.draft_cached,
         "draft_prompt_n": stats.draft_prefill,
         "draft_n": stats.drafted_tokens,

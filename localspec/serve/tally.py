@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from localspec import formats
-from localspec.chat.figures import Figures
+from localspec.chat.figures import Figures, accepted_words
 from localspec.engine.stats import GenerationStats, MemoryUse
 
 # name: (type, what it counts); the names and the words are Prometheus's and llama-server's.
@@ -21,7 +21,7 @@ _METRICS = {
     "engine_restarts_total": ("counter", "Times the engine's process was started again."),
     "requests_processing": ("gauge", "Requests being answered."),
     "requests_deferred": ("gauge", "Requests waiting."),
-    "memory_bytes": ("gauge", "Resident size of both processes."),
+    "memory_bytes": ("gauge", "Resident size of both processes, and accelerators' memory in use."),
 }
 
 
@@ -69,7 +69,7 @@ class Tally:
         gauges = {
             ("requests_processing", ""): self.running,
             ("requests_deferred", ""): self.waiting,
-            ("memory_bytes", ""): self.memory.process if self.memory else 0,
+            ("memory_bytes", ""): self.memory.taken if self.memory else 0,
         }
         values = {**self._counts, **gauges}
         lines = []
@@ -90,8 +90,9 @@ class Tally:
         figures = self.figures
         if figures is not None and figures.speed_average is not None:
             parts.append(f"the last one {figures.speed_average:.1f} tokens/s")
-        if figures is not None and figures.acceptance_rate is not None:
-            parts.append(f"{100 * figures.acceptance_rate:.0f} % of its drafts accepted")
+        if figures is not None and figures.drafted:
+            counts = figures.drafted, figures.accepted, figures.generated
+            parts.append(f"{accepted_words(*counts)} of its drafts accepted")
         if self.memory is not None:
-            parts.append(formats.size(self.memory.process))
+            parts.append(formats.size(self.memory.taken))
         return " · ".join(parts)

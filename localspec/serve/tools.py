@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.thinking import overlap
 from localspec.serve.errors import Refusal
 from localspec.serve.schemas import DEEPEST, depth, require_bounded, response_grammar
 
@@ -212,10 +213,7 @@ class CallSplitter:
         """Release text; whether a call begins."""
         before, mark, rest = self._held.partition(BEGIN)
         if not mark:
-            keep = next(
-                (n for n in range(len(BEGIN) - 1, 0, -1) if self._held.endswith(BEGIN[:n])), 0
-            )
-            before = self._held[: len(self._held) - keep]
+            before = self._held[: len(self._held) - overlap(self._held, BEGIN)]
             rest = self._held[len(before.rstrip()) :]  # blanks ahead of a call are none
         self._inside, self._called, self._held = bool(mark), False, rest
         yield from [before.rstrip()] if before.strip() else []

@@ -191,6 +191,9 @@ class ScriptedSession:
             context_size=self.context_size,
         )
 
+    def count(self, text: str) -> int:
+        return 7 * len(text.split())
+
     def memory(self) -> MemoryUse:
         return MemoryUse(
             target_weights=27 * MIB,
