@@ -17,7 +17,7 @@ from tests.support.scripted_session import Gate, ScriptedSession
 
 pytest.importorskip("pexpect")
 
-from benchmarks.screen_cost import FRAMES, Alternating, Driven
+from benchmarks.screen_cost import FRAMES, NEIGHBOURS, Alternating, Driven, Played
 
 
 @pytest.mark.parametrize("stretches", [4, 5, 6, 41, 42])
@@ -37,6 +37,24 @@ def test_the_ratio_is_that_of_the_speeds_whatever_the_context_adds(
         length *= 1.0001
     assert told == [one.began for one in outbox.stretches if one.along]
     assert outbox.along_over_still() == pytest.approx(1 / (1 + cost), rel=0.001)
+
+
+@pytest.mark.parametrize("round_s", [0.005, 0.4])
+def test_however_fast_the_pair_an_answer_lasts_until_a_round_has_played_often_enough(
+    round_s: float,
+) -> None:
+    announced: list[int] = []
+    played: list[bool] = []
+    over: list[int] = []
+    inbox = Played(lambda: announced.append(1), played.append, lambda: over.append(1))
+    (done,) = rounds_of([1])
+    while not over:
+        slower = 1.02 if played and played[-1] else 1.0
+        inbox.put(RoundText((), replace(done, total_s=round_s * slower)))
+        assert inbox.collect()
+    assert len(announced) > len(played) == NEIGHBOURS + 2
+    assert played == [n % 2 == 0 for n in range(NEIGHBOURS + 2)]
+    assert inbox.along_over_still() == pytest.approx(1 / 1.02, rel=0.001)
 
 
 def test_with_a_core_to_spare_frames_come_as_fast_as_an_eye_follows() -> None:

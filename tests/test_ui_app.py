@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from textual import events
 
 from localspec.chat.events import Origin, Span
-from localspec.engine.stats import DeviceMemory, FinishReason
+from localspec.engine.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
@@ -154,6 +155,25 @@ async def test_a_frame_between_a_new_size_and_its_news_shows_what_was_there(
         assert "Some words." in chat.screen()
 
 
+async def test_a_message_is_told_to_its_end_beside_the_full_panel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("localspec.ui.lines._FLASH_S", 0.5)
+
+    async with chatting(size=(80, 24)) as chat:
+        line = chat.app.query_one("#status")
+        await chat.send("/panel full")
+        await chat.until(lambda: line.size.width < 40)
+        assert line.size.height == 1
+        await chat.send("look at @no/such-file.txt")
+        await chat.until(lambda: line.size.height > 1, "more lines")
+        left, top, width, height = line.region
+        shown = chat.screen().splitlines()[top : top + height]
+        words = " ".join(" ".join(each[left : left + width] for each in shown).split())
+        assert words.endswith("Enter sends the word as it is"), words
+        await chat.until(lambda: line.size.height == 1, "one line again")
+
+
 async def test_speculation_is_switched_in_the_middle_of_an_answer() -> None:
     async with chatting(size=(140, 45), answers=[LONG], gate=Gate(is_open=False)) as chat:
         await chat.send("Go on.")
@@ -261,7 +281,7 @@ async def test_a_failed_prompt_is_explained_and_goes_back_into_the_input() -> No
         await chat.ask("good")
         await chat.send("bad")
         await chat.until(lambda: "✗ the prompt has 9,000 tokens" in chat.transcript())
-        assert "Shorten it." in chat.transcript()
+        assert "Shorten it" in chat.transcript()
         assert chat.app.prompt.text == "bad"
         assert "▌ bad" not in chat.transcript()
         assert "▌ good" in chat.transcript()
@@ -374,6 +394,18 @@ async def test_regenerate_replaces_the_last_answer() -> None:
         await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
         assert "Old answer." not in chat.transcript()
         assert len(chat.session.messages) == 2
+
+
+async def test_an_answer_that_is_given_again_grows_where_it_is_seen() -> None:
+    async with chatting(answers=["Old answer.", "New answer."]) as chat:
+        await chat.ask("the question")
+        for _ in range(20):
+            await chat.send("/set")
+        await chat.press("f5")
+        await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
+        await chat.until(lambda: "New answer." in chat.screen(), "seen")
+        assert "the question" in chat.screen()
+        assert "Old answer." not in chat.transcript()
 
 
 async def test_an_answer_that_never_began_replaces_nothing() -> None:
@@ -634,3 +666,29 @@ def test_the_event_loop_hardly_pauses_during_a_generation() -> None:
         if (pauses if share_of_a_core() > 0.9 else computing) < 0.05:
             return
     raise AssertionError(f"pauses {pauses:.3f} s, of which computing {computing:.3f} s")
+
+
+async def test_what_is_proposed_unasked_leaves_the_beginning_in_sight() -> None:
+    async with chatting((80, 24)) as chat:
+        chat.app.transcript.say("proposed\n" * 15, unasked=True)
+        await chat.press("f3", "f3")
+        assert "target" in chat.screen()
+        assert "break the line" in chat.screen()
+        await chat.send("/temp")
+        await chat.until(lambda: "temperature: " in chat.screen(), "what was asked for")
+
+
+async def test_why_drafting_does_not_help_is_said_where_no_column_says_it() -> None:
+    session = ScriptedSession(answers=["An answer of some words."])
+    note, slow = GammaNote(GammaReason.TOO_DEAR), "other programs keep 1.4 of 2 threads busy"
+    figures = session.figures
+    session.figures = lambda: replace(figures(), gamma=0, gamma_note=note, slow=slow)  # type: ignore[method-assign]
+    async with chatting((80, 24), session=session) as chat:
+        assert "not drafting" not in chat.screen()
+        await chat.ask("q")
+        await chat.until(lambda: "ready  not drafting: this draft costs" in chat.status(), "why")
+        assert chat.status().endswith(" …")
+        assert len(chat.status()) <= 78
+        await chat.pilot.resize_terminal(120, 40)
+        await chat.ask("q")
+        await chat.until(lambda: chat.status().strip() == "ready", "the column says it")

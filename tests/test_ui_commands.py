@@ -183,8 +183,11 @@ def test_parameters_are_shown_changed_and_checked() -> None:
     assert (settings.sampling.top_k, settings.sampling.min_p) == (5, 0.1)
     assert (settings.sampling.seed, settings.repeatable, settings.n_predict) == (7, True, 50)
     assert not parameters.changed(settings, "seed", "none").repeatable
-    assert "top-k 5" in parameters.shown(settings)
-    assert "seed 7" in parameters.shown(settings)
+    assert "top-k 5" in parameters.shown(settings, 0)
+    assert "seed 7" in parameters.shown(settings, 0)
+    assert "n-predict -1 (no limit)" in parameters.shown(ChatSettings(), 0)
+    assert "seed none (another for each answer)" in parameters.shown(ChatSettings(), 0)
+    assert "stop none (no text ends an answer)" in parameters.shown(ChatSettings(), 0)
     for name, value in [("nonsense", "1"), ("top-k", "many"), ("top-k", "1.5")]:
         with pytest.raises(UsageError):
             parameters.changed(settings, name, value)

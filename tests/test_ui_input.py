@@ -9,6 +9,7 @@ from textual import events
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history.tree import title_of
+from localspec.errors import PromptTooLong
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation.extracts import attached
 from localspec.ui.conversation.gate import Phase
@@ -148,14 +149,36 @@ def test_a_hostile_message_is_folded_in_no_time() -> None:
 async def test_what_is_typed_is_counted() -> None:
     async with chatting(answers=["word " * 49 + "word"]) as chat:
         prompt = chat.app.prompt
-        prompt.insert("x" * 400)
-        await chat.until(lambda: prompt.border_subtitle == "about 100 tokens")
-        assert "about 100 tokens" in chat.screen()
+        prompt.insert("x" * 200)
+        await chat.until(lambda: prompt.border_subtitle == "about 50 tokens")
+        assert "about 50 tokens" in chat.screen()
         prompt.clear()
         await chat.until(lambda: not prompt.border_subtitle)
         await chat.ask("Hello?")  # its answer has 5 characters a token
-        prompt.insert("x" * 500)
-        await chat.until(lambda: prompt.border_subtitle == "about 100 tokens", "as measured")
+        prompt.insert("x" * 250)
+        await chat.until(lambda: prompt.border_subtitle == "about 50 tokens", "as measured")
+
+
+async def test_a_long_text_is_counted_and_one_too_long_is_told_before_it_is_sent() -> None:
+    async with chatting((80, 24), context_size=1024) as chat:
+        prompt = chat.app.prompt
+        prompt.insert("12345 " * 100)
+        await chat.until(lambda: prompt.border_subtitle == "700 tokens", "counted")
+        prompt.insert("12345 " * 50)
+        said = "1,050 tokens, the context holds 1,024: /set ctx-size N"
+        await chat.until(lambda: prompt.border_subtitle == said, "too long")
+        assert said in chat.screen()
+        prompt.clear()
+        await chat.until(lambda: not prompt.border_subtitle)
+
+
+async def test_a_prompt_that_is_too_long_is_helped_with_what_the_chat_has() -> None:
+    error = PromptTooLong("the prompt has 9,000 tokens", "Shorten it, or raise --ctx-size.")
+    async with chatting(answers=[error]) as chat:
+        await chat.send("long")
+        await chat.until(lambda: "9,000 tokens" in chat.transcript())
+        assert "/set ctx-size N" in chat.transcript()
+        assert "--ctx-size" not in chat.transcript()
 
 
 async def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> None:
@@ -198,6 +221,13 @@ def test_keys_and_their_meanings_stand_apart_in_the_help(width: int) -> None:
     for one in COMMANDS:
         left = f"/{one.name} {one.argument}".rstrip()
         assert any(line == left or line.startswith(f"{left}  ") for line in shown), left
+
+
+async def test_the_way_out_and_the_pairs_are_in_the_footer_of_80_columns() -> None:
+    async with chatting((80, 24)) as chat:
+        shown = str(chat.app.query_one(KeyLine).render())
+        for key in ("F1 Help", "Ctrl+Q Quit", "F2 Speculation", "F12 Pairs", "F5 Again"):
+            assert key in shown
 
 
 async def test_the_footer_says_where_it_is_cut() -> None:

@@ -15,7 +15,7 @@ from textual.widgets import Input, OptionList
 
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
-from localspec.loading.ranking import RankedPair
+from localspec.loading.ranking import PairCosts, RankedPair, Speed
 from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, installed, pull
 from localspec.pairs.catalogue import CuratedPair
@@ -29,7 +29,7 @@ from localspec.process.server import Loader, Server
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.screens.pair_lines import PairsState, Work, head_line, row_line
+from localspec.ui.screens.pair_lines import PairsState, Work, detail_lines, head_line, row_line
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
@@ -110,7 +110,7 @@ async def chatting(
 async def browse(chat: Chat, name: str = NAME) -> None:
     """Open the screen and select `name`."""
     await chat.press("f12")
-    await chat.until(lambda: chat.app.pairs.state.rows, "the list")
+    await chat.until(lambda: chat.app.pairs.state.ranked, "the list")
     await chat.until(lambda: shown(chat).option_count > 0, "the lines")
     await select(chat, name)
 
@@ -623,7 +623,7 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
         await chat.until(lambda: app.session is not None)
         await chat.send("/set stop two words")
         await chat.until(lambda: app.session.settings.stop == ("two words",))
-        assert "stop two words" in " ".join(chat.transcript().split())
+        assert "stop two words · ctx-size 4096" in " ".join(chat.transcript().split())
         await chat.send("/set stop none")
         await chat.until(lambda: app.session.settings.stop == ())
         await chat.send("/set ctx-size many")
@@ -704,5 +704,16 @@ async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
 def test_a_fast_pair_takes_one_line_on_a_small_screen() -> None:
     own = catalogue.rows()[0]
     fast = RankedPair(own, "fits", 883.0, 1498.0, measured=True)
-    state = PairsState(rows=[own], ranked=[fast])
+    state = PairsState(ranked=[fast])
     assert row_line(state, own, 68).cell_length == head_line(68).cell_length == 68
+
+
+def test_a_pair_that_nothing_drafts_for_is_shown_without_an_assumed_acceptance() -> None:
+    row = catalogue.rows()[0]
+    measured = Speed("here", {"demo": PairCosts(10**9, (0.1, 0.1, 0.1))})
+    for drafted, told in ((10.0, False), (15.0, True)):
+        pairs = [RankedPair(row, "fits", 10.0, drafted)]
+        state = PairsState(ranked=pairs, speed=measured)
+        lines = "\n".join(line.plain for line in detail_lines(state, row, 200, 30))
+        assert "expected from demo, which reads 10 GB of weights a second here" in lines
+        assert ("70 % of drafted tokens are accepted" in lines) is told

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from textual.content import Content
@@ -120,16 +122,19 @@ def test_the_speed_is_that_of_the_whole_answer_once_it_is_there() -> None:
 def test_a_conversation_that_is_opened_shows_its_last_answer_until_the_next() -> None:
     state = PanelState()
     assert big_speed(state) == ("-", "no answer yet")
-    state.begin({"tokens_per_second": 12.5, "acceptance_rate": 0.75, "pair": "other"})
+    stored = answer(100, 80, 60)
+    state.begin(stored | {"tokens_per_second": 12.5, "pair": "other"})
     state.take(Figures())
     assert big_speed(state) == ("12.5", "last answer")
     assert "75 %" in text(full_lines(state, 36, 40))
     state.take(DRAFTED)
     assert big_speed(state) == ("50.0", "now")
-    for stored in ({"tokens_per_second": "many"}, {"tokens_per_second": 9.0, "lossy": 0.5}):
-        state.begin(stored)
-        state.take(Figures())
-        assert big_speed(state)[1] == "no answer yet"
+    state.begin(stored | {"tokens_per_second": "many"})
+    state.take(Figures())
+    assert big_speed(state)[1] == "no answer yet"
+    state.begin(stored | {"lossy": 0.5})
+    state.take(Figures())
+    assert big_speed(state)[1] == "last, lossy 0.5"
 
 
 @pytest.mark.parametrize(("speed", "width"), [(50.0, 12), (353.0, 9), (1234.0, 12), (0.25, 10)])
@@ -154,6 +159,12 @@ def test_memory_is_drawn_for_the_machine_and_for_devices_with_memory_of_their_ow
     assert lines[2].split() == ["█", "localspec", "▒", "in", "use", "─", "free"]
     assert len(lines) == 3
     assert machine_lines(None, 29) == []
+
+
+def test_what_is_on_a_card_is_a_part_of_what_localspec_takes() -> None:
+    use = replace(ScriptedSession().memory(), process=702 << 20, on_devices=8 << 30)
+    lines = text(full_lines(PanelState(figures=DRAFTED, memory=use), 36, 60))
+    assert re.search(r"Memory +9.33 GB", lines)
 
 
 def test_the_least_important_is_left_out_first() -> None:
@@ -210,9 +221,39 @@ def test_why_it_is_slow_is_said_where_the_speed_is() -> None:
     assert "busy" not in " ".join(line.plain for line in full_lines(state, 34, 60))
 
 
-def test_the_median_of_an_even_number_of_answers_lies_between_the_middle_ones() -> None:
-    answers = [
-        {"generated_tokens": 10, "tokens_per_second": 5.0, "acceptance_rate": share, "pair": "p"}
-        for share in (0.1, 0.9)
-    ]
-    assert "50 % accepted (median)" in totals(answers)
+def answer(tokens: int, drafted: int, accepted: int) -> dict[str, Any]:
+    stats = GenerationStats(generated_tokens=tokens, after_first_s=tokens / 50.0)
+    stats.drafted_tokens, stats.accepted_tokens = drafted, accepted
+    return figures_of(stats) | {"pair": "p"}
+
+
+def test_where_next_to_nothing_was_drafted_no_share_of_it_reads_as_a_success() -> None:
+    few, many = answer(205, 4, 4), answer(100, 80, 40)
+    assert "4 of 4 accepted" in footnote(few, None, empty=False)
+    assert "50 % accepted" in footnote(many, None, empty=False)
+    assert "accepted" not in footnote(answer(205, 0, 0), None, empty=False)
+    before = {"generated_tokens": 9, "tokens_per_second": 5.0, "acceptance_rate": 0.5}
+    assert "50 % accepted" in footnote(before, None, empty=False)  # of an earlier version
+    now = replace(DRAFTED, generated=205, drafted=4, accepted=4, acceptance_rate=1.0)
+    for lines in shown(now):
+        assert "100 %" not in lines
+        assert "4 of 4" in lines
+        assert "━" not in lines.split("4 of 4")[1][:15]
+    assert "4 of 4 accepted" in totals([few])
+    assert "44 of 84" not in totals([few, many])
+    assert "52 % accepted" in totals([few, many])
+
+
+def test_a_conversation_that_is_opened_contradicts_itself_nowhere() -> None:
+    state = PanelState()
+    state.begin(answer(205, 90, 30) | {"context_used": 222})
+    state.take(Figures(context_size=1024))
+    column, lines = text(full_lines(state, 36, 40)), text(compact_lines(state, 90))
+    assert "222/1,024 context" in lines
+    assert "90 drafted" in lines
+    assert "30 accepted" in lines
+    assert "33 %" in lines
+    assert "222 of 1,024" in column
+    state.begin({"tokens_per_second": 9.0})  # nobody knows the rest
+    state.take(Figures())
+    assert big_speed(state)[1] == "no answer yet"

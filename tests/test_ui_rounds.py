@@ -76,7 +76,7 @@ def test_a_round_is_guessed_checked_judged_and_counted() -> None:
 
 def test_marks_say_what_styles_say() -> None:
     def marks(now: Picture, accepted: int = 1) -> str:
-        return "".join(one.mark for one in cells(inside(accepted), now))
+        return "".join(mark for _, mark in cells(inside(accepted), now))
 
     assert marks(Picture(Kind.BEFORE)) == ""
     assert marks(Picture(Kind.GUESS, 1)) == "??"

@@ -24,7 +24,6 @@ from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins, c
 from localspec.ui.conversation.input import History
 from localspec.ui.conversation.items import Answer, Question
 from localspec.ui.panel import drawing
-from localspec.ui.panel.drawing import RoundTokens
 
 UI = Path(launch.__file__).parent
 
@@ -103,11 +102,11 @@ def test_bars_fill_their_width() -> None:
     assert drawing.stacked_bar(parts, 10).plain == "accccccccc"
     assert drawing.sparkline([], 5).plain == "▁▁▁▁▁"
     assert drawing.sparkline([0, 1, 2], 5).plain == "▁▁▁▅█"
-    assert drawing.split_bar(1, 3, 8, ("", "")).plain == "██░░░░░░"
+    assert drawing.stacked_bar([(1, "█", ""), (3, "░", "")], 8).plain == "██░░░░░░"
 
 
 def test_rounds_are_drawn_newest_on_the_right_and_readable_without_colour() -> None:
-    rounds = [RoundTokens(3, 0, 0, 1, 0), RoundTokens(1, 2, 1, 0, 0), RoundTokens(0, 0, 0, 0, 1)]
+    rounds = ["■■■◆", "■▲··", "□"]
     lines = [line.plain for line in drawing.round_columns(rounds, 6, 4)]
     assert lines == ["◆ ·   ", "■ ·   ", "■ ▲   ", "■ ■ □ "]
     assert [line.plain for line in drawing.round_columns(rounds, 6, 2)] == ["◆ ▲   ", "■ ■ □ "]

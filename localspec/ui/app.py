@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 import time
 from collections.abc import Mapping
@@ -163,11 +164,12 @@ class ChatApp(App[None], inherit_bindings=False):
         )
         self.turns = Turns(gate, engine, record, stream, transcript, prompt, dashboard)
         self.shelf = Shelf(keeper, record, resume, gate, engine, self.turns, transcript, prompt)
-        troubles: list[Exception] = [*map(UsageError, self._looks.problems)]
         self.in_use = InUse(
             gate, engine, self.turns, transcript, self._seat,
-            lambda: self._later(self._offer), troubles,
+            lambda: self._later(lambda pairs: pairs.offer(engine.wanted.pair or "")),
         )  # fmt: skip
+        for problem in self._looks.problems:
+            self.in_use.trouble(UsageError(problem))
         self._parts = commands.Parts(
             engine, self.turns, self.shelf, self.in_use, lambda: self.pairs,
             lambda: self.measuring, dashboard, transcript, prompt,
@@ -283,10 +285,11 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.in_use.loaded(info)
             case messages.LoadFailed() as failed:
                 self.in_use.failed(failed)
-            case messages.Turn() | messages.Looked():
-                self._to_dialogue(letter.body)
+            case messages.Turn() | messages.Looked() | messages.Counted():
+                self._to_asker(letter.body)
             case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
+                self.show_phase()  # by now the figures are those of all the answer
                 self._ask_next(error is None)
             case messages.ChangeDone(error):
                 self._changed(error)
@@ -300,13 +303,16 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.in_use.died(error.exception())
                 self._unqueue()
 
-    def _to_dialogue(self, event: messages.Turn | messages.Looked) -> None:
-        """Tell the dialogue that asked, if it is still there."""
+    def _to_asker(self, event: messages.Turn | messages.Looked | messages.Counted) -> None:
+        """Tell the input, or the dialogue that asked, if it is still there."""
         match self.screen, event:
             case CompareScreen() as screen, messages.Turn(said, speculation):
                 screen.hear(said, speculation=bool(speculation))
             case RoundScreen() as screen, messages.Looked(inside, error):
                 screen.hear(inside, error.message if error is not None else "")
+            case _, messages.Counted(tokens):
+                self.turns.counted(tokens)
+                self._show_size()
 
     def _changed(self, error: Fault | None) -> None:
         """A change was made, or refused."""
@@ -324,22 +330,16 @@ class ChatApp(App[None], inherit_bindings=False):
         """Another pair answers: whoever shows its name or keeps it is told."""
         self.dashboard.seat(info)
         self.title_line.show(info)
-        self.shelf.loaded()
+        self.shelf.loaded(info)
         if self._looks.proposes and self._pairs is None:
-            self._later(self._propose)
+            self._later(lambda pairs: pairs.propose())
 
-    def _propose(self) -> None:
-        self.pairs.propose()
-
-    def _offer(self) -> None:
-        self.pairs.offer(self.engine.wanted.pair or "")
-
-    def _later(self, call: Callable[[], None]) -> None:
+    def _later(self, call: Callable[[Pairs], None]) -> None:
         """Have something done with the pairs once what they need is imported, elsewhere."""
 
         def wait() -> None:
             import_module("localspec.ui.pair_work")
-            self.soon(call)
+            self.soon(lambda: call(self.pairs))
 
         threading.Thread(target=wait, name="pairs", daemon=True).start()
 
@@ -416,8 +416,15 @@ class ChatApp(App[None], inherit_bindings=False):
         text = self.prompt.text
         at_end = self.prompt.cursor_location == self.prompt.document.end
         self._completion.look(text if at_end else "")
-        self.prompt.border_subtitle = "" if commands.parse(text) else self.turns.size_of(text)
+        self._show_size()
         self._keep_draft()
+
+    def _show_size(self) -> None:
+        """Say on the input's frame how much is typed."""
+        text = self.prompt.text
+        said = "" if commands.parse(text) else self.turns.size_of(text)
+        if said != self.prompt.border_subtitle:
+            self.prompt.border_subtitle = said
 
     def action_page(self, pages: int) -> None:
         """Move the conversation by pages, backwards if negative."""
@@ -439,9 +446,9 @@ class ChatApp(App[None], inherit_bindings=False):
             self.prompt.clear()
             self._status.flash("Ctrl+Z brings it back")
 
-    def action_version(self, node: str, way: str) -> None:
-        """Show the earlier or the later version of a message (its arrows were clicked)."""
-        self.shelf.step(node, -1 if way == "earlier" else 1)
+    def action_version(self, node: str, by: int) -> None:
+        """Show the earlier (-1) or later (1) version of a message: its arrows were clicked."""
+        self.shelf.step(node, by)
 
     def action_interrupt(self) -> None:
         """Ctrl+C: copy a selection, else stop the answer; pressed twice, quit."""
@@ -505,12 +512,15 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _phase_changed(self) -> None:
         self.show_phase()
+        self._show_size()  # it may have waited for an idle engine
         if self._pairs is not None:
             self._pairs.phase_changed()
 
     def show_phase(self) -> None:
         """The status line for what is going on."""
         text, hint = self._gate.shown()
+        if self.turns.phase is Phase.READY and not hint and (why := self.dashboard.unsaid()):
+            hint = textwrap.shorten(why, max(20, self.size.width - 12), placeholder=" …")
         if waiting := len(self._waiting):
             hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
         if self._pairs is not None and (doing := self._pairs.doing()):

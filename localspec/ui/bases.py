@@ -29,7 +29,7 @@ MUTED, HEAD, KEY = "$foreground 65%", "bold $text-primary", "bold $text-accent"
 
 def key_hint(key: str, label: str, action: str) -> Content:
     """A key and what it does, which a click does too."""
-    return Content.from_markup(f"[@click={action}][{KEY}]{key}[/] [$foreground 70%]{label}[/][/]")
+    return Content.from_markup(f'[@click="{action}"][{KEY}]{key}[/] [$foreground 70%]{label}[/][/]')
 
 
 class Plain(Widget):

@@ -233,10 +233,6 @@ def _draft(app: Parts, argument: str) -> None:
         app.pairs().drafts()
 
 
-def _bench(app: Parts, argument: str) -> None:
-    app.measuring().bench(user_path(argument) if argument else None)
-
-
 def _stats(app: Parts, _argument: str) -> None:
     app.transcript.say(parameters.totals([node.figures for node in app.turns.record.nodes()]))
 
@@ -295,7 +291,9 @@ def _set(app: Parts, argument: str) -> None:
         app.engine.configure(parameters.changed(settings, name, value.strip()))
     elif name:
         raise UsageError(f"/set {name} needs a value", f"Say /set {name} VALUE.")
-    app.transcript.say(f"for the answers to come: {parameters.shown(app.session().settings)}")
+    size = app.dashboard.state.figures.context_size
+    shown = parameters.shown(app.session().settings, size)
+    app.transcript.say(f"for the answers to come: {shown}", "/set NAME VALUE changes one.")
 
 
 def _system(app: Parts, argument: str) -> None:
@@ -366,10 +364,6 @@ def _title(app: Parts, argument: str) -> None:
     if title:
         record.rename(title)
     app.transcript.say(f"title: {record.header.title}")
-
-
-def _thoughts(app: Parts, _argument: str) -> None:
-    app.transcript.show_thoughts(not app.transcript.thoughts_shown)
 
 
 COMMANDS = (
@@ -444,7 +438,7 @@ COMMANDS = (
     ),
     Command(
         "bench", "[FILE]", "speculation off against on, within a minute; FILE takes the report",
-        _bench, when=IDLE,
+        lambda app, name: app.measuring().bench(user_path(name) if name else None), when=IDLE,
     ),
     Command("stats", "", "figures of the whole conversation", _stats),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),
@@ -457,7 +451,7 @@ COMMANDS = (
     ),
     Command(
         "thoughts", "", "open or fold what a model thinks before it answers, and attached files",
-        _thoughts, "f11,alt+t",
+        lambda app, _: app.transcript.show_thoughts(not app.transcript.thoughts_shown), "f11,alt+t",
     ),
     Command("title", "[TEXT]", "show or set the title of this conversation", _title),
     Command("export", "[md|json] [FILE]", "write this conversation to a file", _export, when=WHOLE),

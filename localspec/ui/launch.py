@@ -19,6 +19,7 @@ from pathlib import Path
 from textual.driver import Driver
 
 from localspec import private
+from localspec.chat.thinking import overlap
 from localspec.errors import ConversationError
 from localspec.pairs.folders import data_folder
 from localspec.process.client import EngineClient
@@ -180,8 +181,8 @@ class TerminalText:
         if end:
             self._pasting = False
         else:
-            known = next(n for n in range(len(_END) - 1, -1, -1) if text.endswith(_END[:n]))
-            pasted, self._held = text[: len(text) - known], text[len(text) - known :]
+            sure = len(text) - overlap(text, _END)
+            pasted, self._held = text[:sure], text[sure:]
         return pasted.replace(_ESCAPE, _PICTURE) + end, rest
 
 

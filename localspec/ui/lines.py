@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _FLASH_S = 4.0
 _BAR = 16
+_FIRST = ("help", "quit", "speculation", "pairs", "regen", "history")  # what a newcomer looks for
 
 
 class TitleLine(Static, Uncopied):
@@ -63,13 +64,13 @@ class StatusLine(Static, Uncopied):
             parts.append(tail)
         self._lasting = Content("  ").join(parts)
         if self._timer is None:
-            self.update(self._lasting, layout=False)
+            self._say(self._lasting)
 
     def flash(self, text: str) -> None:
         """A short answer that goes away by itself."""
         if self._timer is not None:
             self._timer.stop()
-        self.update(Content.assemble((one_line(text), KEY)), layout=False)
+        self._say(Content.assemble((one_line(text), KEY)))
         self._timer = self.set_timer(_FLASH_S, self._unflash)
 
     def settle(self) -> None:
@@ -80,11 +81,21 @@ class StatusLine(Static, Uncopied):
 
     def _unflash(self) -> None:
         self._timer = None
-        self.update(self._lasting, layout=False)
+        self._say(self._lasting)
+
+    def _say(self, content: Content) -> None:
+        """Show it; the screen is laid out anew only where that takes more lines, or fewer."""
+        width, height = self.size
+        lines = content.get_height({}, width) if width else 0
+        self.update(content, layout=lines != height)
+
+
+def _rank(command: Command) -> int:
+    return _FIRST.index(command.name) if command.name in _FIRST else len(_FIRST)
 
 
 class KeyLine(Uncopied):
-    """Textual's own footer lists keys by focus; this one keeps the order and what fits.
+    """Textual's own footer lists keys by focus; this one keeps what fits, `_FIRST` before others.
 
     Args:
         commands: the table with the keys in force.
@@ -100,7 +111,7 @@ class KeyLine(Uncopied):
         """Lay out as many keys as fit; dots at the end where others do not."""
         items = [
             key_hint(one.shown.split(",")[0], one.footer, f"app.command('{one.name}')")
-            for one in self._commands
+            for one in sorted(self._commands, key=_rank)
             if one.footer
         ]
         return Content.assemble(" ", as_many(items, self.size.width - 2))

@@ -65,11 +65,21 @@ class Measuring:
         self.in_use.perform(_quick)
 
     def hear(self, news: Asking | Performed) -> None:
-        """A job goes on, or is over."""
-        if isinstance(news, Performed):
-            self._performed(news)
-        else:
-            self._asking(news)
+        """A job goes on, or is over: show what came of it, or say why nothing did."""
+        match news:
+            case Asking():
+                self._asking(news)
+            case Performed(None, error):
+                stopped = LocalspecError("stopped: nothing was measured")
+                self.in_use.trouble(error.exception() if error else stopped)
+            case Performed(bytes() as result) if self._kind is TunedPair:
+                self.in_use.tell(tuned_text(msgpack.decode(result, type=TunedPair)))
+            case Performed(bytes() as result):
+                self.report = msgpack.decode(result, type=Report)
+                shown = text(self.report, colour=False)
+                self.in_use.tell(shown, "/bench FILE writes it: .json, .csv, .md.")
+                if self._output is not None:
+                    self._write(self.report, self._output)
 
     def _asking(self, at: Asking) -> None:
         left = f", about {formats.duration(at.left_s)} left" if at.left_s is not None else ""
@@ -77,30 +87,13 @@ class Measuring:
         said = f"{at.done + 1} of {at.total}{left}: {one_line(at.prompt, 40)}"
         self.status.lasting(said, share, hint="Esc ends it")
 
-    def _performed(self, over: Performed) -> None:
-        """Show the report, or say why there is none."""
-        if over.result is None:
-            stopped = LocalspecError("stopped: nothing was measured")
-            self.in_use.troubles.append(over.error.exception() if over.error else stopped)
-        elif self._kind is TunedPair:
-            self._show(tuned_text(msgpack.decode(over.result, type=TunedPair)), "")
-        else:
-            self.report = msgpack.decode(over.result, type=Report)
-            self._show(text(self.report, colour=False), "/bench FILE writes it: .json, .csv, .md.")
-            if self._output is not None:
-                self._write(self.report, self._output)
-
-    def _show(self, lines: str, remedy: str) -> None:
-        # Shown with the conversation, which the end of loading draws anew.
-        self.in_use.remarks.append((lines, remedy))
-
     def _write(self, report: Report, path: Path) -> None:
         try:
             files.write(report, path)
         except LocalspecError as error:
-            self.in_use.troubles.append(error)
+            self.in_use.trouble(error)
         else:
-            self.in_use.remarks.append((f"the report is in {path}", ""))
+            self.in_use.tell(f"the report is in {path}")
 
 
 def _quick(loaded: LoadRequest) -> BenchJob:

@@ -20,7 +20,7 @@ from localspec.errors import (
 )
 from localspec.loading import ranking
 from localspec.loading.ranking import RankedPair
-from localspec.pairs import catalogue, describe, found, installed, pull, remove
+from localspec.pairs import catalogue, describe, found, pull, remove
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
@@ -102,8 +102,9 @@ class Pairs:
             self._answered()
         else:
             lines = [f"{one.row.kind}: {one.row.name}, {one.offer}" for one in best]
-            said = "\n".join([f"for this machine ({speed.basis}):", *lines])
-            self.tell(said, f"{self._what_get_does()} /get NAME takes another, F12 shows all.")
+            basis = f"for this machine ({speed.basis(best)}):"
+            said = "\n".join([self._what_get_does(), basis, *lines])  # in sight are the first ones
+            self.tell(said, "/get NAME takes another, F12 shows all.", unasked=True)
 
     def _what_get_does(self) -> str:
         name = one_line(self._offered.pair if self._offered is not None else "", 80)
@@ -216,8 +217,7 @@ class Pairs:
             if row.state == "found":
                 self._use(row.name)
                 return
-            state.expect(plan)  # before the first progress can come
-            self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
+            self._pull(plan)
         elif row.state == "installed":
             self._use(row.name)
         else:
@@ -280,7 +280,12 @@ class Pairs:
         """Find out which pairs there are, and do something with that."""
 
         def work() -> None:
-            if self._list_safely():
+            try:
+                self._list()
+            except Exception as error:
+                text, _ = in_words(error)
+                self._settle(lambda: self._say(f"✗ {text}"))
+            else:
                 self._settle(then)
 
         threading.Thread(target=work, name="pairs list", daemon=True).start()
@@ -305,21 +310,12 @@ class Pairs:
 
     def _list(self) -> None:
         speed = ranking.recall()
-        rows, used = catalogue.rows(), remove.used_bytes(installed.all_pairs())
+        rows, used = catalogue.rows(), remove.used_bytes()
         ours = ranking.ranked(rows, speed)
         self._settle(lambda: self.state.list(ours, speed, used))
         if self._screen is not None and self.engine.wanted.scan:  # it may take a second
             all_of_them = ranking.ranked([*rows, *found.rows(found.scan().models)], speed)
             self._settle(lambda: self.state.list(all_of_them, speed, used))
-
-    def _list_safely(self) -> bool:
-        try:
-            self._list()
-        except Exception as error:
-            text, _ = in_words(error)
-            self._settle(lambda: self._say(f"✗ {text}"))
-            return False
-        return True
 
     def _look(self, wanted: PullRequest) -> None:
         plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience)
@@ -329,13 +325,17 @@ class Pairs:
     def _note(self, text: str) -> None:
         self.state.note = text  # one word, read by the screen now and then
 
+    def _pull(self, plan: PullPlan) -> None:
+        self.state.plan = None
+        self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
+
     def _fetch(self, plan: PullPlan) -> None:
         record = pull.execute(plan, self._patience, self._move)
         self._settle(lambda: self._fetched(record.name))
         self._list()
 
     def _move(self, progress: PullProgress) -> None:
-        self.state.move(progress)
+        self.state.progress = progress
         if (now := time.monotonic()) - self._told > _NEWS_S:
             self._told = now
             self.soon(self.news)
@@ -360,12 +360,13 @@ class Pairs:
         if session is None:
             raise UsageError("no model is loaded", "Load one first: /pairs NAME.")
         pair, draft = session.pair_reference
+        lookup = self.engine.wanted.drafters.lookup
 
         def look() -> None:
             report = examine(
                 pair, draft if draft in (None, "none") else None, self._patience, scan=scan
             )
-            lines = describe.draft_lines(report, session.draft_name)
+            lines = describe.draft_lines(report, session.draft_name, lookup=lookup)
             self._settle(lambda: self._told_drafts(lines))
 
         self._begin(Work.CHECKING, session.pair_name, look)
@@ -386,7 +387,7 @@ class Pairs:
         if self.engine.info is None:
             self._screen.dismiss()
         else:
-            self._say(self.gate.reason)
+            self._say(self.gate.phase.reason)
 
     def _begin(
         self, work: Work, name: str, job: Callable[[], None], *, typed: bool = False
@@ -449,8 +450,7 @@ class Pairs:
             self._forget()
             self._ended(plan.report.outlook.refusal, failed=True)
         else:
-            self.state.expect(plan)
-            self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
+            self._pull(plan)
 
     def _cancelled(self) -> None:
         kept = self.state.work is Work.PULLING

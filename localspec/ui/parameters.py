@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from itertools import starmap
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from localspec import formats, private
+from localspec.chat.figures import accepted_words
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
@@ -33,16 +33,29 @@ def _field(name: str) -> str:
 
 
 _SAMPLING = (name.replace("_", "-") for name in _kinds() if name != "temperature")
+_MEANINGS = {
+    ("n-predict", "-1"): "no limit",
+    ("seed", "none"): "another for each answer",
+    ("stop", "none"): "no text ends an answer",
+}
 NAMES = ("temp", *_SAMPLING, "n-predict", "stop")
 
 
-def shown(settings: ChatSettings) -> str:
-    """All parameters on a few lines."""
+def shown(settings: ChatSettings, context_size: int) -> str:
+    """All parameters on a few lines, and how many tokens the context holds (0 while unknown)."""
     values = {
         name: getattr(settings.sampling, _field(name), getattr(settings, _field(name), None))
         for name in NAMES
     }
-    return " · ".join(f"{name} {_spelt(value)}" for name, value in values.items())
+    values |= {"ctx-size": context_size} if context_size else {}
+    meant = {
+        name: f" ({meaning})"
+        for (name, code), meaning in _MEANINGS.items()
+        if _spelt(values[name]) == code
+    }
+    return " · ".join(
+        f"{name} {_spelt(value)}{meant.get(name, '')}" for name, value in values.items()
+    )
 
 
 def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
@@ -105,25 +118,27 @@ def _presets_path() -> Path:
 
 def totals(answers: Iterable[Mapping[str, Any]]) -> str:
     """The figures of all answers of a conversation, pair by pair."""
-    by_pair: dict[str, list[tuple[int, float, float | None]]] = {}
+    by_pair: dict[str, list[tuple[int, float, int, int]]] = {}
     for figures in answers:
         tokens, speed = figures.get("generated_tokens"), figures.get("tokens_per_second")
         if isinstance(tokens, int) and isinstance(speed, int | float) and speed > 0:
-            share = figures.get("acceptance_rate")
-            accepted = float(share) if isinstance(share, int | float) else None
+            drafted, accepted = figures.get("drafted_tokens"), figures.get("accepted_tokens")
             known = by_pair.setdefault(str(figures.get("pair", "?")), [])
-            known.append((tokens, tokens / speed, accepted))
+            if isinstance(drafted, int) and isinstance(accepted, int):
+                known.append((tokens, tokens / speed, drafted, accepted))
+            else:
+                known.append((tokens, tokens / speed, 0, 0))
     return "\n".join(starmap(_total, by_pair.items())) or "no answer has figures yet"
 
 
-def _total(pair: str, answers: list[tuple[int, float, float | None]]) -> str:
+def _total(pair: str, answers: list[tuple[int, float, int, int]]) -> str:
     tokens, seconds = sum(one[0] for one in answers), sum(one[1] for one in answers)
-    shares = [one[2] for one in answers if one[2] is not None]
-    accepted = f", {formats.percent(median(shares))} accepted (median)" if shares else ""
+    drafted, accepted = sum(one[2] for one in answers), sum(one[3] for one in answers)
+    said = f", {accepted_words(drafted, accepted, tokens)} accepted" if drafted else ""
     return (
         f"{one_line(pair, 40)}: {len(answers)} answer{'s' if len(answers) > 1 else ''},"
         f" {formats.count(tokens)} tokens in {formats.seconds(seconds)},"
-        f" {formats.speed(tokens / seconds)} tokens/s{accepted}"
+        f" {formats.speed(tokens / seconds)} tokens/s{said}"
     )
 
 

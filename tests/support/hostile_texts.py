@@ -105,7 +105,9 @@ def show(text: str, seed: int) -> Shown:
     _whole(shown, text, width, by_origin=True)
     _stream(shown, text, width, luck)
     for item in (Question(text), Notice(text, text)):
-        shown.step(type(item).__name__, lambda item=item: item.lines(width))  # type: ignore[misc]
+        name = type(item).__name__
+        while shown.step(name, lambda item=item: item.advance(width)):  # type: ignore[misc]
+            pass
         shown.look(item, width)
     shown.step("copy", lambda: code_blocks(text))
     shown.controls += "".join(CONTROL.findall(str(shown.step("title", lambda: one_line(text)))))

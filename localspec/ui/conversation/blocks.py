@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from typing import TypeAlias
 
 from textual.content import Content
@@ -13,22 +15,7 @@ _RULE = "$foreground 45%"
 _CODE_STYLE = "on $foreground 7%"
 _NARROWEST = 8
 _NARROWEST_COLUMN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What stands to the left of a block: list markers, quote bars.
-
-    Attributes:
-        first: before the first line.
-        rest: before every other line, of the same width.
-    """
-
-    first: Content
-    rest: Content
-
-
-PLAIN_FRAME = Frame(Content(""), Content(""))
+_NOTHING = Content("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +23,10 @@ class Paragraph:
     """Words that wrap; a heading is a paragraph of another style."""
 
     text: Content
+
+
+GAP = Paragraph(_NOTHING)
+"""An empty line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +48,21 @@ class HorizontalRule:
     """A line across."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """An empty line."""
-
-
-BlockBody: TypeAlias = Paragraph | Code | Grid | HorizontalRule | Gap
+BlockBody: TypeAlias = Paragraph | Code | Grid | HorizontalRule
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A body in its frame."""
+    """A body, and what stands to its left: list markers, quote bars.
 
-    frame: Frame
+    Attributes:
+        first: before the first line.
+        rest: before every other line, of the same width.
+    """
+
     body: BlockBody
+    first: Content = _NOTHING
+    rest: Content = _NOTHING
 
 
 # As many lines as are laid out in one step; one that is longer is divided.
@@ -86,10 +78,9 @@ def lay_out(blocks: Iterable[Block], width: int) -> list[Content]:
     """All lines of `blocks`, none wider than `width` cells (as far as `width` allows any text)."""
     lines: list[Content] = []
     for block in blocks:
-        first, rest = block.frame.first, block.frame.rest
-        room = max(_NARROWEST, width - rest.cell_length)
+        room = max(_NARROWEST, width - block.rest.cell_length)
         for index, line in enumerate(_body_lines(block.body, room)):
-            prefix = rest if index else first
+            prefix = block.rest if index else block.first
             lines.append(prefix + line if prefix else line)
     return lines
 
@@ -104,8 +95,6 @@ def _body_lines(body: BlockBody, room: int) -> Sequence[Content]:
             return _table_lines(rows, room)
         case HorizontalRule():
             return [Content.styled("─" * room, _RULE)]
-        case Gap():
-            return [Content("")]
 
 
 def _code_lines(lines: tuple[Content, ...], room: int) -> list[Content]:
@@ -113,7 +102,7 @@ def _code_lines(lines: tuple[Content, ...], room: int) -> list[Content]:
     out = []
     for line in lines:
         for part in line.expand_tabs(4).fold(room - 2):
-            filled = part.pad_right(max(0, room - 2 - part.cell_length))
+            filled = part.truncate(room - 2, pad=True)
             out.append(Content.assemble(ground, filled.stylize_before(_CODE_STYLE), ground))
     return out
 
@@ -124,19 +113,12 @@ def _table_lines(rows: tuple[tuple[Content, ...], ...], room: int) -> list[Conte
     lines: list[Content] = []
     for index, row in enumerate(rows):
         cells = [cell.wrap(width) for cell, width in zip(row, widths, strict=False)]
-        for level in range(max(map(len, cells), default=0)):
-            parts = [
-                _padded(cell[level] if level < len(cell) else Content(""), width)
-                for cell, width in zip(cells, widths, strict=False)
-            ]
-            lines.append(bar.join(parts))
+        for level in zip_longest(*cells, fillvalue=Content("")):
+            padded = map(partial(Content.truncate, pad=True), level, widths)
+            lines.append(bar.join(padded))
         if index == 0:
             lines.append(Content.styled("─┼─".join("─" * width for width in widths), _RULE))
     return lines
-
-
-def _padded(cell: Content, width: int) -> Content:
-    return cell.pad_right(max(0, width - cell.cell_length))
 
 
 def _column_widths(rows: tuple[tuple[Content, ...], ...], room: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from localspec.errors import NotFetched, in_words
@@ -21,15 +21,32 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """What the engine is doing."""
+    """What the engine is doing.
 
-    LOADING = auto()
-    READY = auto()
-    ANSWERING = auto()
-    STOPPING = auto()
-    CHANGING = auto()
-    UNUSABLE = auto()
-    DEAD = auto()
+    Attributes:
+        shown: what is going on, for the status line.
+        hint: which key matters.
+        reason: why something else has to wait; empty where nothing has to.
+    """
+
+    LOADING = "loading …", "Esc cancels", "the models are still being loaded"
+    READY = "ready", "", ""
+    ANSWERING = "answering …", "Esc stops", "an answer is running: Esc stops it"
+    STOPPING = "stopping …", "", "the answer is being stopped"
+    CHANGING = "one moment …", "", "one moment"
+    UNUSABLE = (
+        "no model is loaded",
+        "/pairs chooses one, Ctrl+Q quits",
+        "no model is loaded: /pairs chooses one",
+    )
+    DEAD = (
+        "the models are gone",
+        "Enter loads them again",
+        "the models are gone: Enter loads them again",
+    )
+
+    def __init__(self, shown: str, hint: str, reason: str) -> None:
+        self.shown, self.hint, self.reason = shown, hint, reason
 
 
 ANY_TIME = frozenset(Phase)
@@ -56,11 +73,6 @@ class Gate:
     phase: Phase = Phase.LOADING
     editing: str | None = None
 
-    @property
-    def reason(self) -> str:
-        """Why something else has to wait; empty where nothing has to."""
-        return _REASONS[self.phase]
-
     def enter(self, phase: Phase) -> None:
         """The engine does something else now."""
         self.phase = phase
@@ -74,7 +86,7 @@ class Gate:
 
     def refuse(self) -> None:
         """Say what has to end first."""
-        self.say(self.reason)
+        self.say(self.phase.reason)
 
     def free(self) -> bool:
         """Whether the engine has nothing to do; says what it does otherwise."""
@@ -94,28 +106,7 @@ class Gate:
         """What is going on, for the status line, and which key matters."""
         if self.phase is Phase.READY and self.editing is not None:
             return "editing an earlier message", "Enter sends it again, Esc leaves it"
-        return _SHOWN[self.phase]
-
-
-_REASONS = {
-    Phase.LOADING: "the models are still being loaded",
-    Phase.READY: "",
-    Phase.ANSWERING: "an answer is running: Esc stops it",
-    Phase.STOPPING: "the answer is being stopped",
-    Phase.CHANGING: "one moment",
-    Phase.UNUSABLE: "no model is loaded: /pairs chooses one",
-    Phase.DEAD: "the models are gone: Enter loads them again",
-}
-
-_SHOWN = {
-    Phase.LOADING: ("loading …", "Esc cancels"),
-    Phase.READY: ("ready", ""),
-    Phase.ANSWERING: ("answering …", "Esc stops"),
-    Phase.STOPPING: ("stopping …", ""),
-    Phase.CHANGING: ("one moment …", ""),
-    Phase.UNUSABLE: ("no model is loaded", "/pairs chooses one, Ctrl+Q quits"),
-    Phase.DEAD: ("the models are gone", "Enter loads them again"),
-}
+        return self.phase.shown, self.phase.hint
 
 
 @dataclass(eq=False, repr=False)
@@ -125,8 +116,6 @@ class InUse:
     Attributes:
         seat: told of the pair that answers from now on, also where it is the one before.
         offer: told of a pair that is not on this disk, and could be.
-        troubles: what to tell once the first pair is there.
-        remarks: what to tell once a pair is there, and what one can do about it.
         load_error: why the last load failed; None where it did not, or was cancelled.
     """
 
@@ -136,9 +125,8 @@ class InUse:
     transcript: Transcript
     seat: Callable[[SessionInfo], None]
     offer: Callable[[], None]
-    troubles: list[Exception]
-    remarks: list[tuple[str, str]] = field(default_factory=list)
     load_error: Exception | None = None
+    _unsaid: list[tuple[str, str, bool]] = field(default_factory=list)  # until a pair is there
     _first: bool = True
     _freed: bool = False  # whether the pair before had to make room
     _then: Callable[[], None] | None = None
@@ -213,22 +201,23 @@ class InUse:
             self._freed = True
             self.engine.perform(make, self.turns.messages())
 
-    def trouble(self, error: Exception) -> None:
-        """Tell what went wrong elsewhere, now or when loading has ended."""
-        if self.engine.info is None:  # the end of loading shows everything anew
-            self.troubles.append(error)
+    def tell(self, text: str, remedy: str = "", *, error: bool = False) -> None:
+        """Say something of elsewhere, now or when loading has ended, which shows all anew."""
+        if self.engine.info is None:
+            self._unsaid.append((text, remedy, error))
         else:
-            self.transcript.say_error(error)
+            self.transcript.say(text, remedy, error=error)
+
+    def trouble(self, error: Exception) -> None:
+        """`tell` what went wrong."""
+        self.tell(*in_words(error), error=True)
 
     def _show(self, info: SessionInfo) -> None:
         self.gate.enter(Phase.READY)
         self.turns.show_conversation()
-        for trouble in self.troubles:
-            self.transcript.say_error(trouble)
-        for text, remedy in self.remarks:
-            self.transcript.say(text, remedy)
-        self.troubles.clear()
-        self.remarks.clear()
+        for text, remedy, error in self._unsaid:
+            self.transcript.say(text, remedy, error=error)
+        self._unsaid.clear()
         self.seat(info)
 
 

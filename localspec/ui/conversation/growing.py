@@ -12,8 +12,8 @@ from localspec import formats
 from localspec.chat.events import Origin, Span
 from localspec.chat.thinking import Thinking, ThoughtSplitter
 from localspec.ui.bases import MUTED
-from localspec.ui.conversation.blocks import PLAIN_FRAME, Block, Frame, Gap, Paragraph, divided
-from localspec.ui.conversation.markdown_blocks import parse
+from localspec.ui.conversation.blocks import GAP, Block, Paragraph, divided
+from localspec.ui.conversation.markdown_blocks import TopLevel, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,10 +27,10 @@ STYLES = {
     Origin.TARGET: "",
 }
 """How the pieces of an answer look by origin: not by colour alone."""
-_GAP = Block(PLAIN_FRAME, Gap())
+_GAP = Block(GAP)
 # A block that never ends (one line of a megabyte, a long listing) is cut here.
 _LONGEST_TAIL = 4000
-LONGEST_PIECE = 2000
+LONGEST_PIECE = 1000
 _SHOWN_WHILE_GROWING = 4000  # of a thought
 # A fence and the name of its language, as far as both are of a usual length.
 _OPENING = re.compile(r"\s*(`{3,40}(?![^\n]*`)|~{3,40}(?!~)) *([\w+#.-]{0,40})")
@@ -46,6 +46,7 @@ class GrowingMarkdown:
     def __init__(self, references: Mapping[str, Any] | None = None) -> None:
         self._references = references
         self._tail = ""
+        self._unfinished: list[TopLevel] = []  # what the tail was parsed to
         self._any = False
 
     def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
@@ -57,24 +58,27 @@ class GrowingMarkdown:
         final: list[Block] = []
         for start in range(0, len(text), LONGEST_PIECE):
             self._tail += text[start : start + LONGEST_PIECE]
-            final += self._finished()
-            while len(self._tail) > _LONGEST_TAIL:
-                head, self._tail = cut(self._tail)
-                for _, blocks in self._parse(head):
-                    final += self._spaced(blocks)
-        groups = self._parse(self._tail)
-        live = [block for _, blocks in groups for block in self._spaced(blocks, peek=True)]
+            for each in self._finished():
+                final += self._spaced(each.blocks())
+        live: list[Block] = []
+        for each in self._unfinished:
+            live += self._spaced(each.blocks(), peek=True)
         return final, live
 
-    def _finished(self) -> list[Block]:
-        """Take all top-level blocks but the last from the tail."""
-        groups = self._parse(self._tail)
-        if len(groups) < 2:
-            return []
-        self._tail = "\n".join(self._tail.split("\n")[groups[-1][0] :])
-        return [block for _, blocks in groups[:-1] for block in self._spaced(blocks)]
+    def _finished(self) -> list[TopLevel]:
+        """Take all top-level blocks but the last from the tail, and of one without end a part."""
+        self._unfinished = self._parse(self._tail)
+        finished = self._unfinished[:-1]
+        if finished:
+            self._tail = "\n".join(self._tail.split("\n")[self._unfinished[-1].first_line :])
+        if len(self._tail) > _LONGEST_TAIL:
+            head, self._tail = cut(self._tail)
+            finished += self._parse(head)
+        if finished:  # what is in them may have kept the parser from links or tables
+            self._unfinished = self._parse(self._tail)
+        return finished
 
-    def _parse(self, source: str) -> list[tuple[int, list[Block]]]:
+    def _parse(self, source: str) -> list[TopLevel]:
         return parse(source, self._references)
 
     def _spaced(self, blocks: list[Block], *, peek: bool = False) -> list[Block]:
@@ -128,7 +132,7 @@ class GrowingOrigins:
             self._length += len(text)
 
     def _block(self) -> Block:
-        return Block(PLAIN_FRAME, Paragraph(Content.assemble(*self._line)))
+        return Block(Paragraph(Content.assemble(*self._line)))
 
     def _take_line(self) -> Block:
         block = self._block()
@@ -223,14 +227,14 @@ class Thought:
             f"[@click=app.command('thoughts')][bold $text-accent]{sign}[/] [{MUTED}]"
             f"{' · '.join(parts)}[/][/]"
         )
-        blocks = [Block(PLAIN_FRAME, Paragraph(head))]
+        blocks = [Block(Paragraph(head))]
         if self._open:
             bar = Content.styled("┊ ", MUTED)
             text = self._text.strip("\n")
             if self._splitter.inside and len(text) > _SHOWN_WHILE_GROWING:
                 text = f"…{text[-_SHOWN_WHILE_GROWING:]}"
             blocks += [
-                Block(Frame(bar, bar), Paragraph(Content.styled(part, f"{MUTED} italic")))
+                Block(Paragraph(Content.styled(part, f"{MUTED} italic")), bar, bar)
                 for part in divided(text)
             ]
         return [*blocks, _GAP]

@@ -12,6 +12,7 @@ from textual.strip import Strip
 
 from localspec import formats
 from localspec.chat.events import Origin, Span
+from localspec.chat.figures import accepted_words
 from localspec.chat.history.record import Place
 from localspec.chat.history.tree import folded
 from localspec.chat.thinking import Thinking
@@ -19,7 +20,7 @@ from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line, safe
 from localspec.ui.bases import HEAD, KEY, MUTED
-from localspec.ui.conversation.blocks import Block, Frame, Paragraph, divided, lay_out
+from localspec.ui.conversation.blocks import Block, Paragraph, divided, lay_out
 from localspec.ui.conversation.growing import (
     LONGEST_PIECE,
     GrowingMarkdown,
@@ -121,7 +122,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[Content]:
-    return lay_out([Block(Frame(first, rest), Paragraph(text))], width)
+    return lay_out([Block(Paragraph(text), first, rest)], width)
 
 
 class Question(Item):
@@ -145,7 +146,7 @@ class Question(Item):
             parts.append(versions)
         for part in parts:
             yield [
-                line.pad_right(max(0, width - line.cell_length)).stylize_before("on $foreground 6%")
+                line.truncate(width, pad=True).stylize_before("on $foreground 6%")
                 for line in _wrapped(part, bar, bar, width)
             ]
 
@@ -378,9 +379,7 @@ def version_mark(place: Place | None) -> Content:
     """Which of several versions a message is, with arrows to click; nothing for a single one."""
     if place is None or place.versions < 2:
         return Content("")
-    earlier, later = (
-        f"[@click=app.version('{place.node}',{by})]" for by in ("'earlier'", "'later'")
-    )
+    earlier, later = (f"[@click=\"app.version('{place.node}',{by})\"]" for by in (-1, 1))
     return Content.from_markup(
         f"{earlier}[bold $text-accent]‹[/][/] {place.version}/{place.versions}"
         f" {later}[bold $text-accent]›[/][/]"
@@ -395,6 +394,9 @@ def figures_of(stats: GenerationStats | None) -> dict[str, float]:
         "generated_tokens": stats.generated_tokens,
         "tokens_per_second": stats.tokens_per_second,
         "acceptance_rate": stats.acceptance_rate,
+        "drafted_tokens": stats.drafted_tokens,
+        "accepted_tokens": stats.accepted_tokens,
+        "context_used": stats.prompt_tokens + stats.generated_tokens,
         "lossy": stats.lenience if stats.drafted_tokens else None,
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -404,11 +406,16 @@ def footnote(figures: AnswerFigures, reason: FinishReason | None, *, empty: bool
     """One line about a finished answer: length, speed, acceptance, and how it ended."""
     known = {name: value for name, value in figures.items() if isinstance(value, int | float)}
     parts = []
-    if (tokens := known.get("generated_tokens")) is not None:
-        parts.append(f"{formats.count(int(tokens))} token{'s' if int(tokens) != 1 else ''}")
+    tokens, drafted, accepted = (
+        int(known.get(f"{name}_tokens", 0)) for name in ("generated", "drafted", "accepted")
+    )
+    if tokens:
+        parts.append(f"{formats.count(tokens)} token{'s' if tokens != 1 else ''}")
     if (speed := known.get("tokens_per_second")) is not None:
         parts.append(f"{formats.speed(speed)} tokens/s")
-    if (rate := known.get("acceptance_rate")) is not None:
+    if drafted:
+        parts.append(f"{accepted_words(drafted, accepted, tokens)} accepted")
+    elif (rate := known.get("acceptance_rate")) is not None:  # kept before the counts were
         parts.append(f"{formats.percent(rate)} accepted")
     if (lossy := known.get("lossy")) is not None:
         parts.append(f"lossy {lossy:g}")

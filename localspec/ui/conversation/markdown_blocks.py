@@ -22,10 +22,9 @@ from textual.content import Content
 from localspec.safe_text import safe
 from localspec.ui.bases import MUTED
 from localspec.ui.conversation.blocks import (
+    GAP,
     Block,
     Code,
-    Frame,
-    Gap,
     Grid,
     HorizontalRule,
     Paragraph,
@@ -80,10 +79,24 @@ def definitions(text: str) -> Mapping[str, Any]:
     return references
 
 
-def parse(
-    source: str, references: Mapping[str, Any] | None = None
-) -> list[tuple[int, list[Block]]]:
-    """The top-level blocks of `source`, each with the number of its first line.
+@dataclass(frozen=True, slots=True)
+class TopLevel:
+    """A top-level block, parsed, and made into what is drawn of it when that is asked for.
+
+    Attributes:
+        first_line: where it begins in the source.
+    """
+
+    first_line: int
+    _tokens: Sequence[Token]
+
+    def blocks(self) -> list[Block]:
+        """Its lines and listings: to colour code takes most of the time."""
+        return _Builder().build(self._tokens)
+
+
+def parse(source: str, references: Mapping[str, Any] | None = None) -> list[TopLevel]:
+    """The top-level blocks of `source`.
 
     Args:
         source: some thousand characters; the parser takes more than twice as long for twice as
@@ -100,13 +113,13 @@ def parse(
     if source.count("[") > _MOST_BRACKETS:
         left_out += ["link", "image"]
     tokens = _parser(*left_out).parse(source, {"references": dict(references or {})})
-    found: list[tuple[int, list[Block]]] = []
+    found: list[TopLevel] = []
     start = 0
     for index, token in enumerate(tokens):
         if token.level == 0 and token.nesting <= 0:
             group = tokens[start : index + 1]
             first_line = group[0].map[0] if group[0].map else 0
-            found.append((first_line, _Builder().build(group)))
+            found.append(TopLevel(first_line, group))
             start = index + 1
     return found
 
@@ -149,9 +162,9 @@ class _Builder:
     def _emit(self, body: BlockBody, *, gap_after: bool = True) -> None:
         rest = Content("").join(level.rest for level in self._levels)
         if self._gap and self._blocks:
-            self._blocks.append(Block(Frame(rest, rest), Gap()))
+            self._blocks.append(Block(GAP, rest, rest))
         first = Content("").join(level.prefix() for level in self._levels)
-        self._blocks.append(Block(Frame(first, rest), body))
+        self._blocks.append(Block(body, first, rest))
         self._gap = gap_after
 
     def _on_heading_open(self, token: Token) -> None:
@@ -195,7 +208,7 @@ class _Builder:
 
     def _on_list_item_close(self, token: Token) -> None:
         if not self._levels[-1].used:  # an item without text
-            self._emit(Paragraph(Content("")), gap_after=False)
+            self._emit(GAP, gap_after=False)
         self._levels.pop()
 
     def _on_blockquote_open(self, token: Token) -> None:

@@ -18,6 +18,7 @@ from localspec.chat.history.store import Store
 from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError
 from localspec.process.client import EngineClient
+from localspec.process.messages import SessionInfo
 from localspec.ui.conversation.gate import Gate
 from localspec.ui.conversation.input import PromptArea
 from localspec.ui.conversation.transcript import Transcript
@@ -61,11 +62,9 @@ class Shelf:
         self._save_draft()
         return self.keeper is None or self.keeper.close(_PATIENCE_S)
 
-    def loaded(self) -> None:
+    def loaded(self, session: SessionInfo) -> None:
         """A pair has been loaded: it answers from now on."""
-        session = self.engine.info
-        if session is not None:
-            self.record.pair = PairReference(session.pair_name, *session.pair_reference)
+        self.record.pair = PairReference(session.pair_name, *session.pair_reference)
         if not self._begun:
             self._begun = True
             self.work(self._begin())

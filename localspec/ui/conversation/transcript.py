@@ -29,7 +29,7 @@ from localspec.chat.events import Origin, Span
 from localspec.chat.history.record import Place
 from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason
-from localspec.errors import in_words
+from localspec.errors import PromptTooLong, in_words
 from localspec.process.messages import SessionInfo
 from localspec.ui.bases import Plain, PlainScrollBar
 from localspec.ui.conversation.items import Answer, AnswerFigures, Item, Notice, Question, Welcome
@@ -105,7 +105,8 @@ class Transcript(ScrollView, Plain, can_focus=False):
             if message.role == "user":
                 items.append(Question(message.content, place, opened=self.thoughts_shown))
             elif message.role == "assistant":
-                answer = self._new_answer(_spans(message))
+                said = message.spans or [Span(message.content, Origin.TARGET)]
+                answer = self._new_answer(said)
                 answer.place = place
                 answer.finish(figures, message.finish)
                 items.append(answer)
@@ -179,11 +180,15 @@ class Transcript(ScrollView, Plain, can_focus=False):
             self._sought = None
 
     def answer_again(self, last: Answer) -> Answer:
-        """Put a fresh answer in place of the last one."""
-        fresh = self._new_answer()
-        self.put_back(last, fresh)
-        self._to_end()
-        return fresh
+        """Put a fresh answer in place of the last one.
+
+        It grows at the end as any other: its question moves below what was said since.
+        """
+        first, index = self._with_question(last), self.items.index(last)
+        question, since = self.items[first:index], self.items[index + 1 :]
+        self.items[first:] = [*since, *question]
+        self._measure(first)
+        return self._add(self._new_answer())
 
     def put_back(self, fresh: Answer, old: Answer) -> None:
         """Put the old answer back in place of a fresh one that never began."""
@@ -211,13 +216,20 @@ class Transcript(ScrollView, Plain, can_focus=False):
         answer.finish(figures, reason)
         self._grown(answer)
 
-    def say(self, text: str, remedy: str = "", *, error: bool = False) -> None:
-        """Show a notice below everything else."""
+    def say(
+        self, text: str, remedy: str = "", *, error: bool = False, unasked: bool = False
+    ) -> None:
+        """Show a notice below everything else; one `unasked` for leaves the welcome in sight."""
         self._add(Notice(text, remedy, error=error))
+        if unasked and isinstance(self.items[0], Welcome):
+            self.scroll_to(y=0, animate=False, immediate=True)
 
     def say_error(self, error: Exception) -> None:
         """Show what went wrong."""
-        self.say(*in_words(error), error=True)
+        text, remedy = in_words(error)
+        if isinstance(error, PromptTooLong):  # elsewhere an option of the command line helps
+            remedy = "Shorten it, or say /set ctx-size N: the pair is loaded with a larger context."
+        self.say(text, remedy, error=True)
 
     def say_before(self, answer: Answer | None, text: str, remedy: str = "") -> None:
         """Show a notice above an answer and its question."""
@@ -404,7 +416,3 @@ class Transcript(ScrollView, Plain, can_focus=False):
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
         """Draw anew: which lines are concerned is not told."""
         self.refresh()
-
-
-def _spans(message: Message) -> Iterable[Span]:
-    return message.spans or (Span(message.content, Origin.TARGET),)

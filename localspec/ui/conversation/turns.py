@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from localspec import formats
 from localspec.chat.conversation import Message, Role
@@ -20,7 +19,8 @@ from localspec.ui.conversation.stream import Stream
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel.dashboard import Dashboard
 
-_COUNTED_FROM = 40  # characters: what is shorter fits anywhere
+_TOLD_FROM = 40  # characters: what is shorter fits anywhere
+_COUNTED_FROM = 400  # characters: what is shorter hardly matters where it is guessed wrong
 _LATEST, _USUAL = 20, 4  # messages that are looked at; characters of a token while there are none
 
 
@@ -45,6 +45,8 @@ class Turns:
     _then: Callable[[], None] | None = None
     _unsent: str = ""  # what stood in the input before an earlier question was edited
     _notice: str = ""  # to be shown once the change that is being made is done
+    _counted: tuple[str, int] = ("", 0)  # the last text that the engine counted, and its tokens
+    _counting: str = ""  # the text that it counts now
     _numbers: dict[str, int] = field(default_factory=dict)  # of the engine's turns, by node
 
     @property
@@ -62,18 +64,44 @@ class Turns:
         return self.record.messages()
 
     def size_of(self, text: str) -> str:
-        """About how many tokens `text` has, as the latest answers were cut; nothing for few."""
-        if len(text) < _COUNTED_FROM:
+        """How many tokens `text` has, and whether they are too many; nothing for a few.
+
+        A long one is counted while the engine is idle: `counted` is when to ask again.
+        """
+        if len(text) < _TOLD_FROM:
             return ""
-        known = [
-            (tokens, len(node.message.content))
-            for node in self.record.nodes()[-_LATEST:]
-            if isinstance(tokens := node.figures.get("generated_tokens"), int) and tokens
-        ]
-        tokens, characters = map(sum, zip(*known, strict=True)) if known else (1, _USUAL)
-        return (
-            f"about {formats.count(max(1, round(len(text) * tokens / max(1, characters))))} tokens"
-        )
+        exact = text == self._counted[0]
+        tokens = self._counted[1] if exact else self._guess(text)
+        if not exact and len(text) >= _COUNTED_FROM and self.phase is Phase.READY:
+            self._count(text)
+        said = f"{'' if exact else 'about '}{formats.count(tokens)} tokens"
+        room = self.dashboard.state.figures.context_size
+        if tokens <= room or not room:
+            return said
+        return f"{said}, the context holds {formats.count(room)}: /set ctx-size N"
+
+    def _count(self, text: str) -> None:
+        if not self._counting:
+            self._counting = text
+            self.engine.count(text)
+
+    def counted(self, tokens: int) -> None:
+        """The engine has counted what `size_of` wanted to know."""
+        self._counted, self._counting = (self._counting, tokens), ""
+
+    def _guess(self, text: str) -> int:
+        """About how many tokens `text` has, as it was cut before, or the latest answers were."""
+        counted, number = self._counted
+        if counted and counted[:_COUNTED_FROM] == text[:_COUNTED_FROM]:
+            tokens, characters = number, len(counted)
+        else:
+            known = [
+                (n, len(node.message.content))
+                for node in self.record.nodes()[-_LATEST:]
+                if isinstance(n := node.figures.get("generated_tokens"), int) and n
+            ]
+            tokens, characters = map(sum, zip(*known, strict=True)) if known else (1, _USUAL)
+        return max(1, round(len(text) * tokens / max(1, characters)))
 
     def number_of(self, back: int) -> int:
         """The engine's number of an answer: the last one, or so many before it.
@@ -268,7 +296,7 @@ class Turns:
             self.over(error, [] if self._summing else said, Phase.DEAD)
         else:
             self.transcript.say_error(error)
-        self._then = None
+        self._then, self._counting = None, ""
         self.gate.enter(Phase.DEAD)
 
     def _compacted(self, error: Exception | None, said: Sequence[Message]) -> None:
@@ -287,25 +315,20 @@ class Turns:
         figures = figures_of(end.stats if end else None)
         if answer is not None:
             figures.update(answer.thought.figures())
-        kept = self._keep(said, figures)
+        kept = said[-1] if said and said[-1].role is Role.ASSISTANT else None
+        self.record.end(kept, {**figures, "pair": self.record.pair.name})
         if answer is not None:
             self.transcript.finish(answer, figures, end.reason if end else None)
             if self._replaced is not None and not answer.text:
                 # As the session does: an answer that never began replaces nothing.
                 self.transcript.put_back(answer, self._replaced)
                 answer = None
-        if not kept and self._instead_of is not None:
+        if kept is None and self._instead_of is not None:
             # An edited question came to nothing: the conversation is what it was.
             self.prompt.give_back(self._asked)
             self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
         elif error is not None:
             self._failed(error, answer)
-
-    def _keep(self, said: Sequence[Message], figures: Mapping[str, Any]) -> bool:
-        """Put the answer on record; whether there is one."""
-        answer = said[-1] if said and said[-1].role is Role.ASSISTANT else None
-        self.record.end(answer, {**figures, "pair": self.record.pair.name})
-        return answer is not None
 
     def _failed(self, error: Exception, answer: Answer | None) -> None:
         """Say what happened; a question without any answer goes back into the input."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from enum import StrEnum
+from itertools import zip_longest
 
 from textual.containers import Vertical
 from textual.content import Content
@@ -19,7 +20,7 @@ from textual.visual import Visual
 
 from localspec.process.messages import SessionInfo, Status
 from localspec.ui.bases import Plain, Uncopied
-from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines
+from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines, hindrances
 
 _FIGURES_S = 0.75
 _STALE_S = 1.5  # longer than two frames of a running answer are ever apart
@@ -69,8 +70,11 @@ class _Column(Uncopied, Plain):
 
     def show(self, lines: list[Content]) -> None:
         """Put `lines` in place of those that are there."""
-        height = max(len(lines), len(self._shown))
-        changed = [y for y in range(height) if not _same(lines, self._shown, y)]
+        changed = [
+            y
+            for y, (new, old) in enumerate(zip_longest(lines, self._shown))
+            if new is None or old is None or not new.is_same(old)
+        ]
         self._shown = lines
         for y in changed:
             self._strips.pop(y, None)
@@ -96,10 +100,6 @@ class _Column(Uncopied, Plain):
             drawn = Visual.to_strips(self, line, width, 1, self.visual_style, pad=True)
             self._strips[y] = drawn[0]
         return self._strips[y]
-
-
-def _same(new: list[Content], old: list[Content], y: int) -> bool:
-    return y < len(new) and y < len(old) and new[y].is_same(old[y])
 
 
 class Dashboard:
@@ -169,6 +169,10 @@ class Dashboard:
         self.state.memory = self._status.memory
         self._fresh, self._taken_at = False, time.monotonic()
         self._redraw()
+
+    def unsaid(self) -> str:
+        """Why the last answer was not faster, where the column is not there to say it."""
+        return "" if self.full.display else hindrances(self.state.figures)
 
     def cycle(self, wanted: str) -> None:
         """Choose the form by name, or the next one."""

@@ -6,7 +6,6 @@ Every picture can be read without colour: shapes say the same as colours do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from rich.segment import Segment
@@ -31,28 +30,6 @@ Piece: TypeAlias = tuple[str, str]
 """A text and its style."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTokens:
-    """One round as the strips draw it: token counts."""
-
-    accepted: int
-    rejected: int
-    recovered: int
-    bonus: int
-    plain: int
-
-    @property
-    def marks(self) -> str:
-        """One character for each token, rejected ones last."""
-        return (
-            ACCEPTED * self.accepted
-            + RECOVERED * self.recovered
-            + BONUS * self.bonus
-            + PLAIN * self.plain
-            + REJECTED * self.rejected
-        )
-
-
 def big_digits(figure: str) -> list[str]:
     """A figure three lines high."""
     pieces = DigitsRenderable(figure).render(Style.null())
@@ -63,15 +40,6 @@ def bar(share: float | None, width: int, style: str = "$success") -> Content:
     """A line of `width` cells, heavy as far as `share` of 1 reaches."""
     filled = round(min(max(share or 0.0, 0.0), 1.0) * width)
     return Content.assemble(("━" * filled, style), ("─" * (width - filled), FAINT))
-
-
-def split_bar(first: float, second: float, width: int, styles: tuple[str, str]) -> Content:
-    """Two parts of one whole side by side; all light when both are nothing."""
-    whole = first + second
-    if whole <= 0:
-        return bar(None, width)
-    cells = round(width * first / whole)
-    return Content.assemble(("█" * cells, styles[0]), ("░" * (width - cells), styles[1]))
 
 
 def sparkline(
@@ -87,7 +55,7 @@ def sparkline(
     return Content.assemble((_LEVELS[0] * (width - len(marks)), FAINT), (marks, style))
 
 
-def stacked_bar(parts: Sequence[tuple[int, str, str]], width: int) -> Content:
+def stacked_bar(parts: Sequence[tuple[float, str, str]], width: int) -> Content:
     """Parts of a whole as (amount, mark, style); whatever is not nothing gets at least a cell."""
     present = [part for part in parts if part[0] > 0]
     whole = sum(part[0] for part in present)
@@ -100,12 +68,12 @@ def stacked_bar(parts: Sequence[tuple[int, str, str]], width: int) -> Content:
     )
 
 
-def round_columns(rounds: Sequence[RoundTokens], width: int, height: int) -> list[Content]:
-    """The last rounds as columns of tokens that grow upwards, newest on the right.
+def round_columns(rounds: Sequence[str], width: int, height: int) -> list[Content]:
+    """The last rounds as columns of marks that grow upwards, newest on the right.
 
     A column taller than `height` loses its rejected tokens first, then its accepted ones.
     """
-    columns = [_fit(outcome, height) for outcome in list(rounds)[-(width // 2) :]]
+    columns = [_fit(marks, height) for marks in list(rounds)[-(width // 2) :]]
     lines = []
     for row in range(height - 1, -1, -1):
         marks = [column[row] if row < len(column) else " " for column in columns]
@@ -114,8 +82,7 @@ def round_columns(rounds: Sequence[RoundTokens], width: int, height: int) -> lis
     return lines
 
 
-def _fit(outcome: RoundTokens, height: int) -> str:
-    marks = outcome.marks
+def _fit(marks: str, height: int) -> str:
     if len(marks) <= height:
         return marks
     emitted = marks.rstrip(REJECTED)

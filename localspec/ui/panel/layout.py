@@ -11,8 +11,8 @@ from typing import Any
 from textual.content import Content
 
 from localspec import formats
-from localspec.chat.figures import Figures, gamma_words
-from localspec.engine.stats import MemoryUse, Round, Speedup
+from localspec.chat.figures import Figures, accepted_share, accepted_words, gamma_words, lossy_words
+from localspec.engine.stats import GammaReason, MemoryUse, Round, Speedup
 from localspec.safe_text import one_line
 from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.panel import drawing
@@ -35,7 +35,7 @@ class PanelState:
     stored: Mapping[str, Any] = field(default_factory=dict)
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
     acceptances: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEEDS_KEPT))
-    rounds: deque[drawing.RoundTokens] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))
+    rounds: deque[str] = field(default_factory=lambda: deque(maxlen=_ROUNDS_KEPT))  # their marks
 
     def take(self, figures: Figures) -> None:
         """Accept fresh figures; the speed is remembered while an answer runs."""
@@ -44,15 +44,14 @@ class PanelState:
         )
         if figures.generating and figures.speed_now is not None:
             self.speeds.append(figures.speed_now)
-            lately = list(self.rounds)[-_LATELY:]
-            accepted = sum(done.accepted for done in lately)
-            drafted = accepted + sum(done.rejected for done in lately)
-            if drafted:
+            lately = "".join([*self.rounds][-_LATELY:])
+            accepted = lately.count(drawing.ACCEPTED)
+            if drafted := accepted + lately.count(drawing.REJECTED):
                 self.acceptances.append(accepted / drafted)
 
     def add_round(self, done: Round) -> None:
         """Remember how a round went."""
-        self.rounds.append(outcome(done))
+        self.rounds.append(marks_of(done))
 
     def begin(self, stored: Mapping[str, Any]) -> None:
         """Forget the past: this is another conversation.
@@ -67,26 +66,40 @@ class PanelState:
 
     def _recalled(self, figures: Figures) -> Figures:
         """Until something was answered here, the stored last answer is the last one."""
-        speed, rate = (self.stored.get(n) for n in ("tokens_per_second", "acceptance_rate"))
-        if not isinstance(speed, int | float) or "lossy" in self.stored:
-            return figures
+        known = {name: n for name, n in self.stored.items() if isinstance(n, int | float)}
+        names = ("generated_tokens", "drafted_tokens", "accepted_tokens", "context_used")
+        counts = [int(known[name]) for name in names if name in known]
+        if len(counts) < len(names) or "tokens_per_second" not in known:
+            return figures  # a part of them would contradict the rest
+        generated, drafted, accepted, context = counts
         return replace(
             figures,
-            speed_average=speed,
-            acceptance_rate=rate if isinstance(rate, int | float) else None,
+            speed_average=known["tokens_per_second"],
+            lossy=lossy_words(known.get("lossy")),
+            generated=generated,
+            drafted=drafted,
+            accepted=accepted,
+            context_used=min(context, figures.context_size),
         )
 
 
-def outcome(done: Round) -> drawing.RoundTokens:
-    """A round as the strips draw it."""
-    own = done.emitted - done.from_draft
-    return drawing.RoundTokens(
-        accepted=done.from_draft,
-        rejected=done.drafted - done.accepted,
-        recovered=done.recovered,
-        bonus=done.bonus,
-        plain=max(0, own - done.recovered - done.bonus),
+def marks_of(done: Round) -> str:
+    """A round as it is drawn: a mark for each token, rejected ones last."""
+    return (
+        drawing.ACCEPTED * done.from_draft
+        + drawing.RECOVERED * done.recovered
+        + drawing.BONUS * done.bonus
+        + drawing.PLAIN * (done.emitted - done.from_draft - done.recovered - done.bonus)
+        + drawing.REJECTED * (done.drafted - done.accepted)
     )
+
+
+def hindrances(now: Figures) -> str:
+    """Why drafting does not help, or the last answer was slow; empty where nothing is known."""
+    note = now.gamma_note
+    still = note is not None and note.reason in (GammaReason.TOO_DEAR, GammaReason.NOTHING_REPEATS)
+    said = [gamma_words(note, times="×") if still and now.speculation else "", now.slow]
+    return "; ".join(filter(None, said)) if now.generated else ""
 
 
 def big_speed(state: PanelState) -> tuple[str, str]:
@@ -122,8 +135,8 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     first = [
         _figure(formats.speed(speed), unit),
         sparkline(state.speeds, bar_width),
-        _figure(formats.percent(now.acceptance_rate), "accepted"),
-        bar(now.acceptance_rate, bar_width),
+        _figure(accepted_words(now.drafted, now.accepted, now.generated), "accepted"),
+        bar(accepted_share(now.drafted, now.accepted, now.generated), bar_width),
         Content.assemble((formats.number(now.tokens_per_round, 2), "bold"), ("/round", MUTED)),
         gamma if now.speculation else Content.styled(*_SWITCHED_OFF),
     ]
@@ -132,7 +145,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
         _figure(formats.count(now.drafted), "drafted"),
         _figure(formats.count(now.accepted), "accepted"),
         _figure(formats.seconds(now.time_to_first_token_s), "to first"),
-        _figure(formats.size(memory.process) if memory else formats.UNKNOWN, "memory"),
+        _figure(formats.size(memory.taken) if memory else formats.UNKNOWN, "memory"),
     ]
     if found := now.speedup:
         doubt = f"plain ({found.low:.1f}–{found.high:.1f})"
@@ -210,10 +223,9 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     note = ("" if now.speculation else state.note) or gamma_words(now.gamma_note, times="×")
     said = textwrap.wrap(one_line(note), width, max_lines=3, placeholder=" …")
     lines += [Content.styled(line, f"{MUTED} italic") for line in said]
-    rate = Content.assemble(
-        ("accepted ", MUTED), (f"{formats.percent(now.acceptance_rate):>5} ", "bold")
-    )
-    lines.append(Content.assemble(rate, bar(now.acceptance_rate, width - rate.cell_length)))
+    counts = now.drafted, now.accepted, now.generated
+    rate = Content.assemble(("accepted ", MUTED), (f"{accepted_words(*counts):>5} ", "bold"))
+    lines.append(Content.assemble(rate, bar(accepted_share(*counts), width - rate.cell_length)))
     if len(state.acceptances) > 1:  # a full column is everything accepted
         label = ("over time ", MUTED)
         room = width - len(label[0])
@@ -236,7 +248,7 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
 def _round_lines(state: PanelState, width: int) -> list[Content]:
     if not state.rounds:
         return []
-    tallest = max(len(done.marks) for done in list(state.rounds)[-(width // 2) :])
+    tallest = max(map(len, [*state.rounds][-(width // 2) :]))
     height = min(_TALLEST_COLUMNS, max(3, tallest))
     columns = drawing.round_columns(state.rounds, width, height)
     return [
@@ -264,17 +276,14 @@ def _time_lines(state: PanelState, width: int) -> list[Content]:
     whole = draft_s + now.verify_s
     if whole <= 0:
         return []
-    styles = "$success", "$primary"
+    parts = [(draft_s, "█", "$success"), (now.verify_s, "░", "$primary")]
     left, right = (
-        Content.assemble((mark, style), (f" {what} ", MUTED), (formats.percent(share), "bold"))
-        for mark, style, what, share in (
-            ("█", styles[0], "drafting", draft_s / whole),
-            ("░", styles[1], "checking", 1 - draft_s / whole),
-        )
+        Content.assemble((mark, style), (f" {what} ", MUTED), (formats.percent(s / whole), "bold"))
+        for (s, mark, style), what in zip(parts, ("drafting", "checking"), strict=True)
     )
     return [
         Content.styled("Time", HEAD),
-        drawing.split_bar(draft_s, now.verify_s, width, styles),
+        drawing.stacked_bar(parts, width),
         two_sides(left, right, width),
     ]
 
@@ -308,7 +317,7 @@ def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> 
         ("caches", use.target_cache + use.draft_cache, "▒", "$warning"),
         ("buffers", use.buffers, "░", "$accent"),
     ]
-    lines = [_row("Memory", formats.size(use.process), width, HEAD)]
+    lines = [_row("Memory", formats.size(use.taken), width, HEAD)]
     if short:
         named = [
             Content.assemble((f"{label.split()[0]} ", MUTED), (formats.size(amount), "bold"))

@@ -17,6 +17,7 @@ from textual.widgets import Static
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText, TurnEnd, TurnEvent
+from localspec.chat.figures import accepted_words
 from localspec.engine.stats import GenerationStats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
@@ -68,8 +69,9 @@ def heading(side: Side) -> Content:
         said = f"{stats.generated_tokens:,} tokens"
         if stats.tokens_per_second is not None:
             said += f", {stats.tokens_per_second:.1f} tokens/s"
-        if stats.acceptance_rate is not None:
-            said += f", {100 * stats.acceptance_rate:.0f} % accepted"
+        if stats.drafted_tokens:
+            counts = stats.drafted_tokens, stats.accepted_tokens, stats.generated_tokens
+            said += f", {accepted_words(*counts)} accepted"
     return Content.assemble((name, "bold"), ("  " + said, "$text-accent"))
 
 

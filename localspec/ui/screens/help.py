@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.commands import COMMANDS, OTHER_KEYS, Command
-from localspec.ui.conversation.blocks import PLAIN_FRAME, Block, Frame, Gap, Paragraph, lay_out
+from localspec.ui.conversation.blocks import GAP, Block, Paragraph, lay_out
 
 _KEY_WIDTH = 20
 ALSO = {
@@ -77,12 +77,12 @@ def _section(title: str, rows: list[tuple[str, str]]) -> list[Block]:
         if len(left) > _KEY_WIDTH - 2:
             blocks.append(_line(left, "bold"))
             first = rest
-        blocks.append(Block(Frame(first, rest), Paragraph(Content.styled(right, MUTED))))
-    return [*blocks, Block(PLAIN_FRAME, Gap())]
+        blocks.append(Block(Paragraph(Content.styled(right, MUTED)), first, rest))
+    return [*blocks, Block(GAP)]
 
 
 def _line(text: str, style: str) -> Block:
-    return Block(PLAIN_FRAME, Paragraph(Content.styled(text, style)))
+    return Block(Paragraph(Content.styled(text, style)))
 
 
 class _Help(Static):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from textual.content import Content
@@ -14,8 +14,6 @@ from localspec.loading import ranking
 from localspec.loading.ranking import RankedPair, Speed
 from localspec.pairs import describe
 from localspec.pairs.catalogue import ListedPair
-from localspec.pairs.examine import PairReport
-from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.pull import PullPlan, PullProgress
 from localspec.safe_text import one_line, safe
@@ -40,8 +38,7 @@ class PairsState:
     """All that the screen shows.
 
     Attributes:
-        rows: the pairs, the best for this machine first; None until they are known.
-        ranked: what to expect of them.
+        ranked: the pairs, the best for this machine first, with what to expect of them.
         speed: what that rests on; None where nothing was measured.
         used: bytes on disk of the installed pairs.
         in_use: the name of the pair in the chat.
@@ -53,10 +50,9 @@ class PairsState:
         doomed: the pair that is removed if the user says so again.
         typed: whether `name` is what the user has typed, which is no pair yet.
         guest: the pair that came of it, until it is installed or left.
-        progress: of the pull.
+        progress: of the pull, as another thread told it last.
     """
 
-    rows: list[ListedPair] | None = None
     ranked: Sequence[RankedPair] = ()
     speed: Speed | None = None
     used: int = 0
@@ -71,19 +67,17 @@ class PairsState:
     typed: bool = False
     guest: ListedPair | None = None
     progress: PullProgress | None = None
-    files: list[RemoteFile] = field(default_factory=list)
-    moved: dict[str, FileProgress] = field(default_factory=dict)
 
     def list(self, pairs: Sequence[RankedPair], speed: Speed | None, used: int) -> None:
         """Take the pairs as they are now."""
         self.ranked, self.speed, self.used = pairs, speed, used
-        self.rows = [one.row for one in pairs]
         if self.guest is not None and self.row(self.guest.name) is not self.guest:
             self.guest = None
 
     def shown(self) -> tuple[ListedPair, ...]:
         """The lines of the list: what was typed first, then the pairs."""
-        return (*([self.guest] if self.guest is not None else []), *(self.rows or []))
+        typed = [] if self.guest is None else [self.guest]
+        return (*typed, *(one.row for one in self.ranked))
 
     def row(self, name: str) -> ListedPair | None:
         """The pair of that name; a known one goes before one that was typed."""
@@ -97,17 +91,6 @@ class PairsState:
     def checked(self, name: str) -> PullPlan | None:
         """What was found out about `name`, if the user is being asked about it now."""
         return self.plan if self.name == name and self.work is Work.NONE else None
-
-    def expect(self, plan: PullPlan) -> None:
-        """The files of `plan` are on their way."""
-        models = [plan.report.target, plan.report.draft]
-        self.files = [file for model in models if model is not None for file in model.files]
-        self.moved, self.progress, self.plan = {}, None, None
-
-    def move(self, progress: PullProgress) -> None:
-        """Take news of a pull (any thread: each line is one step for Python)."""
-        self.moved[progress.file.etag] = progress.file
-        self.progress = progress
 
     def end(self, said: tuple[str, ...]) -> None:
         """The work is done."""
@@ -173,9 +156,9 @@ def detail_lines(
         lines = pull_lines(state, width, height)
     elif state.work is not Work.NONE and here:
         lines = _wrap(f"{state.work.name.lower()} … {state.note}", width)
-    elif row is not None and state.checked(row.name) is not None:
+    elif row is not None and (plan := state.checked(row.name)) is not None:
         there = "uses" if row.state == "found" else "installs"
-        lines = _plan_lines(state.checked(row.name), width, height, there)
+        lines = _plan_lines(plan, width, height, there)
     else:
         lines = _said_lines(state, row.name if row is not None else "", width)
         lines += _row_lines(state, row, width) if row is not None else []
@@ -195,7 +178,7 @@ def _said_lines(state: PairsState, name: str, width: int) -> list[Content]:
 def _row_lines(state: PairsState, row: ListedPair, width: int) -> list[Content]:
     """What is known about a pair that nobody has looked at yet."""
     need, known = row.fit, state.expected(row)
-    basis = state.speed.basis if state.speed is not None and not known.measured else "as measured"
+    basis = state.speed.basis([known]) if state.speed is not None else ""
     speeds = f"{known.speeds} tokens/s, {basis}" if known.speeds else "not known before loading"
     memory = (
         f"about {formats.size(need.needed)} needed, {formats.size(need.available)} available:"
@@ -219,39 +202,28 @@ def _labelled(width: int, *rows: tuple[str, str]) -> list[Content]:
     ]
 
 
-def _plan_lines(plan: PullPlan | None, width: int, height: int, there: str) -> list[Content]:
+def _plan_lines(plan: PullPlan, width: int, height: int, there: str) -> list[Content]:
     """The report of a check, and what Enter does now; the last line is never left out.
 
     To a pair whose files are all there it does what `there` says.
     """
-    if plan is None:
-        return []
     missing = plan.report.missing
     question = f"Enter fetches {formats.size(missing)}" if missing else f"Enter {there} it"
     free = f" ({formats.size(plan.free)} free on disk)" if missing else ""
-    found, draft = plan.report, plan.report.draft
+    found = plan.report
+    chats = found.target.header.text("tokenizer.chat_template")  # nearly all say how to
+    drafts = " and ".join(f"{it.label}, {formats.size(it.n_bytes)}" for it in found.drafts)
     lines = _labelled(
         width,
         ("licence", describe.licence_line(found)),
         ("memory", describe.memory_line(found.outlook)),
-        ("template", _template(found)),
+        ("template", "" if chats else "none in the file: a plain transcript stands in"),
         ("tokens", found.vocabulary.reason if found.vocabulary else "no draft to compare"),
         ("target", f"{found.target.label}, {formats.size(found.target.n_bytes)}"),
-        (
-            "draft",
-            f"{draft.label}, {formats.size(draft.n_bytes)}"
-            if draft
-            else f"none: {found.draft_reason}",
-        ),
+        ("draft", drafts or f"none: {found.draft_reason}"),
         *(("", line) for line in describe.candidate_lines(found.candidates)),
     )
     return [*lines[: height - 1], *_wrap(f"{question}{free}, Esc leaves it.", width, "bold")[:1]]
-
-
-def _template(report: PairReport) -> str:
-    """Whether the target says how to chat with it; empty where it does, as nearly all do."""
-    known = report.target.header.text("tokenizer.chat_template")
-    return "" if known else "none in the file: a plain transcript stands in"
 
 
 def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
@@ -270,26 +242,18 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
     ]
     if progress.file.note:
         lines += _wrap(f"pausing: {progress.file.note}", width)
+    # As many files as there is room for, around the one that is worked on.
     room = max(1, min(_MOST_FILES, height - len(lines)))
-    return lines + [_file_line(state, file, width) for file in _nearest(state, room)]
+    at = progress.files.index(progress.file)
+    first = max(0, min(at - room // 2, len(progress.files) - room))
+    return lines + [_file_line(file, width) for file in progress.files[first : first + room]]
 
 
-def _nearest(state: PairsState, room: int) -> list[RemoteFile]:
-    """At most `room` files around the one that is worked on."""
-    etags = [file.etag for file in state.files]
-    now = state.progress.file.etag if state.progress else ""
-    at = etags.index(now) if now in etags else 0
-    first = max(0, min(at - room // 2, len(etags) - room))
-    return state.files[first : first + room]
-
-
-def _file_line(state: PairsState, file: RemoteFile, width: int) -> Content:
+def _file_line(file: FileProgress, width: int) -> Content:
     """One file: its name's end, a bar, its share and what happens to it."""
-    moved = state.moved.get(file.etag)
-    share = (moved.done / moved.size if moved.size else 1.0) if moved else 0.0
-    phase = moved.phase if moved else "waits"
+    share = file.done / file.size if file.size else 1.0
     right = Content.assemble(
-        bar(share, 12) if width >= 56 else "", f" {share:4.0%} ", (f"{phase:<8}", MUTED)
+        bar(share, 12) if width >= 56 else "", f" {share:4.0%} ", (f"{file.phase:<8}", MUTED)
     )
     room = max(4, width - right.cell_length - 1)
     name = one_line(file.name, 400)
@@ -299,9 +263,9 @@ def _file_line(state: PairsState, file: RemoteFile, width: int) -> Content:
 
 def summary(state: PairsState) -> str:
     """This machine, in a few words."""
-    if not state.rows:
+    if not state.ranked:
         return "looking …"
-    fit = state.rows[0].fit
+    fit = state.ranked[0].row.fit
     return (
         f"memory {formats.size(fit.available)} of {formats.size(fit.total)} available,"
         f" pairs take {formats.size(state.used)} of disk"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import zip_longest
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from localspec import formats
@@ -16,6 +18,7 @@ from localspec.ui.bases import HEAD, KEY, MUTED
 from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, Piece, bar
 
 _GUESS, _WRONG, _DROPPED = "?", "✗", "·"
+_BAR: Piece = ("│", FAINT)
 _WORD = 16
 _BARS_FROM = 60  # cells, from which both models' bars stand side by side
 _DRAFTERS = {
@@ -74,15 +77,6 @@ def pictures(inside: Inside) -> list[Picture]:
     ]
 
 
-@dataclass(slots=True)
-class Cell:
-    """A token in the line of tokens, with a mark below it that says the same as its style."""
-
-    text: str
-    mark: str = " "
-    style: str = ""
-
-
 _STYLES = {
     _GUESS: f"italic {MUTED}",
     ACCEPTED: "bold $text-success",
@@ -93,17 +87,18 @@ _STYLES = {
 }
 
 
-def cells(inside: Inside, now: Picture) -> list[Cell]:
-    """The tokens of the round as they stand in a picture."""
+def cells(inside: Inside, now: Picture) -> list[tuple[str, str]]:
+    """The tokens of the round as they stand in a picture, each with its mark."""
     shown = len(inside.guesses)
     if now.kind in (Kind.BEFORE, Kind.GUESS):
         shown = 0 if now.kind is Kind.BEFORE else now.at + 1
-    found = [Cell(one.text, _mark(inside, now, i)) for i, one in enumerate(inside.guesses[:shown])]
+    guesses = inside.guesses[:shown]
+    found = [(visible(one.text), _mark(inside, now, i)) for i, one in enumerate(guesses)]
     if now.kind is Kind.END or (now.kind is Kind.JUDGE and now.at == inside.accepted):
         mark = RECOVERED if inside.accepted < len(inside.guesses) else BONUS
         after = inside.accepted + (mark is RECOVERED)
-        found.insert(after, Cell(inside.token, mark))
-    return [replace(one, text=visible(one.text), style=_STYLES[one.mark]) for one in found]
+        found.insert(after, (visible(inside.token), mark))
+    return found
 
 
 def _mark(inside: Inside, now: Picture, i: int) -> str:
@@ -122,30 +117,26 @@ def visible(text: str) -> str:
     return shown if shown.strip() else shown.replace(" ", "␣") or "∅"
 
 
-def token_lines(tokens: Sequence[Cell], width: int) -> list[Content]:
-    """Tokens with bars between them, and below each its mark."""
-    if not tokens:
-        return [Content(""), Content("")]
-    lines: list[Content] = []
-    row: list[Cell] = []
-    for one in [*tokens, None]:
-        wide = sum(Content(each.text).cell_length + 1 for each in row)
-        if one is None or (row and wide + Content(one.text).cell_length + 2 > width):
-            pieces: list[Piece] = [
-                piece for each in row for piece in (("│", FAINT), (each.text, each.style))
-            ]
-            marks: list[Piece] = [
-                (
-                    f" {each.mark.ljust(Content(each.text).cell_length)}",
-                    each.style.replace("strike", ""),
-                )
-                for each in row
-            ]
-            lines += [Content.assemble(*pieces, ("│", FAINT)), Content.assemble(*marks)]
-            row = []
-        if one is not None:
-            row.append(one)
-    return lines
+def token_lines(tokens: Sequence[tuple[str, str]], width: int) -> list[Content]:
+    """Tokens with bars between them, and below each its mark, which says the same as its style."""
+    rows: list[list[tuple[str, str]]] = []
+    left = 0  # cells of the last row
+    for text, mark in tokens:
+        wide = cell_len(text) + 1
+        if not rows or wide > left:
+            rows.append([])
+            left = width - 1
+        rows[-1].append((text, mark))
+        left -= wide
+    lines = []
+    for row in rows:
+        said: list[Piece] = [one for text, mark in row for one in (_BAR, (text, _STYLES[mark]))]
+        below = (
+            (f" {mark.ljust(cell_len(text))}", _STYLES[mark].replace("strike", ""))
+            for text, mark in row
+        )
+        lines += [Content.assemble(*said, _BAR), Content.assemble(*below)]
+    return lines or [Content(""), Content("")]
 
 
 def bars(side: Opinion | None, guess: str, width: int, missing: str) -> list[Content]:
@@ -159,14 +150,11 @@ def bars(side: Opinion | None, guess: str, width: int, missing: str) -> list[Con
     room = max(4, width - longest - 10)
     lines = []
     for text, share in rows:
-        chosen = text == guess
-        word = visible(text)[:longest]
-        pad = " " * (longest - Content(word).cell_length)
-        style = "bold" if chosen else ""
+        mark, style = ("▸ ", "bold") if text == guess else ("  ", "")
         lines.append(
             Content.assemble(
-                ("▸ " if chosen else "  ", KEY),
-                (word + pad, style),
+                (mark, KEY),
+                Content.styled(visible(text), style).truncate(longest, pad=True),
                 " ",
                 bar(share, room, "$primary"),
                 (f" {formats.percent(share):>5}", style),
@@ -179,14 +167,8 @@ def _beside(left: list[Content], right: list[Content], width: int) -> list[Conte
     """Two columns, or one below the other where there is no room."""
     if width < _BARS_FROM:
         return [*left, *right]
-    half = width // 2
-    height = max(len(left), len(right))
-    left += [Content("")] * (height - len(left))
-    right += [Content("")] * (height - len(right))
-    return [
-        Content.assemble(one.pad_right(half - one.cell_length), other)
-        for one, other in zip(left, right, strict=True)
-    ]
+    pairs = zip_longest(left, right, fillvalue=Content(""))
+    return [one.truncate(width // 2, pad=True) + other for one, other in pairs]
 
 
 def _opinions(inside: Inside, at: int, width: int, *, looked: bool) -> list[Content]:

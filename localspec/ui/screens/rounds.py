@@ -67,10 +67,10 @@ class RoundScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape,q,Q", "dismiss", "Close"),
         ("space", "pause", "Pause"),
-        ("right", "step", "Step"),
-        ("left", "back", "Back"),
-        ("n,N,down", "next_round", "Next round"),
-        ("p,P,up", "previous_round", "Previous round"),
+        ("right", "step(1)", "Step"),
+        ("left", "step(-1)", "Back"),
+        ("n,N,down", "turn(1)", "Next round"),
+        ("p,P,up", "turn(-1)", "Previous round"),
     ]
 
     def __init__(
@@ -133,31 +133,20 @@ class RoundScreen(ModalScreen[None]):
 
     def _tick(self) -> None:
         if self.player.playing and not self.player.waits and self.player.inside is not None:
-            self._step(1)
+            self.action_step(1)
 
-    def action_step(self) -> None:
-        """The next picture, over the end into the next round."""
-        self._step(1)
-
-    def action_back(self) -> None:
-        """The picture before, over the beginning into the round before."""
-        self._step(-1)
-
-    def action_next_round(self) -> None:
-        """The next round with a draft; while the answer runs the next that is made."""
-        self._turn(1)
-
-    def action_previous_round(self) -> None:
-        """The round with a draft before."""
-        self._turn(-1)
-
-    def _step(self, by: int) -> None:
+    def action_step(self, by: int) -> None:
+        """The next picture (1) or the one before (-1), over the ends into other rounds."""
         if self.player.step(by):
             self.redraw()
         elif not self.player.waits:
-            self._turn(by, at_end=by < 0)
+            self.action_turn(by, at_end=by < 0)
 
-    def _turn(self, by: int, *, at_end: bool = False) -> None:
+    def action_turn(self, by: int, *, at_end: bool = False) -> None:
+        """The next round with a draft (1) or the one before (-1).
+
+        The next one is one that is still to be made, while the answer runs.
+        """
         inside = self.player.inside
         if inside is None:
             return
@@ -183,7 +172,9 @@ class RoundScreen(ModalScreen[None]):
         inside, said = self.player.inside, self.player.waits
         lines = [] if not said else Content.styled(one_line(said, 300), KEY).wrap(width)
         if inside is not None:
-            count = f"round {inside.number} of {inside.rounds}, {self._drafted(inside)}"
+            drafter = f"drafter {inside.made.proposed_by}, rule {inside.rule}"
+            how = drafter if inside.guesses else "plain"
+            count = f"round {inside.number} of {inside.rounds}, {how}"
             steps = f"{self.player.at + 1}/{len(pictures(inside))}"
             lines.insert(0, two_sides((count, "bold"), (steps, MUTED), width))
             now = pictures(inside)[self.player.at]
@@ -191,18 +182,13 @@ class RoundScreen(ModalScreen[None]):
         self._text.update(Content("\n").join(lines[:height]))
         self._keys.update(as_many(self._hints(), self._keys.size.width))
 
-    def _drafted(self, inside: Inside) -> str:
-        return (
-            f"drafter {inside.made.proposed_by}, rule {inside.rule}" if inside.guesses else "plain"
-        )
-
     def _hints(self) -> list[Content]:
         pause = "pause" if self.player.playing else "play"
         return [
             key_hint("Space", pause, "screen.pause"),
-            key_hint("→", "step", "screen.step"),
-            key_hint("←", "back", "screen.back"),
-            key_hint("N", "next round", "screen.next_round"),
-            key_hint("P", "previous", "screen.previous_round"),
+            key_hint("→", "step", "screen.step(1)"),
+            key_hint("←", "back", "screen.step(-1)"),
+            key_hint("N", "next round", "screen.turn(1)"),
+            key_hint("P", "previous", "screen.turn(-1)"),
             key_hint("Esc", "close", "screen.dismiss"),
         ]
