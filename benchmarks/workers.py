@@ -3,6 +3,7 @@
     python -m benchmarks.workers same --record same.jsonl [--prompts 20]
     python -m benchmarks.workers kills --record kills.jsonl [--kills 50] [--seed 1]
     python -m benchmarks.workers delay --record delay.jsonl [--delays 5,20] [--answers 24]
+    python -m benchmarks.workers passes --record passes.jsonl [--delays 20,5,0]
 
 llama.cpp has to be built with RPC. Each worker may take `--memory` GB (by default 1), one thread
 each: with the pair that `models/enlarge.py demo --target-size 1G --draft-size 100M --type q8_0`
@@ -20,6 +21,7 @@ before the kill the last round was heard, in rounds: more than two would mean th
 `delay`: a relay delays every byte by so many milliseconds in each direction. Answers take turns:
 fixed lengths, automatic, and every third time plain. A third of them chooses the best fixed length,
 the others score it. An answer of 60 tokens takes 5 to 20 seconds with that pair.
+`passes`: what passes of the target take behind such a relay, and what the first of a size takes.
 """
 
 from __future__ import annotations
@@ -37,13 +39,15 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from localspec.chat.events import RoundText
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
+from localspec.engine.length.profile import scratch
+from localspec.engine.llama import Context
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
@@ -54,11 +58,12 @@ from tests.support.workers import relay, worker
 PROMPT = "Tell me a story about a {}."
 THINGS = ("dog", "cat", "bird", "boat", "tree", "king", "ball", "cake", "fish", "car")
 FIXED = (2, 4, 8, 12)
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=("same", "kills", "delay"))
+    parser.add_argument("what", choices=("same", "kills", "delay", "passes"))
     parser.add_argument("--record", type=Path, required=True, help="JSON lines, added to")
     parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--target", default="demo")
@@ -74,7 +79,8 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f},"
           f" {arguments.target}")  # fmt: skip
     record = Record(arguments.record, arguments.minutes)
-    {"same": same, "kills": kills, "delay": delay}[arguments.what](arguments, record)
+    does = {"same": same, "kills": kills, "delay": delay, "passes": passes}[arguments.what]
+    does(arguments, record)
     if record.ended:
         print("The time is up: run it again for the rest.")
 
@@ -271,15 +277,47 @@ def _measure(arguments: argparse.Namespace, record: Record, milliseconds: float)
     ]
     if not any(record.missing(delay=milliseconds, answer=n, arm=arm) for n, arm in wanted):
         return
+    with far(arguments, milliseconds, "auto") as session:
+        for number, arm in wanted:
+            if record.missing(delay=milliseconds, answer=number, arm=arm):
+                session.settings = replace(session.settings, gamma=arm)
+                speed = answered(session, PROMPT.format(THINGS[number % len(THINGS)]))[1]
+                record.add(delay=milliseconds, answer=number, arm=arm, speed=speed)
+
+
+@contextmanager
+def far(
+    arguments: argparse.Namespace, milliseconds: float, gamma: int | Literal["auto"]
+) -> Iterator[Session]:
+    """The pair over two workers behind a delay."""
     with two(arguments) as workers, ExitStack() as relays:
-        far = [relays.enter_context(relay(endpoint, milliseconds / 1000))
-               for endpoint, _ in workers]  # fmt: skip
-        with closing(loaded(replace(asked(arguments, *far), gamma="auto"))) as session:
-            for number, arm in wanted:
-                if record.missing(delay=milliseconds, answer=number, arm=arm):
-                    session.settings = replace(session.settings, gamma=arm)
-                    speed = answered(session, PROMPT.format(THINGS[number % len(THINGS)]))[1]
-                    record.add(delay=milliseconds, answer=number, arm=arm, speed=speed)
+        behind = [relays.enter_context(relay(endpoint, milliseconds / 1000))
+                  for endpoint, _ in workers]  # fmt: skip
+        with closing(loaded(replace(asked(arguments, *behind), gamma=gamma))) as session:
+            yield session
+
+
+def passes(arguments: argparse.Namespace, record: Record) -> None:
+    """Time passes of the target, each size's first one apart."""
+    for milliseconds in map(float, arguments.delays.split(",")):
+        if record.missing(delay=milliseconds, n=SIZES[-1]):
+            with far(arguments, milliseconds, 4) as session:
+                target = session.pair.target
+                for n in SIZES:
+                    first, *later = (_seconds(target, n) for _ in range(6))
+                    record.add(delay=milliseconds, n=n, first=first, later=median(later))
+    for row in record.rows:
+        print(f"{row['delay']:g} ms, {row['n']} tokens: {1000 * row['later']:.0f} ms, the first"
+              f" {1000 * row['first']:.0f} ms")  # fmt: skip
+
+
+def _seconds(target: Context, n: int) -> float:
+    kept, tokens = len(target.tokens), scratch(target, n)
+    begun = time.perf_counter()
+    target.decode(tokens, n)
+    seconds = time.perf_counter() - begun
+    target.truncate(kept)
+    return seconds
 
 
 def interval(values: np.ndarray, seed: int) -> tuple[float, float]:

@@ -40,6 +40,27 @@ def test_every_file_and_room_that_is_named_is_there(page: str) -> None:
     assert gone == []
 
 
+def test_every_class_and_function_that_the_map_names_is_there() -> None:
+    """As `path.py: name`, as `Class`, or as `Class.member`."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    package = ROOT / "localspec"
+    there = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    told = re.findall(r"`([\w/]+\.py): (\w+)`", text)
+    gone = [each for each in told if not _defines(there[package / each[0]], each[1])]
+    classes = re.findall(r"`([A-Z][a-z]\w*)(?:\.(\w+))?`", text)
+    for name, member in classes:
+        homes = [source for source in there.values() if _defines(source, name)]
+        if not homes or (member and not any(_defines(source, member) for source in homes)):
+            gone.append((name, member))
+    assert len(told) > 5
+    assert len(classes) > 10
+    assert gone == []
+
+
+def _defines(source: str, name: str) -> bool:
+    return re.search(rf"^ *(?:(?:async )?def |class )?{name}\b *[(:=]", source, re.M) is not None
+
+
 def test_the_readme_names_every_command() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     missing = [name for name in COMMANDS if f"`localspec {name}" not in text]

@@ -22,7 +22,16 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from localspec.engine.llama import Model, add_workers, backends, rpc
+from localspec.engine.length.profile import acquaint, measure
+from localspec.engine.llama import (
+    Context,
+    ContextOptions,
+    Model,
+    add_workers,
+    backends,
+    devices,
+    rpc,
+)
 from localspec.errors import EngineError, UsageError
 from localspec.process import messages as m
 from tests.conftest import DEMO as MODELS
@@ -227,12 +236,32 @@ def test_a_head_here_reads_tensors_of_a_target_that_is_there() -> None:
 
 
 @needs_backend
+def test_behind_a_network_a_pass_over_eight_tokens_is_known_to_cost_little_more() -> None:
+    """Its first one takes half a second more: llama.cpp asks the worker what it needs."""
+    with worker() as (endpoint, _), relay(endpoint, 0.02) as far:
+        add_workers([far])
+        model = Model.load(MODELS / "target-Q8_0.gguf", devices=[each.label for each in devices()])
+        context = Context(model, ContextOptions(n_ctx=256))
+        measured = measure(context, (1, 8, 2), budget=60).points
+        begun = time.perf_counter()
+        acquaint(context, 12)
+        took = time.perf_counter() - begun
+        rounds = measure(context, range(2, 13), budget=60).points
+        context.close()
+        model.close()
+        add_workers(())
+    assert measured[8] < 2 * measured[1]
+    assert max(rounds.values()) < 2 * measured[1]
+    assert took < 8
+
+
+@needs_backend
 @pytest.mark.skipif(sys.platform != "linux", reason="the options have other names")
 def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
     """Off, asleep or cut off: nothing comes any more, not even the end of the connection."""
     with worker() as (endpoint, _):
         add_workers([endpoint])
-        model = Model.load(MODELS / "target-Q8_0.gguf", devices=["RPC0"])
+        model = Model.load(MODELS / "target-Q8_0.gguf", devices=[each.label for each in devices()])
         port = int(endpoint.split(":")[1])
         (held,) = (each for each in psutil.Process().net_connections("tcp")
                    if each.raddr and each.raddr.port == port)  # fmt: skip

@@ -74,6 +74,6 @@ def test_detached_and_attached_at_another_size(
         assert max(map(len, lines)) <= 60
         tmux("resize-window", "-x", "100", "-y", "30")
         wait_for(lambda: any(len(line) > 60 for line in tmux("capture-pane", "-p").splitlines()))
-        assert shows(f"▌ {QUESTION}")
+        wait_for(lambda: shows(f"▌ {QUESTION}"))
     finally:
         tmux("kill-server")
