@@ -5,8 +5,8 @@
 
 One conversation goes on and on, its oldest turns left out where the context is full; every third
 answer is stopped in the middle, and every fifth is written again. After each answer the resident
-size and the speed are noted. A first question that fills the context is left out, and so is the
-first tenth of the time: caches and buffers grow to their size there.
+size and the speed are noted. All contexts are filled once before, and the first tenth of the time
+is left out: caches and buffers grow to their size there.
 
 Speed is that of rounds (three tokens drafted, four checked), since tokens depend on what is said.
 It is compared at the same context, the last third against the first. A machine slows down for
@@ -268,11 +268,12 @@ def aged(session: Session, command: Sequence[str], pairs: int = 5) -> float:
 
 
 def _fill(session: Session) -> None:
-    """Touch every buffer once: a prompt as long as the context takes, then a clean slate."""
-    words = session.pair.target.n_ctx // 4
-    for _ in session.turn("one two " * words, Cancel()):
-        pass
-    session.reset()
+    """Touch every buffer once; an answer has a draft read a long text only where that pays."""
+    for context in (session.pair.target, *session.pair.drafts.values()):
+        context.clear()
+        while context.free:
+            context.decode([1] * min(context.free, context.n_batch), 1)
+        context.clear()
 
 
 def _answer(session: Session, number: int) -> tuple[float | None, Speed | None]:
