@@ -67,7 +67,7 @@ def measure(arguments: argparse.Namespace) -> None:
     for _ in range(ROUNDS):
         for threads in sorted({arguments.threads, cores}):
             for context in contexts:
-                context.use_threads(threads)
+                context.threads.use(threads)
             for name, one, other in (("target", target, draft), ("draft", draft, target)):
                 ways.setdefault(f"{name} alone, {threads}", []).append(one.seconds())
                 if threads == arguments.threads:

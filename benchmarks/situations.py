@@ -106,8 +106,8 @@ def opened(stack: ExitStack, pair: str | None) -> dict[str, tuple[Context, Conte
             for each in (loaded.target, loaded.draft)
         ]
         for context in both:
-            context.use_threads(loaded.loaded.threads, at_most=True)
-            context.hold_threads(False)
+            context.threads.use(loaded.loaded.threads, at_most=True)
+            context.threads.hold(False)
         found[name] = both[0], both[1]
     return found
 

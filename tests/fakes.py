@@ -85,6 +85,18 @@ class FakeModel:
 
 
 @dataclass
+class FakeThreads:
+    """Counts nothing, and does what it is told."""
+
+    now: int = 1
+    others: float = 0.0
+    held: bool = True
+
+    def hold(self, hold: bool) -> None:
+        self.held = hold
+
+
+@dataclass
 class FakeContext:
     """What a session wants to know about a context."""
 
@@ -92,12 +104,7 @@ class FakeContext:
     n_ctx: int = 1000
     cache_bytes: int = 200
     buffer_bytes: int = 30
-    held: bool = True
-    others: float = 0.0
-    threads: int = 1
-
-    def hold_threads(self, hold: bool) -> None:
-        self.held = hold
+    threads: FakeThreads = field(default_factory=FakeThreads)
 
     def close(self) -> None:
         self.closed = True

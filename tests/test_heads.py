@@ -550,11 +550,11 @@ def test_a_head_leaves_busy_cores_to_others(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = drafter(engine).head
-    made.use_threads(2, at_most=True)
-    made.hold_threads(False)
+    made.threads.use(2, at_most=True)
+    made.threads.hold(False)
     monkeypatch.setattr(Crew, "look", lambda self: 1)
     run(engine, ids(engine, PROMPTS[0]), 3)
-    assert made.threads == 1
+    assert made.threads.now == 1
 
 
 def test_what_a_head_costs_is_kept_apart_from_the_model_in_the_same_file(

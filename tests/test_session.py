@@ -74,13 +74,13 @@ def test_settings_reach_the_engine_and_may_change_between_turns() -> None:
 def test_with_a_seed_the_threads_stay_what_they_are(seeded: bool) -> None:
     session, _ = fake_session(HELLO, settings=ChatSettings(repeatable=seeded))
     list(session.turn("hi", Cancel()))
-    assert session.pair.target.held is seeded  # type: ignore[attr-defined]
+    assert session.pair.target.threads.held is seeded  # type: ignore[attr-defined]
 
 
 def test_figures_say_what_other_programs_take() -> None:
     session, _ = fake_session(HELLO)
     assert session.figures().slow == ""
-    session.pair.target.others = 1.24  # type: ignore[misc]
+    session.pair.target.threads.others = 1.24  # type: ignore[misc]
     assert session.figures().slow.startswith("other programs keep 1.2 of ")
 
 

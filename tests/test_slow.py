@@ -35,7 +35,7 @@ def sentence(
 ) -> str:
     for name, value in {**WELL, **found}.items():
         monkeypatch.setattr(machine, name, lambda value=value: value)
-    target = SimpleNamespace(others=others)
+    target = SimpleNamespace(threads=SimpleNamespace(others=others))
     return Slow(cast(Any, target), costs or Costs({0: USUAL}, {})).sentence(now)
 
 

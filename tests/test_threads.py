@@ -89,19 +89,19 @@ def test_a_context_follows_unless_its_threads_are_held(
 
     def threads() -> int:
         target_context.decode([1], 0)
-        return target_context.threads
+        return target_context.threads.now
 
-    target_context.use_threads(4, 6, at_most=True)
+    target_context.threads.use(4, 6, at_most=True)
     wanted = 2
     assert threads() == 4  # held until somebody lets go
-    target_context.hold_threads(False)
+    target_context.threads.hold(False)
     assert threads() == 2
     wanted = 3
     assert threads() == 3
-    target_context.hold_threads(True)
-    assert target_context.threads == 4
+    target_context.threads.hold(True)
+    assert target_context.threads.now == 4
     assert threads() == 4
-    target_context.hold_threads(False)
-    target_context.use_threads(4)  # so many were asked for
+    target_context.threads.hold(False)
+    target_context.threads.use(4)  # so many were asked for
     wanted = 1
     assert threads() == 4

@@ -19,6 +19,7 @@ from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
+from localspec.engine.llama.crew import Threads
 from localspec.engine.stats import DRAFT, Round
 from localspec.errors import Cancelled, ModelFileError, UsageError
 from localspec.loading import measuring, ranking, tuning
@@ -322,7 +323,7 @@ def test_what_is_found_beside_other_programs_chooses_no_threads(
     target_context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sooner(context: Context, sizes: Any, **_: Any) -> Timing:
-        slow = 100.0 if context.threads > 1 else 1.0
+        slow = 100.0 if context.threads.now > 1 else 1.0
         return Timing({n: slow * TARGET_POINTS[n] for n in dict.fromkeys(sizes)})
 
     monkeypatch.setattr(tuning, "measure", sooner)
@@ -439,7 +440,7 @@ def test_what_is_measured_beside_other_programs_is_not_kept(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[bool] = []
-    monkeypatch.setattr(Context, "hold_threads", lambda _self, hold: held.append(hold))
+    monkeypatch.setattr(Threads, "hold", lambda _self, hold: held.append(hold))
     monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 1.2)
     pair = loaded(target_context, draft_context)
     assert measured(pair, repeatable=False, measure=True, announce=str) is not None

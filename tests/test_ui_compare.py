@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.session import answer_twice
+from localspec.chat.twice import answer_twice
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import GenerationStats
 from localspec.errors import PromptTooLong

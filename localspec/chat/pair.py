@@ -89,7 +89,7 @@ class LoadedPair:
 
     def spare(self) -> bool:
         """Whether the target's threads and other programs leave a core, or most of one."""
-        return (os.cpu_count() or 1) - self.target.threads - self.target.others >= BUSY
+        return (os.cpu_count() or 1) - self.target.threads.now - self.target.threads.others >= BUSY
 
     def hold_threads(self, hold: bool) -> None:
         """Whether all models keep their threads whatever else runs (see `Context`).
@@ -98,7 +98,7 @@ class LoadedPair:
         """
         hold = hold and (self.loaded.exact or 1) == 1
         for context in (self.target, *self.drafts.values()):
-            context.hold_threads(hold)
+            context.threads.hold(hold)
 
     def memory(self) -> MemoryUse:
         """Where the memory goes now."""

@@ -482,30 +482,3 @@ class Session:
         said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
         text = self.template.render(with_system(said, settings.system_prompt), cancel)
         return self._known_ids.prompt(text)
-
-
-def answer_twice(
-    session: Session, text: str, before: Sequence[Message], cancel: Cancel
-) -> Iterator[tuple[bool, TurnEvent]]:
-    """Answer `text` after `before` without speculation, then with it; both draw the same.
-
-    One after the other, since they would take each other's speed; both with the caches that the
-    conversation has anyway. Everything is left as it was.
-
-    Yields:
-        every event, with whether that answer is drafted; nothing more once cancelled.
-
-    Raises:
-        LocalspecError: as `Session.turn`.
-    """
-    settings = session.settings
-    sampling = settings.sampling.seeded()
-    with session.aside():
-        for speculation in (False, True):
-            session.open(before)
-            session.settings = replace(settings, sampling=sampling, repeatable=True)
-            session.speculation = speculation
-            for event in session.turn(text, cancel):
-                yield speculation, event
-            if cancel.is_set():
-                return

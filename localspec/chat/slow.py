@@ -32,7 +32,7 @@ class Slow:
 
     def sentence(self, now: Figures) -> str:
         """The first reason there is; empty where nothing was found."""
-        others = self._target.others
+        others = self._target.threads.others
         if others >= BUSY:
             return formats.busy(others, os.cpu_count() or 1)
         if now.generating and time.monotonic() - self._looked >= _LOOK_S:  # idle cores are slow

@@ -91,7 +91,7 @@ def longest(
         return before or 1
     announce()
     depth = min(_DEPTH, target.n_ctx - _MOST)
-    target.hold_threads(False)
+    target.threads.hold(False)
     try:
         fill(target, depth)
         times = _alike(target)

@@ -80,7 +80,7 @@ class Measured:
                 continue  # a head reads the cache of its target
             held, state = tuple(context.tokens), context.state()
             context.watch(cancel)
-            context.hold_threads(True)
+            context.threads.hold(True)
             context.clear()
             try:
                 one, steady = profile(context, known)
@@ -175,7 +175,7 @@ def _measured(
     busy = not repeatable and busy_cores(LOOK_S) > BUSY
     found = {}
     for context, known in list(missing.items()):
-        context.hold_threads(not busy)
+        context.threads.hold(not busy)
         found[context], steady = profile(context, known)
         if (steady and not busy) or repeatable:
             store.save(found[context])
@@ -198,7 +198,7 @@ def _costs(context: Context, found: Profile) -> ModelCosts:
 
 def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     """What the costs of a model hold for that was loaded like this."""
-    known = identity(context, threads=context.most_threads, draft=draft)
+    known = identity(context, threads=context.threads.most, draft=draft)
     return known | unusual(loaded, draft=draft)
 
 

@@ -233,7 +233,7 @@ class ModelLoader:
         asked = self._asked(draft=draft)
         threads = chosen_threads(context, asked, draft=draft, store=profile_store())
         fixed = asked is not None and not self.options.exact
-        context.use_threads(threads, self.options.threads_batch, at_most=not fixed)
+        context.threads.use(threads, self.options.threads_batch, at_most=not fixed)
         return threads
 
 

@@ -100,7 +100,7 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
         threads = _best_threads(tried, draft=draft)
     else:
         threads = chosen_threads(context, asked, draft=draft, store=store)
-    context.use_threads(threads, options.threads_batch)
+    context.threads.use(threads, options.threads_batch)
     found, timing = measure_by_context(
         context, draft=draft, budget=BUDGET, passes=PASSES, repeats=2
     )
@@ -132,7 +132,7 @@ def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[fl
     if busy_cores(LOOK_S) > BUSY:
         return found
     for threads in counts:
-        context.use_threads(threads, for_batches)
+        context.threads.use(threads, for_batches)
         points = measure(context, THREAD_SIZES, budget=THREAD_BUDGET).points
         if points:
             found[threads] = points[1], points.get(4, 4 * points[1])

@@ -412,7 +412,7 @@ class Server:
 def _compare(
     tell: Tell, session: Session, text: str, before: tuple[Message, ...], cancel: Cancel
 ) -> None:
-    from localspec.chat.session import answer_twice  # noqa: PLC0415 - after the pipes are safe
+    from localspec.chat.twice import answer_twice  # noqa: PLC0415 - after the pipes are safe
 
     for speculation, event in answer_twice(session, text, before, cancel):
         tell(m.Turn(event, speculation))

@@ -26,7 +26,6 @@ from localspec.chat.history.record import Record
 from localspec.errors import LocalspecError, UsageError
 from localspec.process import messages
 from localspec.ui import commands
-from localspec.ui.conversation import extracts
 from localspec.ui.conversation.gate import Gate, InUse, Phase
 from localspec.ui.conversation.growing import legend
 from localspec.ui.conversation.input import Completion, PromptArea
@@ -39,6 +38,7 @@ from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen, PaletteCommands
 from localspec.ui.screens.rounds import RoundScreen
+from localspec.ui.sending import Sending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -128,8 +128,6 @@ class ChatApp(App[None], inherit_bindings=False):
         self.commands = commands.with_keys(self._looks.keys)
         self.engine = engine
         self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
-        self._waiting: list[str] = []  # messages for when the running answer has ended
-        self._doubted = ""  # a message that names a file which is not there
         self._pairs: Pairs | None = None
         self._bind_keys()
         self._place_widgets()
@@ -167,6 +165,10 @@ class ChatApp(App[None], inherit_bindings=False):
         self.in_use = InUse(
             gate, engine, self.turns, transcript, self._seat,
             lambda: self._later(lambda pairs: pairs.offer(engine.wanted.pair or "")),
+        )  # fmt: skip
+        self._sending = Sending(
+            gate, self.turns, self.shelf, self.in_use, transcript, prompt,
+            run=self._run_command, soon=self.soon, changed=self.show_phase,
         )  # fmt: skip
         for problem in self._looks.problems:
             self.in_use.trouble(UsageError(problem))
@@ -290,7 +292,7 @@ class ChatApp(App[None], inherit_bindings=False):
             case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
                 self.show_phase()  # by now the figures are those of all the answer
-                self._ask_next(error is None)
+                self._sending.answered(go_on=error is None)
             case messages.ChangeDone(error):
                 self._changed(error)
             case messages.Asking() | messages.Performed() as news:
@@ -301,7 +303,7 @@ class ChatApp(App[None], inherit_bindings=False):
             case messages.Died(error):
                 self._leave_comparison()
                 self.in_use.died(error.exception())
-                self._unqueue()
+                self._sending.give_back()
 
     def _to_asker(self, event: messages.Turn | messages.Looked | messages.Counted) -> None:
         """Tell the input, or the dialogue that asked, if it is still there."""
@@ -319,7 +321,7 @@ class ChatApp(App[None], inherit_bindings=False):
         if error is not None:
             self._leave_comparison()
         self.turns.changed(_raised(error))
-        self._ask_next()
+        self._sending.answered()
 
     def _leave_comparison(self) -> None:
         """Close a screen that waits for the engine: in vain, and it hides what is said."""
@@ -346,70 +348,7 @@ class ChatApp(App[None], inherit_bindings=False):
     # From the keyboard
 
     def _enter(self, text: str) -> bool:
-        """Take what was entered, as soon as the input is empty, if it may be sent now."""
-        before, entered = commands.split(text)
-        accepted = self._accepts(entered)
-        if accepted:
-            self.call_later(self._sent, entered, before)
-        elif text:
-            self._gate.refuse()
-        return accepted
-
-    def _accepts(self, text: str) -> bool:
-        """Whether `text` may be sent, or wait for its turn; Enter alone loads again what died."""
-        if (slash := commands.parse(text)) is not None:
-            return commands.may_run(*slash, self.turns.phase)
-        takes = self.turns.phase is Phase.READY or self.turns.busy
-        return self.turns.phase is Phase.DEAD or (bool(text) and takes)
-
-    def _sent(self, text: str, before: str = "") -> None:
-        """Do what was entered; `before` stays in the input."""
-        if before:
-            self.prompt.put_back(before)
-        if (slash := commands.parse(text)) is not None:
-            self._run_command(*slash)
-        elif self.turns.phase is Phase.DEAD:
-            self.prompt.put_back(text)
-            self.in_use.reload(self.prompt.submit)
-        elif text != self._doubted and (missing := extracts.missing(text)):
-            self._doubted = text
-            self._status.flash(f"there is no file {missing}: Enter sends the word as it is")
-            self.prompt.put_back(text)
-        elif self.turns.busy:
-            self._waiting.append(text)
-            self._keep_draft()
-            self.show_phase()
-        else:
-            self._ask(text)
-
-    def _ask_next(self, go_on: bool = True) -> None:
-        """Send the next message that waits, or give all of them back."""
-        if not go_on:
-            self._unqueue()
-        elif self._waiting and self.turns.phase is Phase.READY:
-            self._ask(self._waiting.pop(0))
-            self._keep_draft()
-
-    def _unqueue(self) -> None:
-        """Put the messages that wait into the input again."""
-        if self._waiting:
-            self.prompt.put_back("\n".join(self._waiting))
-            self._waiting.clear()
-
-    def _keep_draft(self) -> None:
-        self.shelf.draft("\n".join(filter(None, [*self._waiting, self.prompt.text])))
-
-    def _ask(self, text: str) -> None:
-        """Send a message; what cannot be sent stands in the input again."""
-        try:
-            question = extracts.expand(commands.message_text(text))
-        except LocalspecError as error:
-            self.transcript.say_error(error)
-        else:
-            if self.turns.reserve():
-                self.turns.ask(question)
-                return
-        self.prompt.put_back(text)
+        return self._sending.enter(text)
 
     @on(PromptArea.Changed)
     def _typed(self) -> None:
@@ -417,7 +356,7 @@ class ChatApp(App[None], inherit_bindings=False):
         at_end = self.prompt.cursor_location == self.prompt.document.end
         self._completion.look(text if at_end else "")
         self._show_size()
-        self._keep_draft()
+        self._sending.keep()
 
     def _show_size(self) -> None:
         """Say on the input's frame how much is typed."""
@@ -439,7 +378,7 @@ class ChatApp(App[None], inherit_bindings=False):
             self.engine.stop_loading()
         elif self.turns.busy:
             self.turns.stop()
-            self._unqueue()
+            self._sending.give_back()
         elif self._gate.editing is not None:
             self.turns.leave_edit()
         elif self.prompt.text and self._again("Esc", "empty the input"):
@@ -459,7 +398,7 @@ class ChatApp(App[None], inherit_bindings=False):
             return
         if self.turns.busy:
             self.turns.stop()
-            self._unqueue()
+            self._sending.give_back()
         if self._again("Ctrl+C", "quit"):
             self.leave()
 
@@ -521,7 +460,7 @@ class ChatApp(App[None], inherit_bindings=False):
         text, hint = self._gate.shown()
         if self.turns.phase is Phase.READY and not hint and (why := self.dashboard.unsaid()):
             hint = textwrap.shorten(why, max(20, self.size.width - 12), placeholder=" …")
-        if waiting := len(self._waiting):
+        if waiting := len(self._sending.waiting):
             hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
         if self._pairs is not None and (doing := self._pairs.doing()):
             hint = f"{doing}  {hint}"

@@ -1,7 +1,7 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
 from localspec.engine.llama.block import BlockHead, head_of
-from localspec.engine.llama.context import Context, ContextOptions, Listener
+from localspec.engine.llama.context import Context, Listener
 from localspec.engine.llama.crew import BUSY, LOOK_S, busy_cores
 from localspec.engine.llama.hardware import (
     RPC,
@@ -14,6 +14,7 @@ from localspec.engine.llama.hardware import (
 )
 from localspec.engine.llama.head import Head
 from localspec.engine.llama.model import Model
+from localspec.engine.llama.options import ContextOptions
 from localspec.engine.llama.rpc import add_workers
 
 __all__ = [

@@ -6,7 +6,6 @@ import ctypes
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -15,46 +14,15 @@ from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
-from localspec.engine.llama.crew import Crew
-from localspec.engine.llama.hardware import default_threads
+from localspec.engine.llama.crew import Threads
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
+from localspec.engine.llama.options import ContextOptions
 from localspec.errors import Cancelled, EngineError, OutOfMemory, UnsupportedModel
 from localspec.limits import MAX_BATCH_OUTPUTS
 
 _DECODE_ABORTED = 2
 _NO_SLOT = 1
-# enum ggml_type
-_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3}
-_TYPES |= {"iq4_nl": 20, "q5_0": 6, "q5_1": 7}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextOptions:
-    """How a context is made.
-
-    Attributes:
-        n_ctx: tokens that it can hold.
-        n_batch: tokens decoded at once while reading a prompt.
-        threads: CPU threads, None for one per physical core.
-        threads_batch: the same for more than one token at a time, None for as many.
-        flash_attention: True, False, or None to let llama.cpp decide.
-        snapshots: for models with recurrent layers, how many tokens of the last batch can be taken
-            back without reading again what stays. Each costs a copy of the state; architectures
-            that have none ignore it.
-        cache_k, cache_v: types of the cache, by llama.cpp's names.
-        copies: whether the cache can be filled with copies, to measure behind them.
-    """
-
-    n_ctx: int
-    n_batch: int = 512
-    threads: int | None = None
-    threads_batch: int | None = None
-    flash_attention: bool | None = None
-    snapshots: int = 0
-    cache_k: str = "f16"
-    cache_v: str = "f16"
-    copies: bool = False
 
 
 class Listener(Protocol):
@@ -85,6 +53,7 @@ class Context:
         readers: are shown every decode, while llama.cpp's buffers hold its results: prompts batch
             by batch, rounds, what is read again after going back.
         tapped: how many of them read which layer's states.
+        threads: with which it decodes.
     """
 
     def __init__(self, model: Model, options: ContextOptions, cancel: Cancel | None = None) -> None:
@@ -104,14 +73,11 @@ class Context:
         self.tapped: Counter[int] = Counter()
         self._decoded: set[tuple[int, int]] = set()
         self._watched: Cancel | None = None
-        self._crew: Crew | None = None
-        self._threads = 0  # as the options say, until others are set
-        self._asked = 0, 0
-        self._follows, self._held = False, True
         section = start_backend().section()
         self._handle = lib.llama_init_from_model(model.handle, self._params(options))
         if not self._handle:
             raise _creation_failure(model, options, section)
+        self.threads = Threads(self._handle)
         self._memory = lib.llama_get_memory(self._handle)
         self.cache_bytes = section.allocated("KV", "RS")
         self.buffer_bytes = section.allocated("compute", "output")
@@ -138,7 +104,7 @@ class Context:
 
     def _params(self, options: ContextOptions) -> Any:
         """llama.cpp's struct for `options`."""
-        return _params(options)
+        return options.params()
 
     def watch(self, cancel: Cancel | None) -> None:
         """Let `cancel` interrupt a running decode from now on (on the CPU; elsewhere it waits).
@@ -177,7 +143,7 @@ class Context:
             raise EngineError(
                 f"cannot decode {n} tokens with {n_logits} rows of logits: {self.free} fit"
             )
-        self._make_way()
+        self.threads.make_way()
         batch = self._batch.fill(tokens, len(self.tokens), n_logits)
         code = lib.llama_decode(self._handle, batch)
         if code != 0:
@@ -254,50 +220,6 @@ class Context:
             view.flags.writeable = False
             self._views[address, n_logits] = view
         return view
-
-    def use_threads(self, threads: int, batch: int | None = None, *, at_most: bool = False) -> None:
-        """Decode with so many CPU threads from now on, batches with `batch` of them.
-
-        Args:
-            threads: how many.
-            batch: None for as many.
-            at_most: use fewer while other programs keep cores busy, unless they are held.
-        """
-        self._asked = threads, batch or threads
-        self._crew, self._follows = Crew(max(self._asked)), at_most
-        self._set_threads(self._crew.most)
-
-    def hold_threads(self, hold: bool) -> None:
-        """Whether their number stays, whatever else runs: it changes the last bits of logits."""
-        self._held = hold
-        if hold and self._crew is not None:
-            self._set_threads(self._crew.most)
-
-    def _make_way(self) -> None:
-        """Before a decode: leave other programs the cores that they keep busy, unless held."""
-        threads = self._crew.look() if self._crew is not None else self._threads
-        if threads != self._threads and self._follows and not self._held:
-            self._set_threads(threads)
-
-    @property
-    def others(self) -> float:
-        """Cores that other programs kept busy at the last decodes."""
-        return self._crew.others if self._crew is not None else 0.0
-
-    @property
-    def threads(self) -> int:
-        """CPU threads in use for a token at a time."""
-        return int(lib.llama_n_threads(self._handle))
-
-    @property
-    def most_threads(self) -> int:
-        """CPU threads for a token at a time while no other program runs."""
-        return self.threads if self._crew is None else self._asked[0]
-
-    def _set_threads(self, threads: int) -> None:
-        self._threads = threads
-        one, batch = (min(threads, asked) for asked in self._asked)
-        lib.llama_set_n_threads(self._handle, one, batch)
 
     @property
     def handle(self) -> Any:
@@ -517,22 +439,6 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     if a[:n] == b[:n]:
         return n
     return next((i for i in range(n) if a[i] != b[i]), n)
-
-
-def _params(options: ContextOptions) -> Any:
-    params = lib.llama_context_default_params()
-    threads = options.threads or default_threads()
-    params.n_ctx = options.n_ctx
-    params.n_batch = params.n_ubatch = min(options.n_batch, options.n_ctx)
-    params.n_seq_max, params.kv_unified = (2, True) if options.copies else (1, params.kv_unified)
-    params.n_rs_seq = options.snapshots
-    params.n_outputs_max = min(MAX_BATCH_OUTPUTS, params.n_batch)
-    params.n_threads, params.n_threads_batch = threads, options.threads_batch or threads
-    params.type_k, params.type_v = _TYPES[options.cache_k], _TYPES[options.cache_v]
-    params.no_perf = True
-    if options.flash_attention is not None:
-        params.flash_attn_type = int(options.flash_attention)
-    return params
 
 
 def _creation_failure(model: Model, options: ContextOptions, section: LogSection) -> Exception:

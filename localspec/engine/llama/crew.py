@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import psutil
+from llama_cpp import llama_cpp as lib
 
 _LOOK: Final = 0.25  # seconds from one look at the cores to the next
 # A core is taken by others if they keep it busy half of the time. It is free again if they do so
@@ -93,3 +94,61 @@ class Crew:
     def _beside(self, part: float) -> int:
         """The threads that find a core, a part of one counted as a whole one."""
         return max(1, min(self.most, int(self._cores - self.others + part)))
+
+
+class Threads:
+    """The CPU threads of one llama.cpp context: as its options say, until others are asked for."""
+
+    def __init__(self, handle: Any) -> None:
+        """Of the llama.cpp context with this handle."""
+        self._handle = handle
+        self._crew: Crew | None = None
+        self._asked = 0, 0
+        self._now = 0
+        self._follows, self._held = False, True
+
+    def use(self, threads: int, batch: int | None = None, *, at_most: bool = False) -> None:
+        """Decode with so many from now on, batches with `batch` of them.
+
+        Args:
+            threads: how many.
+            batch: None for as many.
+            at_most: use fewer while other programs keep cores busy, unless they are held.
+        """
+        self._asked = threads, batch or threads
+        self._crew, self._follows = Crew(max(self._asked)), at_most
+        self._set(self._crew.most)
+
+    def hold(self, hold: bool) -> None:
+        """Whether their number stays, whatever else runs: it changes the last bits of logits."""
+        self._held = hold
+        if hold and self._crew is not None:
+            self._set(self._crew.most)
+
+    def make_way(self) -> None:
+        """Before a decode: leave other programs the cores that they keep busy, unless held."""
+        if self._crew is None:
+            return
+        threads = self._crew.look()
+        if threads != self._now and self._follows and not self._held:
+            self._set(threads)
+
+    @property
+    def others(self) -> float:
+        """Cores that other programs kept busy at the last decodes."""
+        return self._crew.others if self._crew is not None else 0.0
+
+    @property
+    def now(self) -> int:
+        """In use for a token at a time."""
+        return int(lib.llama_n_threads(self._handle))
+
+    @property
+    def most(self) -> int:
+        """For a token at a time while no other program runs."""
+        return self.now if self._crew is None else self._asked[0]
+
+    def _set(self, threads: int) -> None:
+        self._now = threads
+        one, batch = (min(threads, asked) for asked in self._asked)
+        lib.llama_set_n_threads(self._handle, one, batch)

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Rollback
-from localspec.engine.llama.context import Context, ContextOptions
+from localspec.engine.llama.context import Context
 from localspec.engine.llama.model import Model
+from localspec.engine.llama.options import ContextOptions
 from localspec.engine.stats import DFLASH, EAGLE3, MTP
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.limits import HEAD_BATCH, HEAD_REACH
@@ -358,7 +359,7 @@ class Head(Context):
             raise EngineError(f"llama.cpp takes no such row for the head {self.model.name}")
 
     def _process(self, kind: int = _DECODE) -> None:
-        self._make_way()
+        self.threads.make_way()
         code = lib.llama_process(self._handle, kind, self._rows)
         if code == 0:
             return
