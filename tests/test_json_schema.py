@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 
 from localspec.engine.llama import Model
 from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
-from localspec.engine.schema.json_schema import schema_to_gbnf
+from localspec.engine.schema import numbers
+from localspec.engine.schema.json_schema import enforced, schema_to_gbnf
 from localspec.errors import UsageError
 
 from .support.json_validity import valid
@@ -78,7 +81,11 @@ def written(model: Model, state: LlamaGrammar, rng: np.random.Generator, length:
         ('{"$ref": "#/nowhere"}', "nowhere"),
         ('{"$ref": "#/default", "default": {"minimum": 1}}', "minimum"),
         ('{"$ref": "#/$defs/a", "type": "null", "$defs": {"a": {}}}', "type"),
-        ('{"type": "integer", "minimum": 0}', "minimum"),
+        ('{"type": "integer", "minimum": "0"}', "minimum"),
+        ('{"type": "integer", "minimum": 1, "exclusiveMaximum": 1}', "maximum"),
+        ('{"type": "number", "minimum": 0.5}', "minimum"),
+        ('{"type": "number", "exclusiveMinimum": 0}', "exclusiveMinimum"),
+        ('{"type": "number", "maximum": 1e999}', "maximum"),
         ('{"type": "array", "items": {"type": "number", "multipleOf": 3}}', "multipleOf"),
         ('{"type": "object", "properties": {"a": {"not": {}}}}', "not"),
         ('{"type": "object", "required": ["a"]}', "required"),
@@ -219,6 +226,23 @@ def test_a_schema_of_the_wrong_shape_is_never_a_crash() -> None:
             ["[null]", "[3,null]", "[null,3,3]"],
         ),
         ({"type": ["object", "null"], "properties": {"a": True}}, ['{"a":[1]}', "null"], ["1"]),
+        ({"type": "integer", "minimum": 0}, ["0", "7", "12345"], ["-1", "01"]),
+        (
+            {"type": "integer", "exclusiveMinimum": -120, "maximum": 1005.5},
+            ["-119", "-20", "0", "999", "1005"],
+            ["-120", "-1000", "1006", "2000", "1e3"],
+        ),
+        (
+            {"type": ["integer", "null"], "minimum": -(2**53 - 1), "maximum": 2**53 - 1},
+            ["null", "9007199254740991", "-9007199254740991"],
+            ["9007199254740992"],
+        ),
+        (
+            {"type": "number", "minimum": 0, "maximum": 1},
+            ["0", "0.5", "1", "1.00"],
+            ["-0.5", "1.01", "2"],
+        ),
+        ({"type": "number", "minimum": -2, "maximum": -1}, ["-1.5", "-2"], ["-0.5", "-2.1", "1"]),
         ({"type": "string", "minLength": 2, "maxLength": 3}, ['"ab"', '"a🐶c"'], ['"a"', '"abcd"']),
         ({"type": "string", "minLength": 2}, ['"éé"'], [r'"\ud83d\ude00"', r'"\ud800a"']),
         ({"type": "string", "maxLength": 1999}, ['""', '"a"'], ['"a']),
@@ -289,6 +313,49 @@ def test_what_a_pattern_lets_through(
     assert [text for text in fits if not conforms(target_model, start, text)] == []
     assert [text for text in fits if not valid(text, schema)] == []
     assert [text for text in others if conforms(target_model, start, text)] == []
+
+
+def test_numbers_between_bounds_are_those_and_no_others() -> None:
+    """Every whole number and every half one, for many bounds; the rules read as an expression."""
+    rng = random.Random(8)
+    for _ in range(120):
+        low, high = sorted(rng.randrange(-(10 ** rng.randrange(1, 5)), 10**4) for _ in range(2))
+        for fractions in (False, True):
+            rule = numbers.between(low, high, fractions=fractions)
+            text = rule.replace('"."', r"\.").replace('"', "").replace(" ", "")
+            for value in {*range(low - 12, low + 120), *range(high - 120, high + 12), 0, 1, -1}:
+                assert bool(re.fullmatch(text, str(value))) == (low <= value <= high)
+                half = value + 0.5
+                fits = fractions and low <= half <= high
+                assert bool(re.fullmatch(text, str(half))) == fits, (low, high, half)
+
+
+@pytest.mark.parametrize(
+    ("schema", "left"),
+    [
+        ({"type": "integer", "minimum": 1, "multipleOf": 3}, {"type": "integer", "minimum": 1}),
+        ({"type": "number", "minimum": 0.5, "maximum": 2}, {"type": "number", "maximum": 2}),
+        ({"type": "string", "format": "uri"}, {"type": "string"}),
+        (
+            {"type": "string", "pattern": "(?=a)", "minLength": 1},
+            {"type": "string", "minLength": 1},
+        ),
+        ({"type": "string", "pattern": 5}, {"type": "string"}),
+        (
+            {"oneOf": [{"type": "string"}, {}], "type": "string"},
+            {"anyOf": [{"type": "string"}, {}]},
+        ),
+        ({"const": 1, "enum": [1, 2], "minimum": 0}, {"const": 1}),
+        ({"type": "object", "not": {}, "title": "x"}, {"type": "object", "title": "x"}),
+        ({"minimum": 3}, {}),
+    ],
+)
+def test_what_can_be_enforced_of_a_schema(schema: dict[str, Any], left: dict[str, Any]) -> None:
+    assert enforced(schema) == left
+    check_grammar(schema_to_gbnf(json.dumps(left)))
+    if "const" not in schema:
+        with pytest.raises(UsageError):
+            schema_to_gbnf(json.dumps(schema))
 
 
 def test_property_names_that_look_like_keywords_are_names() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 from typing import Any
 from urllib.parse import unquote
@@ -55,6 +56,11 @@ def _contents(value: Any, schema: Any, root: Any) -> bool:
         inside = schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 1e9)
         pattern = re.sub(r"(?<!\\)\$$", r"\\Z", schema.get("pattern", ""))
         return inside and bool(re.search(pattern, value, re.ASCII)) and _formatted(value, schema)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        above = schema.get("exclusiveMinimum", -math.inf) < value >= schema.get("minimum", value)
+        return above and schema.get("exclusiveMaximum", math.inf) > value <= schema.get(
+            "maximum", value
+        )
     return True
 
 

@@ -7,13 +7,15 @@ the schema: required properties come first, in the schema's order; white space i
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import permutations
 from typing import Any
 from urllib.parse import unquote
 
-from localspec.engine.schema import strings
+from localspec.engine.schema import numbers, strings
 from localspec.errors import UsageError
 
 Schema = Mapping[str, Any]
@@ -26,7 +28,11 @@ _READ: dict[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties"}),
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
     "string": frozenset({"pattern", "format", "minLength", "maxLength"}),
-    **dict.fromkeys(("number", "integer", "boolean", "null"), frozenset()),
+    **dict.fromkeys(
+        ("number", "integer"),
+        frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
+    ),
+    **dict.fromkeys(("boolean", "null"), frozenset()),
 }
 _ALTERNATIVES = ("anyOf", "oneOf")
 _MOST_LOOKED_AT = 60_000  # parts; references and oneOf can make them a power of their number
@@ -70,6 +76,30 @@ def schema_to_gbnf(schema: str) -> str:
         raise UsageError("the JSON schema is nested too deep", "Simplify it.") from error
     except (AttributeError, TypeError) as error:  # a keyword's value is of another type
         raise UsageError(f"the JSON schema makes no sense: {error}", "Check it.") from error
+
+
+def enforced(schema: Schema) -> dict[str, Any]:
+    """A schema without the keywords of its first level that cannot be enforced.
+
+    It allows more, if not the same.
+    """
+    notes = {name: value for name, value in schema.items() if name in _NOTES}
+    for keyword in ("$ref", *_ALTERNATIVES):
+        if keyword in schema:
+            return notes | {"anyOf" if keyword == "oneOf" else keyword: schema[keyword]}
+    given = schema.get("type", ["object", "array", "string"])
+    kinds = [kind for kind in _READ if kind in (given if isinstance(given, list) else [given])]
+    spoken = {"allOf"}.union(*(_READ[kind] for kind in kinds))
+    known = {"const"} & schema.keys() or {"enum"} & schema.keys() or spoken
+    found = {name: value for name, value in schema.items() if name in known or name == "type"}
+    for kind in _WRITERS.keys() & kinds:
+        kept: dict[str, Any] = {}
+        for name in [name for name in found if name in _READ[kind]]:
+            with suppress(UsageError, AttributeError, TypeError):
+                _WRITERS[kind](kept | {name: found[name]})
+                kept[name] = found[name]
+        found = {name: value for name, value in found.items() if name not in _READ[kind]} | kept
+    return notes | found
 
 
 class _GrammarWriter:
@@ -241,7 +271,7 @@ class _GrammarWriter:
         here = {keyword: value for keyword, value in given.items() if keyword in _READ[kind]}
         if not here:
             return kind
-        write = {"object": self._object, "array": self._array, "string": _string}[kind]
+        write = {"object": self._object, "array": self._array, **_WRITERS}[kind]
         return self._rule(write(here))
 
     def _object(self, given: Schema) -> str:
@@ -307,6 +337,46 @@ def _string(given: Schema) -> str:
             raise _refused("format")
         return rf'"\"" {strings.FORMATS[given["format"]]} "\"" space'
     return rf'"\"" char{strings.times(least, most)} "\"" space'
+
+
+def _number(given: Schema) -> str:
+    """Between bounds that are whole numbers."""
+    least, most = given.get("minimum"), given.get("maximum")
+    for keyword, bound in given.items():
+        if keyword not in ("minimum", "maximum") or not _is_number(bound) or bound % 1:
+            raise _refused(keyword)
+    return _between(least, most, fractions=True)
+
+
+def _integer(given: Schema) -> str:
+    """Between bounds, which may themselves be none of its values."""
+    for keyword, bound in given.items():
+        if not _is_number(bound):
+            raise _refused(keyword)
+    least = [math.ceil(given["minimum"])] if "minimum" in given else []
+    least += [math.floor(given["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in given else []
+    most = [math.floor(given["maximum"])] if "maximum" in given else []
+    most += [math.ceil(given["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in given else []
+    return _between(max(least, default=None), min(most, default=None), fractions=False)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int or (isinstance(value, float) and math.isfinite(value))
+
+
+def _between(least: float | None, most: float | None, *, fractions: bool) -> str:
+    low, high = (None if bound is None else int(bound) for bound in (least, most))
+    try:
+        return f"{numbers.between(low, high, fractions=fractions)} space"
+    except ValueError:
+        raise _refused("maximum", "Give a maximum that is not below the minimum.") from None
+
+
+_WRITERS: dict[str, Callable[[Schema], str]] = {
+    "string": _string,
+    "integer": _integer,
+    "number": _number,
+}
 
 
 def _repeated(item: str, least: int, most: int | None) -> str:
