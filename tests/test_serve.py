@@ -385,6 +385,10 @@ def test_a_prompt_that_does_not_fit_is_told_with_both_numbers(client: openai.Ope
     assert caught.value.code == "context_length_exceeded"
     body: Any = caught.value.body
     assert body["n_prompt_tokens"] > body["n_ctx"] == 1024
+    assert body["param"] == "messages"
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="demo", prompt="a " * 2000)
+    assert caught.value.param == "prompt"
 
 
 def test_one_conversation_that_is_too_much_spoils_no_other(served: Serving) -> None:
@@ -408,7 +412,8 @@ def test_embeddings_and_unknown_addresses_are_refused_in_words(served: Serving) 
     assert "embeddings" in error_of(served.ask("/v1/embeddings", {"input": "a"}))["message"]
     assert served.ask("/v1/nothing")[0] == 404
     assert error_of(served.ask("/v1/nothing"))["code"] == "not_found"
-    assert error_of(served.ask("/v1/chat/completions"))  # GET
+    reply = served.ask("/v1/chat/completions")  # GET
+    assert (reply[0], error_of(reply)["code"]) == (405, "method_not_allowed")
 
 
 # --- who may ask ------------------------------------------------------------------------------
@@ -468,6 +473,15 @@ def test_keys_origins_and_names_that_are_allowed(tmp_path: Path) -> None:
         reply = one.ask("/v1/models", headers={**right, "Origin": origin})
         assert reply[1]["access-control-allow-origin"] == origin
         assert one.ask("/v1/models", headers={**right, "Origin": "http://localhost"})[0] == 403
+        asks = (
+            b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-stainless-os"
+        )
+        head = b"OPTIONS /v1/models HTTP/1.1\r\nHost: my.machine\r\nConnection: close\r\n"
+        reply = one.raw(head + b"Origin: " + origin.encode() + b"\r\n" + asks + b"\r\n\r\n")
+        assert reply.startswith(b"HTTP/1.1 200")
+        assert b"x-stainless-os" in reply
+    with Serving("--allow-origin", "*") as one:
+        assert one.ask("/v1/models", headers={"Origin": "http://anywhere"})[0] == 200
 
 
 # --- the queue, and clients that go away ------------------------------------------------------

@@ -14,11 +14,14 @@ from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
+from uvicorn.server import ServerState
 
 from localspec.chat.completion import Completions
 from localspec.chat.conversation import Message, Role
@@ -31,14 +34,15 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine
 from localspec.engine.grammar import Awaited
 from localspec.engine.llama import Context, Model
-from localspec.engine.llama.grammar import LlamaGrammar
+from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
 from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.errors import EngineError, UsageError
 from localspec.process import messages as m
 from localspec.serve import app
 from localspec.serve.desk import Desk, Job
-from localspec.serve.errors import Refusal
+from localspec.serve.errors import Refusal, refusal_of
 from localspec.serve.guard import Rules, digest
+from localspec.serve.launch import PatientProtocol
 from localspec.serve.replies import Reply, timings
 from localspec.serve.requests import ChatRequest, parsed
 from localspec.serve.schemas import response_grammar
@@ -165,8 +169,10 @@ def test_a_grammar_without_end_does_not_keep_the_engine() -> None:
 
 def test_an_answer_that_is_complete_stays_so_and_one_that_was_ended_is_none() -> None:
     whole = TurnEnd("a", FinishReason.STOP, GenerationStats())
-    assert app._sorted([whole, Refusal(504, "too late")]) == ([whole], None)
-    events, refusal = app._sorted([TurnEnd("a", FinishReason.CANCELLED, GenerationStats())])
+    assert app._sorted(job("a", "x"), [whole, Refusal(504, "too late")]) == ([whole], None)
+    events, refusal = app._sorted(
+        job("a", "x"), [TurnEnd("a", FinishReason.CANCELLED, GenerationStats())]
+    )
     assert not events
     assert refusal is not None
 
@@ -203,6 +209,57 @@ async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
         desk.submit(job("a", "z"))
 
 
+async def test_an_engine_that_cannot_be_started_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("localspec.serve.desk._PATIENCE_S", 0)
+    engine: Any = ScriptedEngine()
+    desk = Desk(engine, Tally(), most=4, limit_s=60)
+    await engine.says(m.Loaded(None))  # type: ignore[arg-type]
+    running, waiting = job("a", "x"), job("b", "y")
+    desk.submit(running)
+    desk.submit(waiting)
+    works = engine.reload
+    engine.reload = lambda _: exec("raise OSError(12, 'no memory')")
+    await engine.says(DEAD)
+    found = waiting.said.get_nowait()
+    assert isinstance(found, Refusal)
+    assert found.status == 503
+    assert "no memory" in str(found)
+    engine.reload = works
+    while not engine.reloaded:
+        await asyncio.sleep(0.01)
+    await engine.says(m.Loaded(None))  # type: ignore[arg-type]
+    desk.submit(job("a", "z"))
+    assert engine.asked[-1] == "z"
+
+
+def test_whose_fault_an_error_is() -> None:
+    assert refusal_of(UsageError("wrong", "")).status == 400
+    assert refusal_of(EngineError("llama.cpp failed to decode", "")).status == 500
+
+
+async def test_who_stops_reading_is_left_and_who_goes_on_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("localspec.serve.launch._STALLED_S", 0.05)
+
+    def stalled() -> tuple[PatientProtocol, Mock]:
+        config = uvicorn.Config(lambda: None, log_config=None)
+        protocol = PatientProtocol(config, ServerState(), {}, asyncio.get_running_loop())
+        transport = Mock(spec=asyncio.Transport)
+        transport.get_extra_info.return_value = None
+        protocol.connection_made(transport)
+        protocol.pause_writing()
+        return protocol, transport
+
+    (slow, left), (_, gone) = stalled(), stalled()
+    slow.resume_writing()
+    await asyncio.sleep(0.2)
+    gone.abort.assert_called_once()
+    left.abort.assert_not_called()
+
+
 # --- what the caches held ---------------------------------------------------------------------
 
 
@@ -232,6 +289,18 @@ def test_a_prefix_that_was_left_is_gone_back_to(
     target_context.clear()
     target_context.decode([*texts[0], 7, 8, 9], 0)
     assert np.allclose(target_context.decode([4], 1), after, atol=0.05)
+
+
+def test_what_is_on_the_disk_is_not_written_again(target_context: Context, tmp_path: Path) -> None:
+    prefixes = Prefixes([target_context], tmp_path, room=lambda: 0)
+    texts = [[10 * i + j for j in range(1, 60)] for i in range(4)]
+    read([target_context], prefixes, texts[0])
+    read([target_context], prefixes, texts[1])
+    first = prefixes._kept[0].states[0]
+    assert isinstance(first, np.memmap)
+    read([target_context], prefixes, texts[2])
+    assert prefixes._kept[0].states[0] is first
+    assert read([target_context], prefixes, texts[0]) == 0
 
 
 def test_without_room_nothing_is_kept(target_context: Context) -> None:
@@ -279,12 +348,26 @@ def test_a_grammar_holds_from_behind_its_mark_on(target_model: Model) -> None:
     assert all(b" yes".startswith(text) or b"yes".startswith(text) for text in texts)
 
 
+def test_a_call_within_a_thought_is_none(target_model: Model) -> None:
+    grammar = LlamaGrammar.parse(target_model, 'root ::= " "? "yes"')
+    state: Any = Awaited(b"</t>", Awaited(b"<go>", grammar, target_model), target_model)
+    for text, held in (("I may <go> there", False), ("</t>no", False), ("<go>", True)):
+        for token in target_model.tokenize(text, add_special=False, parse_special=False):
+            state = state.after(token)
+        assert isinstance(state, LlamaGrammar) is held
+
+
 @pytest.mark.parametrize(
     ("schema", "place"),
     [
         ({"type": "object", "properties": {"a": {"items": {"type": "x"}}}}, "s.properties.a.items"),
         ({"$defs": {"a": {"not": {}}}, "$ref": "#/$defs/a"}, "s.$defs.a"),
         ({"anyOf": [{"type": "null"}, {"type": "string", "pattern": "("}]}, "s.anyOf.1"),
+        (
+            {"definitions": {"a": {}}}
+            | {"properties": {"p": {"$ref": "#/definitions/a"}, "q": {"type": "x"}}},
+            "s.properties.q",
+        ),
         ({"type": "array", "items": {"type": "array", "items": {"$ref": "#/x"}}}, "s.items.items"),
     ],
 )
@@ -292,6 +375,34 @@ def test_a_wrong_schema_is_told_with_its_place(schema: dict[str, Any], place: st
     with pytest.raises(Refusal) as caught:
         response_grammar(schema, "s")
     assert caught.value.document["error"]["param"] == place
+
+
+@pytest.mark.parametrize("strict", [None, False, True])
+def test_what_of_a_tools_schema_cannot_be_enforced_is_a_hint(strict: bool | None) -> None:
+    each = {"type": "integer", "multipleOf": 3}
+    given = {
+        "type": "object",
+        "properties": {"format": {"type": "string", "format": "uri"}, "n": {"anyOf": [each, {}]}},
+        "definitions": {"m": {"type": "array", "items": each, "uniqueItems": True}},
+        "additionalProperties": {"$ref": "#/definitions/m"},
+    }
+    function = {"name": "a", "parameters": given, "strict": strict}
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    body["tools"] = [{"type": "function", "function": function}]
+    asked = parsed(json.dumps(body).encode(), ChatRequest)
+
+    def box() -> Toolbox:
+        return Toolbox.of(asked.tools or (), None, native=True, parallel=False)
+
+    if strict:
+        with pytest.raises(Refusal, match="cannot be enforced"):
+            box()
+        return
+    check_grammar(box().grammar)
+    assert r"\"format\"" in box().grammar
+    told = box().variables["tools"][0]["function"]
+    assert told["parameters"] == given  # the model is told all of it
+    assert "description" not in told
 
 
 def test_schemas_that_take_for_ever_are_refused() -> None:

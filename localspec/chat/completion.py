@@ -59,7 +59,8 @@ class Completions:
             prompt, thinks = self._plain(asked.prompt), False
         piece = session.pair.target.model.piece
         answer = AnswerText(piece, stops)
-        after = asked.after or (session.thinking.end if thinks else "")
+        # What looks like a call within a thought is none.
+        after = [mark for mark in (session.thinking.end if thinks else "", asked.after) if mark]
         turn = session.complete(
             prompt,
             asked.settings,

@@ -109,8 +109,8 @@ class Prefixes:
         room, kept = self._room(), self._kept[-_MOST:]
         taken = sum(one.n_bytes(on_disk=False) for one in kept)
         for i, one in enumerate(kept):
-            if taken > room:
-                taken -= one.n_bytes(on_disk=False)
+            if taken > room and (frees := one.n_bytes(on_disk=False)):
+                taken -= frees
                 kept[i] = self._spilled(one)
         self._kept = [one for one in kept if one.states]
         if self._folder is not None and self._folder.exists():

@@ -209,7 +209,7 @@ class Session:
         answer: AnswerText,
         cancel: Cancel,
         *,
-        after: str = "",
+        after: Sequence[str] = (),
         top_logprobs: int | None = None,
         drafters: Sequence[str] | None = None,
     ) -> TurnEvents:
@@ -220,7 +220,7 @@ class Session:
             settings: in force from now on; the system prompt and the stop strings are the caller's.
             answer: takes what is generated.
             cancel: stops it.
-            after: the grammar holds from where this text has been written; empty for at once.
+            after: the grammar holds from where these texts have been written, one behind the other.
             top_logprobs: how many alternatives of each token are told; None for no probabilities.
             drafters: who may draft, by name; None for all.
 

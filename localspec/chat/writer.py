@@ -62,8 +62,8 @@ class Writer:
         self.counted = Meter(self._pair.target.n_ctx), TextKind()
         self._drafting.forget()
 
-    def how(self, settings: ChatSettings, after: str = "") -> GenerateSettings:
-        """How a generation runs; the grammar may hold `after` a text alone."""
+    def how(self, settings: ChatSettings, after: Sequence[str] = ()) -> GenerateSettings:
+        """How a generation runs; the grammar may hold `after` some texts alone."""
         return GenerateSettings(
             sampling=settings.sampling,
             accept=settings.rule,
@@ -136,12 +136,14 @@ class Writer:
                     return replace(prefill, seconds=prefill.seconds + restored_s)
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
-    def _constraint(self, gbnf: str, after: str) -> Constraint | None:
+    def _constraint(self, gbnf: str, after: Sequence[str]) -> Constraint | None:
         """The grammar before any text; reading it takes a look at every token."""
         if not gbnf:
             return None
         model = self._pair.target.model
         if self._grammar is None or self._grammar[0] != gbnf:
             self._grammar = gbnf, LlamaGrammar.parse(model, gbnf)
-        grammar = self._grammar[1]
-        return Awaited(after.encode(), grammar, model) if after else grammar
+        found: Constraint = self._grammar[1]
+        for mark in reversed(after):
+            found = Awaited(mark.encode(), found, model)
+        return found

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -77,7 +78,7 @@ class Endpoint:
             CORSMiddleware,
             allow_origins=self._rules.origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["*"],  # clients send names of their own
         )
         handlers: Any = {404: self._lost, 405: self._lost}
         middleware = [cors] if self._rules.origins else []
@@ -103,8 +104,11 @@ class Endpoint:
 
         return reply
 
-    async def _lost(self, request: Request, _error: Exception) -> Response:
+    async def _lost(self, request: Request, error: Exception) -> Response:
         async def nothing(_: Request) -> Response:
+            if isinstance(error, HTTPException) and error.status_code == 405:
+                said = f"this address takes no {request.method} (docs/serve.md has all)"
+                raise Refusal(405, said, code="method_not_allowed")
             raise Refusal(404, "there is no such address (docs/serve.md has all)", code="not_found")
 
         return await self._guarded(nothing)(request)
@@ -270,7 +274,7 @@ async def _streamed(
         yield data
     said = first
     while True:
-        events, refusal = _sorted(said)
+        events, refusal = _sorted(job, said)
         if data := _events(reply.chunks(events)):
             yield data
         if refusal is not None:
@@ -306,14 +310,14 @@ async def _heard(job: Job) -> list[Answers]:
     return said
 
 
-def _sorted(said: list[Answers]) -> tuple[list[TurnEvent], Refusal | None]:
+def _sorted(job: Job, said: list[Answers]) -> tuple[list[TurnEvent], Refusal | None]:
     """The events, and what went wrong: also that the prompt is longer than the context."""
     events: list[TurnEvent] = []
     for one in said:
         if isinstance(one, Refusal):
             return events, one
         if isinstance(one, Begun) and one.prompt_tokens > one.context_size:
-            return events, _too_long(one)
+            return events, _too_long(one, "messages" if job.asked.messages else "prompt")
         if isinstance(one, TurnEnd) and one.reason is FinishReason.CANCELLED:
             return events, unavailable("localspec is ending", 1)
         events.append(one)
@@ -322,13 +326,13 @@ def _sorted(said: list[Answers]) -> tuple[list[TurnEvent], Refusal | None]:
     return events, None
 
 
-def _too_long(begun: Begun) -> Refusal:
+def _too_long(begun: Begun, param: str) -> Refusal:
     return Refusal(
         400,
         f"the prompt has {begun.prompt_tokens} tokens, the context holds {begun.context_size}."
         " Shorten it, or start localspec with a larger --ctx-size.",
         code="context_length_exceeded",
-        param="messages",
+        param=param,
         n_prompt_tokens=begun.prompt_tokens,
         n_ctx=begun.context_size,
     )
@@ -343,7 +347,7 @@ async def _first(job: Job) -> list[Answers]:
     said: list[Answers] = []
     with suppress(TimeoutError):
         said = await asyncio.wait_for(_heard(job), _HEADERS_S)
-    refusal = _sorted(said)[1]
+    refusal = _sorted(job, said)[1]
     if refusal is not None:
         raise refusal
     return said
@@ -357,7 +361,7 @@ async def _whole(job: Job, reply: Reply) -> dict[str, Any]:
     """
     deltas: list[dict[str, Any]] = []
     while reply.end is None:
-        events, refusal = _sorted(await _heard(job))
+        events, refusal = _sorted(job, await _heard(job))
         deltas += reply.take(events)
         if refusal is not None:
             raise refusal

@@ -88,7 +88,7 @@ class Desk:
             Refusal: the queue is full, or the engine does not live long enough.
         """
         if self._resting:
-            raise unavailable("the engine keeps dying; it is started again soon", _PATIENCE_S)
+            raise unavailable("there is no engine; it is started again soon", _PATIENCE_S)
         if self._tally.waiting >= self._most and (self._running is not None or not self.loaded):
             self._make_room(job.asker)
         self._waiting.setdefault(job.asker, deque()).append(job)
@@ -203,14 +203,22 @@ class Desk:
         self._deaths += 1
         if self._deaths < _DEATHS:
             self._revive()
-            return
+        else:
+            self._rest("the engine keeps dying")
+
+    def _rest(self, why: str) -> None:
+        """Send everybody away, and try again in a while."""
         self._resting = True
         for job in [job for line in self._waiting.values() for job in line]:
             self.withdraw(job)
-            job.said.put_nowait(unavailable("the engine keeps dying", _PATIENCE_S))
+            job.said.put_nowait(unavailable(why, _PATIENCE_S))
         self._loop.call_later(_PATIENCE_S, self._revive)
 
     def _revive(self) -> None:
         self._resting = False
-        self._tally.restarted()
-        self.engine.reload(())
+        try:
+            self.engine.reload(())
+        except OSError as error:  # no memory for a process, or too many of them
+            self._rest(f"the engine cannot be started ({error.strerror})")
+        else:
+            self._tally.restarted()

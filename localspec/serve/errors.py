@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from localspec.errors import LocalspecError
+from localspec.errors import EngineError, LocalspecError, ModelError, OutOfMemory
 
 INVALID = "invalid_request_error"
 
@@ -50,7 +50,10 @@ def unavailable(message: str, retry_after: int) -> Refusal:
 def refusal_of(error: Exception) -> Refusal:
     """What is told of an error of the engine."""
     if isinstance(error, LocalspecError):
-        return Refusal(400, f"{error.message}. {error.remedy}".strip())
+        said = f"{error.message}. {error.remedy}".strip()
+        if isinstance(error, EngineError | ModelError | OutOfMemory):  # no fault of the request
+            return Refusal(500, said, kind="server_error", code="engine_error")
+        return Refusal(400, said)
     return Refusal(
         500,
         f"localspec has a fault ({type(error).__name__})",

@@ -49,7 +49,7 @@ class Rules:
         if not name or (name not in self.hosts and not _is_address(name)):
             raise _forbidden("the Host header names another machine", "--allow-host")
         origin = request.headers.get("origin")
-        if origin is not None and origin not in self.origins:
+        if origin is not None and not {origin, "*"} & {*self.origins}:
             raise _forbidden("web pages of this origin may not ask", "--allow-origin")
         if request.headers.get("sec-fetch-site") == "cross-site" and origin is None:
             raise _forbidden("web pages of other sites may not ask", "--allow-origin")

@@ -24,19 +24,21 @@ if TYPE_CHECKING:
     from localspec.serve.guard import Rules
 
 _HEADERS_S = 20.0  # for all headers of a request, from the first byte on or from the connection
+_STALLED_S = 120.0  # for a client that has stopped reading to go on
 _CONNECTIONS = 512
 _FAREWELL_S = 2  # for clients, then for the engine
 _FIGURES_S = 1.0
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1 that gives up a client who does not come to the end of its headers.
+    """HTTP/1.1 that gives up clients who do not end their headers, or who stop reading.
 
-    uvicorn has no limit of its own for that. `cycle`, the request that is being answered, is all
+    uvicorn has no limits of its own for that. `cycle`, the request that is being answered, is all
     that is used of its insides.
     """
 
     _late: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait."""
@@ -52,6 +54,22 @@ class PatientProtocol(H11Protocol):
         """Wait no longer."""
         super().connection_lost(exc)
         self._forget()
+        self._goes_on()
+
+    def pause_writing(self) -> None:
+        """The client does not read: wait for it, but not for ever."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(_STALLED_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        self._goes_on()
+
+    def _goes_on(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _wait(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:

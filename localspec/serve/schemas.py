@@ -8,13 +8,15 @@ from typing import Any
 
 import msgspec
 
-from localspec.engine.schema.json_schema import schema_to_gbnf
+from localspec.engine.schema.json_schema import enforced, schema_to_gbnf
 from localspec.errors import UsageError
 from localspec.serve.errors import Refusal
 
 DEEPEST = 32
 _LARGEST = 64 << 10  # characters of JSON
-_PARTS = ("properties", "$defs", "definitions")
+_REMEMBERED = 256 << 10  # the same; what is larger is converted each time
+_SHARED = ("$defs", "definitions")
+_PARTS = ("properties", *_SHARED)
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties")
 
@@ -32,7 +34,8 @@ def response_grammar(schema: dict[str, Any], place: str) -> str:
     try:
         return _grammar(schema)
     except UsageError as error:
-        where = ".".join([place, *_wrong(schema, schema.get("$defs", {}))])
+        shared = {name: schema[name] for name in _SHARED if name in schema}
+        where = ".".join([place, *_wrong(schema, shared)])
         raise Refusal(
             400, f"{error.message} (at {where}). {error.remedy}", param=where, code="invalid_schema"
         ) from None
@@ -51,10 +54,11 @@ def require_bounded(schema: dict[str, Any], place: str) -> None:
 
 
 def _grammar(schema: object) -> str:
-    return _converted(msgspec.json.encode(schema).decode())
+    text = msgspec.json.encode(schema).decode()
+    return _converted(text) if len(text) <= _REMEMBERED else schema_to_gbnf(text)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _converted(schema: str) -> str:
     """An editor sends the same tools with every request."""
     return schema_to_gbnf(schema)
@@ -70,14 +74,29 @@ def depth(value: object) -> int:
     return depth
 
 
-def _wrong(schema: dict[str, Any], shared: object) -> list[str]:
+def _wrong(schema: dict[str, Any], shared: dict[str, Any]) -> list[str]:
     """The path to the innermost part that is wrong by itself; empty where no part is."""
     for path, part in _parts(schema):
         try:
-            _grammar({**part, "$defs": shared})
+            _grammar({**part, **shared})
         except UsageError:
             return [*path, *_wrong(part, shared)]
     return []
+
+
+def loosened(schema: Any) -> Any:
+    """A schema without the keywords that cannot be enforced, which lets more through."""
+    if not isinstance(schema, dict):
+        return schema
+    found = enforced(schema)
+    for name in _PARTS:
+        if isinstance(found.get(name), dict):
+            found[name] = {key: loosened(part) for key, part in found[name].items()}
+    for name in (*_LISTS, *_SINGLE):
+        part = found.get(name)
+        if isinstance(part, list | dict):
+            found[name] = [*map(loosened, part)] if isinstance(part, list) else loosened(part)
+    return found
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, Any]]]:

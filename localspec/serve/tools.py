@@ -14,7 +14,7 @@ from msgspec import Struct
 from localspec.chat.conversation import Message, Role
 from localspec.chat.thinking import overlap
 from localspec.serve.errors import Refusal
-from localspec.serve.schemas import DEEPEST, depth, require_bounded, response_grammar
+from localspec.serve.schemas import DEEPEST, depth, loosened, require_bounded, response_grammar
 
 # The marks of Hermes and Qwen, which most models know.
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -36,12 +36,18 @@ _HEAD = re.compile(
 )
 
 
-class Function(Struct):
-    """A function by name."""
+class Function(Struct, omit_defaults=True):
+    """A function by name.
+
+    Attributes:
+        parameters: the JSON schema of its arguments.
+        strict: whether all of that has to be enforced; else what cannot be is a hint to the model.
+    """
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class FunctionTool(Struct):
@@ -153,6 +159,7 @@ def _calls(allowed: Sequence[tuple[int, FunctionTool]], *, parallel: bool, requi
         place = f"tools[{i}].function.parameters"
         given = tool.function.parameters or {"type": "object", "properties": {}}
         require_bounded(given, place)
+        given = given if tool.function.strict else loosened(given)
         response_grammar(given, place)  # by itself: errors name the place within it
         shared[str(i)] = _moved(given, f"#/$defs/{i}")
         call = {"name": {"const": tool.function.name}, "arguments": {"$ref": f"#/$defs/{i}"}}
