@@ -341,9 +341,11 @@ def test_numbers_between_bounds_are_those_and_no_others() -> None:
             {"type": "string", "minLength": 1},
         ),
         ({"type": "string", "pattern": 5}, {"type": "string"}),
+        ({"oneOf": [{"type": "string"}, {}]}, {"anyOf": [{"type": "string"}, {}]}),
+        ({"oneOf": [{"type": "string"}, {}], "type": "string"}, {"type": "string"}),
         (
-            {"oneOf": [{"type": "string"}, {}], "type": "string"},
-            {"anyOf": [{"type": "string"}, {}]},
+            {"anyOf": [{"required": ["a"]}], "properties": {"a": {}}, "required": ["a", "b"]},
+            {"properties": {"a": {}}, "required": ["a"]},
         ),
         ({"const": 1, "enum": [1, 2], "minimum": 0}, {"const": 1}),
         ({"type": "object", "not": {}, "title": "x"}, {"type": "object", "title": "x"}),

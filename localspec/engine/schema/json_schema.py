@@ -85,7 +85,7 @@ def enforced(schema: Schema) -> dict[str, Any]:
     """
     notes = {name: value for name, value in schema.items() if name in _NOTES}
     for keyword in ("$ref", *_ALTERNATIVES):
-        if keyword in schema:
+        if keyword in schema and not {"type", "properties"} & schema.keys():
             return notes | {"anyOf" if keyword == "oneOf" else keyword: schema[keyword]}
     given = schema.get("type", ["object", "array", "string"])
     kinds = [kind for kind in _READ if kind in (given if isinstance(given, list) else [given])]
@@ -99,6 +99,9 @@ def enforced(schema: Schema) -> dict[str, Any]:
                 _WRITERS[kind](kept | {name: found[name]})
                 kept[name] = found[name]
         found = {name: value for name, value in found.items() if name not in _READ[kind]} | kept
+    if isinstance(found.get("required"), list):
+        properties = found.get("properties", ())
+        found["required"] = [name for name in found["required"] if name in list(properties)]
     return notes | found
 
 
