@@ -348,6 +348,18 @@ def test_a_grammar_holds_from_behind_its_mark_on(target_model: Model) -> None:
     assert all(b" yes".startswith(text) or b"yes".startswith(text) for text in texts)
 
 
+@pytest.mark.parametrize("pieces", ["<tool _ call >", "n < tool _call >", "a<t ool_c all>"])
+def test_a_mark_is_found_however_it_is_cut(pieces: str) -> None:
+    texts = [piece.encode() for piece in pieces.split()]
+    vocabulary: Any = SimpleNamespace(piece=texts.__getitem__, tokenize=lambda *_, **__: [])
+    then: Any = object()
+    state: Any = Awaited(b"<tool_call>", then, vocabulary)
+    for i in range(len(texts)):
+        assert state is not then
+        state = state.after(i)
+    assert state is then
+
+
 def test_a_call_within_a_thought_is_none(target_model: Model) -> None:
     grammar = LlamaGrammar.parse(target_model, 'root ::= " "? "yes"')
     state: Any = Awaited(b"</t>", Awaited(b"<go>", grammar, target_model), target_model)

@@ -55,6 +55,7 @@ class Writer:
         """Count what `answer` takes from now on, under a rule of this lenience; the sums."""
         meter = Meter(self._pair.target.n_ctx, lenience=lenience)
         self.counted = meter, answer.kind
+        self._engine.written = None  # it may end before its first round
         return meter.stats
 
     def forget(self) -> None:
@@ -87,7 +88,6 @@ class Writer:
         """
         meter, _ = self.counted
         self._pair.hold_threads(how.repeatable)
-        self._engine.written = None
         meter.prefilled((yield from self._read(prompt, cancel)))
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         try:

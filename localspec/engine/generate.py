@@ -147,7 +147,7 @@ class Engine:
                 "Shorten the prompt or raise --ctx-size.",
             )
         self.target.watch(cancel)
-        self._show(policy)
+        self._show(policy, tuple(self.drafters))
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
         for start in range(cached, end, self.target.n_batch):
@@ -158,9 +158,8 @@ class Engine:
         self.target.wait()  # else the first round would seem to take the prompt's time
         return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
 
-    def _show(self, policy: GammaPolicy | None) -> None:
-        """Let those drafters see the target's decodes from now on that may be asked to draft."""
-        names = tuple(self.drafters)
+    def _show(self, policy: GammaPolicy | None, names: Sequence[str]) -> None:
+        """Let those of these drafters see the target's decodes that may be asked to draft."""
         asked = names if policy is None else policy.asks(names)
         readers = (self.drafters[name].reader for name in asked)
         self.target.show([each for each in readers if each is not None])
@@ -331,7 +330,7 @@ class Engine:
         return guess
 
     def _plan(self, generation: _Generation, policy: GammaPolicy, guess: Guess) -> Plan:
-        self._show(policy)
+        self._show(policy, [name for name in self.drafters if generation.asks(name)])
         if not self.drafts or generation.first:
             generation.first = False
             return PLAIN

@@ -69,7 +69,7 @@ class Awaited:
             if found is not None:
                 return found
         keep = len(self._mark) - 1
-        return Awaited(self._mark, self._then, self._vocabulary, text[len(text) - keep :])
+        return Awaited(self._mark, self._then, self._vocabulary, text[max(0, len(text) - keep) :])
 
     def _beyond(self, rest: bytes) -> Constraint | None:
         """The constraint after `rest`, None where it does not allow that; blanks ahead are free."""

@@ -131,7 +131,8 @@ class TranslatedDrafter:
             self._spelling.follow(tokens)
             self._begun = False
         else:
-            same = self._spelling.follow(tokens)
+            same = min(self._spelling.follow(tokens), max(0, len(self._spelling.ids) - 1))
+        # The last one is read in any case: its logits are what a draft begins with.
         return same + common_prefix(self.context.tokens[same:], self._spelling.ids[same:-1])
 
     def _decoded(self, ids: Sequence[int]) -> Logits:

@@ -110,6 +110,7 @@ class Server:
             case m.Look(turn, 0):
                 self._watch(letter, turn)
                 self._letters.put(letter)
+                self._resting.set()
             case _:
                 self._letters.put(letter)
                 self._resting.set()
