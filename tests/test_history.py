@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -705,3 +706,41 @@ def test_two_thousand_messages_load_in_well_under_a_second(path: Path) -> None:
     assert len(stored.tree.path()) == 2000
     assert best < 0.3
     assert desk.keeper.close(30)
+
+
+def test_what_streams_waits_for_the_question_that_the_disk_did_not_take(
+    desk: Callable[[], Desk], path: Path
+) -> None:
+    one = desk()
+    one.turn("before", "fine")
+    full = iter([True, True])
+    began = one.record._write
+
+    def flaky(job: Callable[[Store], Any], **how: Any) -> None:
+        def tried(store: Store) -> Any:
+            if next(full, False):
+                raise sqlite3.OperationalError("database or disk is full")
+            return job(store)
+
+        began(tried, **how)
+
+    one.record._write = flaky  # type: ignore[assignment]
+    one.record.begin("after", SETTINGS)
+    for text in ("a", "b", "c"):
+        one.record.hear(released(text))
+        one.flush()
+    assert one.keeper.close(10)
+    with closing(Store(path)) as store:
+        record = Record()
+        record.open(store.load(store.listed()[0].header.id))
+    assert said(record)[-1] == "abc"
+
+
+def test_the_title_of_a_question_that_came_to_nothing_goes_with_it(
+    desk: Callable[[], Desk],
+) -> None:
+    one = desk()
+    one.record.begin("too long", SETTINGS)
+    one.record.end(None, {})
+    one.turn("another", "fine")
+    assert one.titles() == ["another"]

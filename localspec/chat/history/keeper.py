@@ -97,7 +97,7 @@ class Keeper:
             return True
         self._jobs.put(None)
         self._thread.join(timeout)
-        return not self._thread.is_alive() and not self._unwritten
+        return not (self._thread.is_alive() or self._unwritten or self._pieces)
 
     def _run(self) -> None:
         self._open()
@@ -208,6 +208,9 @@ class Keeper:
         # In this order: a round that comes from here on is announced again, at worst in vain.
         self._announced = False
         if self._store is None and self._later:
+            return
+        self._catch_up()
+        if self._unwritten:  # what begins a message would take away what was written of it before
             return
         taken: dict[str, list[Span]] = {}
         for _ in range(len(self._pieces)):

@@ -147,6 +147,8 @@ class Record:
             for node in reversed(begun):
                 self.tree.remove(node.id)
             self.tree.leaf = self._leaf_before
+            if not self.tree.nodes and self._header.title == title_of(begun[0].message):
+                self._header = replace(self._header, title="")  # the next question gives one
             ids, conversation, leaf = [n.id for n in begun], self._header.id, self.tree.leaf
             self._write(lambda store: store.drop(conversation, ids, leaf), ends=ids[-1])
             return
