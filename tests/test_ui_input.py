@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from textual import events
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.history.store import Store
 from localspec.chat.history.tree import title_of
-from localspec.errors import PromptTooLong
+from localspec.errors import LocalspecError, PromptTooLong
+from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation.extracts import attached
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.lines import KeyLine
 from localspec.ui.screens.help import ALSO, help_lines
 from tests.support.chat_pilot import Chat, chatting
-from tests.support.scripted_session import Gate
+from tests.support.inline import inline
+from tests.support.scripted_session import Gate, ScriptedSession
 
 PASTE = "\n".join(f"line {n} of a log" for n in range(500))
 
@@ -237,3 +244,91 @@ async def test_the_footer_says_where_it_is_cut() -> None:
         assert footer.render().cell_length <= 60
         await chat.pilot.resize_terminal(160, 30)
         await chat.until(lambda: not str(footer.render()).endswith("…"))
+
+
+async def test_a_draft_of_an_earlier_run_survives_what_is_typed_at_once(tmp_path: Path) -> None:
+    archive = tmp_path / "c.db"
+    with closing(Store(archive)) as store:
+        store.save_draft("", "an old draft")
+    loads = threading.Event()
+
+    def load(*_: object) -> ScriptedSession:
+        loads.wait(10)
+        return ScriptedSession()
+
+    app = ChatApp(inline(load), archive=archive)
+    async with app.run_test(size=(100, 30)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        app.prompt.insert("new")
+        await asyncio.sleep(1.3)  # drafts are kept within a second
+        loads.set()
+        await chat.until(lambda: app.prompt.sent.older("new") == "an old draft", "Up finds it")
+        assert app.prompt.text == "new"
+    app.engine.shut_down()
+    assert app.engine.join(10)
+    assert app.shelf.shut_down()
+
+
+async def test_what_was_sent_is_no_draft_of_the_next_conversation(tmp_path: Path) -> None:
+    archive = tmp_path / "c.db"
+
+    def kept() -> str:
+        with closing(Store(archive)) as store:
+            return store.draft("")
+
+    async with chatting(archive=archive) as chat:
+        chat.app.prompt.insert("a question")
+        await chat.until(lambda: kept() == "a question", "the draft")
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+        await chat.until(lambda: not kept(), "no draft")
+
+
+async def test_messages_behind_one_that_cannot_be_sent_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chatting(gate=Gate(is_open=False)) as chat:
+        await chat.send("first")
+        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.send("wrong")
+        await chat.send("second")
+        refused = LocalspecError("this file is no text")
+        monkeypatch.setattr("localspec.ui.conversation.extracts.expand", Mock(side_effect=refused))
+        chat.session.gate.open()
+        await chat.until(lambda: chat.app.prompt.text == "wrong\nsecond", "both")
+        assert chat.ready()
+
+
+async def test_what_is_typed_while_models_are_loaded_again_is_not_sent() -> None:
+    async with chatting() as chat:
+        sending, reloaded = chat.app._sending, Mock()
+        sending.in_use = Mock(reload=reloaded)
+        sending.gate = Mock(phase=Phase.DEAD)
+        sending.prompt = Mock(text="half a sen")
+        sending._send("", "")
+        reloaded.call_args.args[0]()
+        sending.prompt.submit.assert_not_called()
+        sending.prompt.text = "whole"
+        sending._send("whole", "")
+        reloaded.call_args.args[0]()
+        sending.prompt.submit.assert_called_once()
+
+
+async def test_a_message_that_begins_with_a_slash_comes_back_as_it_was_typed() -> None:
+    async with chatting() as chat:
+        await chat.ask("//clear it")
+        assert chat.session.messages[0].content == "/clear it"
+        await chat.press("f8")
+        assert chat.app.prompt.text == "//clear it"
+
+
+async def test_ctrl_c_copies_a_selection_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with chatting() as chat:
+        copied: list[str] = []
+        monkeypatch.setattr(chat.app, "copy_to_clipboard", copied.append)
+        chat.app.prompt.insert("some words")
+        await chat.press("ctrl+a", "ctrl+c")
+        assert copied == ["some words"]
+        await chat.press("ctrl+c")
+        assert copied == ["some words"]
+        assert "press Ctrl+C again" in chat.status()

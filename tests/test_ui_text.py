@@ -253,7 +253,19 @@ def test_history() -> None:
     assert [history.older("draft"), history.older("two"), history.older("one")] == [
         "two", "one", None
     ]  # fmt: skip
-    assert [history.newer(), history.newer(), history.newer()] == ["two", "draft", None]
+    assert [history.newer("one"), history.newer("two"), history.newer("draft")] == [
+        *("two", "draft", None)
+    ]
+
+
+def test_an_entry_that_was_changed_is_kept_too() -> None:
+    history = History()
+    for text in ("one", "two"):
+        history.add(text)
+    assert history.older("draft") == "two"
+    assert history.older("two, changed") == "one"
+    assert [history.newer("one"), history.newer("two")] == ["two", "two, changed"]
+    assert history.newer("two, changed") == "draft"
 
 
 def test_commands_are_found_by_their_beginning() -> None:

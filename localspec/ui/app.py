@@ -307,7 +307,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _to_asker(self, event: messages.Turn | messages.Looked | messages.Counted) -> None:
         """Tell the input, or the dialogue that asked, if it is still there."""
-        match self.screen, event:
+        match self._asking_screen(), event:
             case CompareScreen() as screen, messages.Turn(said, speculation):
                 screen.hear(said, speculation=bool(speculation))
             case RoundScreen() as screen, messages.Looked(inside, error):
@@ -325,8 +325,13 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _leave_comparison(self) -> None:
         """Close a screen that waits for the engine: in vain, and it hides what is said."""
-        if isinstance(self.screen, CompareScreen | RoundScreen):
+        while self._asking_screen() is not None:
             self.pop_screen()
+
+    def _asking_screen(self) -> CompareScreen | RoundScreen | None:
+        """The screen that has asked the engine for something; another may lie above it."""
+        asks = (each for each in self.screen_stack if isinstance(each, CompareScreen | RoundScreen))
+        return next(asks, None)
 
     def _seat(self, info: SessionInfo) -> None:
         """Another pair answers: whoever shows its name or keeps it is told."""
@@ -395,6 +400,7 @@ class ChatApp(App[None], inherit_bindings=False):
         if selected:
             self._copy(selected, "the selection")
             self.screen.clear_selection()
+            self.prompt.move_cursor(self.prompt.cursor_location)  # the next Ctrl+C stops, or quits
             return
         if self.turns.busy:
             self.turns.stop()

@@ -85,7 +85,7 @@ class Sending:
             self.run(*slash)
         elif self.gate.phase is Phase.DEAD:
             self.prompt.put_back(text)
-            self.in_use.reload(self.prompt.submit)
+            self.in_use.reload(lambda: self._send_again(text))
         elif text != self._doubted and (missing := extracts.missing(text)):
             self._doubted = text
             self.gate.say(f"there is no file {missing}: Enter sends the word as it is")
@@ -97,6 +97,11 @@ class Sending:
         else:
             self._ask(text)
 
+    def _send_again(self, text: str) -> None:
+        """The models are back: send what was entered, if nobody has changed it meanwhile."""
+        if text and self.prompt.text.strip() == text:
+            self.prompt.submit()
+
     def _ask(self, text: str) -> None:
         """Send a message; what cannot be sent stands in the input again."""
         try:
@@ -105,6 +110,8 @@ class Sending:
             self.transcript.say_error(error)
         else:
             if self.turns.reserve():
+                self.shelf.sent()
                 self.turns.ask(question)
                 return
+        self.give_back()
         self.prompt.put_back(text)

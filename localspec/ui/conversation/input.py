@@ -50,18 +50,30 @@ class History:
         """The entry before the present one; None at the oldest."""
         if self._position == 0:
             return None
-        if self._position == len(self._sent):
-            self._unsent = current
+        self._keep(current)
         self._position -= 1
         return self._sent[self._position]
 
-    def newer(self) -> str | None:
+    def newer(self, current: str) -> str | None:
         """The entry after the present one, in the end the unsent text; None when already there."""
         if self._position == len(self._sent):
             return None
+        self._keep(current)
         self._position += 1
         at_end = self._position == len(self._sent)
         return self._unsent if at_end else self._sent[self._position]
+
+    def _keep(self, current: str) -> None:
+        """Leave the present place; a text of the list that was changed there joins the list."""
+        if self._position == len(self._sent):
+            self._unsent = current
+        elif current.strip() and current != self._sent[self._position]:
+            self._sent.append(current)
+
+
+def as_typed(message: str) -> str:
+    """A message as it is typed: one that begins with a slash would be a command."""
+    return f"/{message}" if message.startswith("/") else message
 
 
 class PromptArea(TextArea):
@@ -159,7 +171,7 @@ class PromptArea(TextArea):
         """Move down; from the last line on, walk forward through what was sent."""
         if select or not self.cursor_at_last_line:
             super().action_cursor_down(select)
-        elif (entry := self.sent.newer()) is not None:
+        elif (entry := self.sent.newer(self.text)) is not None:
             self.show(entry)
 
     def begin(self, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from localspec.errors import ConversationError
 from localspec.process.client import EngineClient
 from localspec.process.messages import SessionInfo
 from localspec.ui.conversation.gate import Gate
-from localspec.ui.conversation.input import PromptArea
+from localspec.ui.conversation.input import PromptArea, as_typed
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.conversation.turns import Turns
 
@@ -49,6 +50,7 @@ class Shelf:
     transcript: Transcript
     prompt: PromptArea
     _begun: bool = False
+    _knows_drafts: bool = False  # what an earlier run left is read by now: it may be replaced
     _draft_timer: Timer | None = None
     _draft: tuple[str, str] | None = None
 
@@ -76,13 +78,24 @@ class Shelf:
         if self.keeper is None or self.gate.editing is not None:
             return
         self._draft = (self._draft_key(), text)
-        if self._draft_timer is None:
+        if self._draft_timer is None and self._knows_drafts:
             self._draft_timer = self.prompt.set_timer(_DRAFT_S, self._save_draft)
+
+    def sent(self) -> None:
+        """What was typed is about to be sent: a conversation that begins takes no draft along."""
+        if self.keeper is not None and not self.record.tree.nodes:
+            self._draft = None
+            self.keeper.write(lambda store: store.save_draft("", ""))
 
     def _save_draft(self) -> None:
         draft, self._draft, self._draft_timer = self._draft, None, None
-        if draft is not None and self.keeper is not None:
-            self.keeper.write(lambda store: store.save_draft(*draft))
+        if draft is None or self.keeper is None:
+            return
+        key, text = draft
+        if self._knows_drafts:
+            self.keeper.write(lambda store: store.save_draft(key, text))
+        elif text:  # behind what nobody has seen yet
+            self.keeper.write(lambda store: store.save_draft(key, _joined(store.draft(key), text)))
 
     def _draft_key(self) -> str:
         return self.record.header.id if self.record.tree.nodes else ""
@@ -91,18 +104,24 @@ class Shelf:
         """What earlier runs have left: a conversation, questions to walk through, a draft."""
         if self.keeper is None:
             return
-        if self.resume is not None:
-            await self._open(self.resume)
         try:
-            self.prompt.sent.begin(await self.ask(lambda store: store.questions(_QUESTIONS)))
-            if self.resume is None:
-                await self._restore_draft()
-        except ConversationError:
-            return  # the keeper has told what is wrong
+            if self.resume is not None:
+                await self._open(self.resume)
+            with suppress(ConversationError):  # the keeper has told what is wrong
+                questions = await self.ask(lambda store: store.questions(_QUESTIONS))
+                self.prompt.sent.begin([*map(as_typed, questions)])
+                if self.resume is None:
+                    await self._restore_draft()
+        finally:
+            self._knows_drafts = True
+            if self.prompt.text:
+                self.draft(self.prompt.text)
 
     async def _restore_draft(self) -> None:
         key = self._draft_key()
         text = await self.ask(lambda store: store.draft(key)) if self.keeper is not None else ""
+        if text and self.prompt.text:
+            self.prompt.sent.add(text)  # something else is typed already: Up finds it
         self.prompt.give_back(text)
 
     # Versions
@@ -160,9 +179,10 @@ class Shelf:
         self.work(self._open(conversation))
 
     async def _open(self, conversation: str) -> None:
-        self._save_draft()
-        self._show(await self.ask(lambda store: store.load(conversation)))
-        await self._restore_draft()
+        if self._knows_drafts:
+            self._save_draft()
+        if self._show(await self.ask(lambda store: store.load(conversation))):
+            await self._restore_draft()
 
     async def export(self, form: str, path: Path | None) -> None:
         """Write the conversation on screen to a file, and say where it is."""
@@ -196,13 +216,19 @@ class Shelf:
             )
         self._show(stored)
 
-    def _show(self, stored: Stored) -> None:
+    def _show(self, stored: Stored) -> bool:
+        """Go on with it, if the engine is free; whether that was so."""
         session = self.engine.info
         if not self.gate.free() or session is None:
-            return
+            return False
         settings = settings_of(stored.header.parameters, session.settings)
         self.record.open(stored)
         other, notice = stored.header.pair.name, ""
         if other and other != session.pair_name:
             notice = f"so far {other} answered here, now {session.pair_name} does"
         self.turns.reopen(settings, notice)
+        return True
+
+
+def _joined(before: str, behind: str) -> str:
+    return f"{before}\n{behind}" if before else behind

@@ -13,7 +13,7 @@ from localspec.errors import UsageError, in_words
 from localspec.process.client import EngineClient
 from localspec.process.messages import Compact, Compare, Open, Regenerate, Request
 from localspec.ui.conversation.gate import ANSWER, Gate, Phase
-from localspec.ui.conversation.input import PromptArea
+from localspec.ui.conversation.input import PromptArea, as_typed
 from localspec.ui.conversation.items import Answer, figures_of
 from localspec.ui.conversation.stream import Stream
 from localspec.ui.conversation.transcript import Transcript
@@ -200,7 +200,7 @@ class Turns:
             if self._unsent.strip():
                 self.prompt.sent.add(self._unsent)  # whatever becomes of the edit, Up finds it
         self.gate.edit(node.id)
-        self.prompt.show(node.message.content)
+        self.prompt.show(as_typed(node.message.content))
         self.transcript.show(node.id)
 
     def leave_edit(self) -> None:
@@ -297,6 +297,8 @@ class Turns:
         else:
             self.transcript.say_error(error)
         self._then, self._counting = None, ""
+        if self.gate.editing not in self.record.tree.nodes:  # another conversation was to be opened
+            self.gate.edit(None)
         self.gate.enter(Phase.DEAD)
 
     def _compacted(self, error: Exception | None, said: Sequence[Message]) -> None:
@@ -325,7 +327,7 @@ class Turns:
                 answer = None
         if kept is None and self._instead_of is not None:
             # An edited question came to nothing: the conversation is what it was.
-            self.prompt.give_back(self._asked)
+            self.prompt.give_back(as_typed(self._asked))
             self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
         elif error is not None:
             self._failed(error, answer)
@@ -334,5 +336,5 @@ class Turns:
         """Say what happened; a question without any answer goes back into the input."""
         if answer is not None and not answer.text:
             self.transcript.take_back(answer)
-            self.prompt.give_back(self._asked)
+            self.prompt.give_back(as_typed(self._asked))
         self.transcript.say_error(error)
