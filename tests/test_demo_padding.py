@@ -107,3 +107,15 @@ def test_removing_it_takes_the_padded_files(cache: Path) -> None:
     assert list(cache.iterdir()) == []
     assert demo.to_be_padded()
     assert remove.remove("demo", Patience()).freed == 0
+
+
+def test_what_another_pair_uses_of_the_demo_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "_folder", lambda: tmp_path)
+    kept, gone = tmp_path / "target-a.gguf", tmp_path / "draft-a.gguf"
+    for path in (kept, gone):
+        path.write_bytes(b"12345")
+    assert demo.unpad({kept}) == 5
+    assert kept.exists()
+    assert not gone.exists()

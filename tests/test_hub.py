@@ -10,6 +10,7 @@ from huggingface_hub import constants
 from localspec.errors import AccessDenied, HubOffline, HubUnavailable, NotOnHub
 from localspec.pairs import references, sources
 from localspec.pairs.gguf import header as gguf
+from localspec.pairs.hub import cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
@@ -302,3 +303,20 @@ def test_offline_errors_are_offline_errors(
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(HubOffline):
         hub.look_up(ONE, QUICK)
+
+
+def test_a_file_that_another_snapshot_uses_is_copied_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", True)
+    blob, pointer = tmp_path / "blob", tmp_path / "file.gguf"
+    blob.write_bytes(b"weights")
+    cache._link(pointer, blob, alone=False)
+    assert blob.read_bytes() == pointer.read_bytes() == b"weights"
+    cache._link(pointer, blob, alone=True)
+    assert not blob.exists()
+
+
+def test_a_proxy_that_cannot_be_used_is_told() -> None:
+    with pytest.raises(HubUnavailable, match="socksio"), hub.translated(references.parse("ann/a")):
+        raise ImportError("the 'socksio' package is not installed")

@@ -227,6 +227,8 @@ def _parsed(line: str, number: int, path: Path) -> BenchPrompt:
     text, kind = entry.get("prompt"), entry.get("kind", OWN_KIND)
     if not isinstance(text, str) or not text.strip():
         raise wrong("has no prompt")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise wrong("has half a character (a surrogate)")
     if not isinstance(kind, str) or not 0 < len(kind.strip()) <= _MOST_KIND:
         raise wrong(f"has a kind that is no text of 1 to {_MOST_KIND} characters")
     if not kind.isprintable() or kind.strip() == "all":

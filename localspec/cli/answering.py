@@ -11,7 +11,7 @@ import click
 from localspec import formats
 from localspec.chat.events import Noticed, RoundText
 from localspec.chat.figures import gamma_words, lossy_words, speedup_words
-from localspec.cli.standard_streams import warn, write, write_said
+from localspec.cli.standard_streams import takes_all, warn, write, write_said
 from localspec.engine.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import Answered
 from localspec.process.messages import Event, Turn
@@ -42,7 +42,8 @@ def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
         found = _stream(worker, show=not as_json)
         memory = worker.peak_memory_bytes(found.peak_memory_bytes)
         if as_json:
-            write_said(json.dumps(_document(found, memory), ensure_ascii=False, indent=2) + "\n")
+            text = json.dumps(_document(found, memory), ensure_ascii=not takes_all(), indent=2)
+            write_said(text + "\n")
         if stats:
             click.echo(_summary(found, memory), err=True)
     except BrokenPipeError:

@@ -160,7 +160,9 @@ def main() -> NoReturn:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        click.echo(_fit(shown.getvalue().rstrip()), err=True)
+        text = shown.getvalue().rstrip()
+        whole = isinstance(error, click.exceptions.NoArgsIsHelpError)  # all commands
+        click.echo(text if whole else _fit(text), err=True)
         code = error.exit_code
     except click.exceptions.Abort:
         code = EXIT_INTERRUPTED

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from localspec.bench import request as prompts
 from localspec.bench.request import BenchRequest, PromptSet
@@ -63,7 +64,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @option("--temp", float, "Temperature; 0 is greedy.", "X", default=0.0)
 @option(
     "-s --seed",
-    click.IntRange(0),
+    click.IntRange(0, 2**62),
     "Seed of the first repeat; the same for off and on.",
     default=1,
 )
@@ -106,6 +107,9 @@ def command(
     """
     started = perf_counter()
     pair = pair_of(given["pair"], given["target"])
+    source = click.get_current_context().get_parameter_source
+    if given["drafts"] and source("draft") is ParameterSource.DEFAULT_MAP:
+        given["draft"] = None  # the settings': what is typed comes before it
     if given["draft"] is not None and given["drafts"]:
         raise UsageError("--draft and --drafts say the same", "Give one of them.")
     # Late: `bench --help` needs none of this.

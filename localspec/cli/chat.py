@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from localspec.cli.option_types import plain_text
 from localspec.cli.options import Grouped, option, shared_options
@@ -43,14 +44,22 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
             "the chat needs a terminal",
             "Without one, use: localspec run -p TEXT, or localspec run < FILE.",
         )
+    source = click.get_current_context().get_parameter_source
+
+    def typed(name: str) -> bool:
+        """Whether it is the command line's and not the settings file's."""
+        return source(name) is ParameterSource.COMMANDLINE
+
     if latest and resume is not None:
-        raise UsageError("--continue and --resume exclude each other", "Give one of them.")
+        if typed("latest") is typed("resume"):
+            raise UsageError("--continue and --resume exclude each other", "Give one of them.")
+        latest, resume = (True, None) if typed("latest") else (False, resume)
     from localspec.pairs.folders import data_folder  # noqa: PLC0415
 
     archive = data_folder() / "conversations.db"
     found = _wanted(archive, resume or "") if latest or resume is not None else None
-    if found is not None and options.pair is None and found.pair.target:
-        draft = found.pair.draft if options.draft is None else options.draft
+    if found is not None and not (typed("pair") or typed("target")) and found.pair.target:
+        draft = options.draft if typed("draft") else found.pair.draft
         options = replace(options, pair=found.pair.target, draft=draft)
     # Late, like everything heavy: `chat --help` needs neither Textual nor an engine.
     from localspec.process.client import EngineClient  # noqa: PLC0415

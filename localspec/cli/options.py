@@ -83,7 +83,7 @@ EXACT: Option = click.option(
     help="Drafting changes no bit: single tokens by one thread, flash attention, shorter drafts.",
 )
 
-CTX_SIZE = option("-c --ctx-size", click.IntRange(0), "Context size in tokens.")
+CTX_SIZE = option("-c --ctx-size", click.IntRange(0, 2**31 - 1), "Context size in tokens.")
 
 WORKERS = option(
     "--workers --rpc rpc",

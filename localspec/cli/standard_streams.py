@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import shutil
@@ -76,6 +77,12 @@ def read_prompt() -> str:
             f"standard input is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})",
             "Convert it first, for example with iconv -t UTF-8.",
         ) from None
+
+
+def takes_all() -> bool:
+    """Whether standard output can take every character as it is, and as UTF-8."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return codecs.lookup(encoding).name == "utf-8"
 
 
 def write_said(text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -74,15 +75,15 @@ def pad() -> str:
     return SAID
 
 
-def unpad() -> int:
-    """Delete the padded files, those of earlier versions too; give the bytes freed.
+def unpad(keep: Collection[Path] = ()) -> int:
+    """Delete the padded files but for `keep`, those of earlier versions too; give the bytes freed.
 
     Raises:
         LocalspecError: one cannot be deleted.
     """
     freed = 0
     try:
-        for path in sorted(_folder().glob("*.gguf*")):
+        for path in sorted(set(_folder().glob("*.gguf*")) - {*keep}):
             freed += path.stat().st_size
             path.unlink()
     except OSError as error:

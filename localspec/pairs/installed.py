@@ -203,9 +203,9 @@ def require_recordable(name: str) -> None:
 def _recording(name: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise LocalspecError(
-            f"the pair {name} cannot be recorded in {folder()}: {error.strerror}",
+            f"the pair {name} cannot be recorded in {folder()}: {reason(error)}",
             "Check the folder's permissions and the space on its disk.",
         ) from None
 

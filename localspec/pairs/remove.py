@@ -14,7 +14,7 @@ from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import DEMO, InstalledModel
+from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ def remove(name: str, patience: Patience) -> Removal:
         Cancelled: the user wants to stop while another process holds a file.
     """
     if demo.is_meant(name):
-        return Removal(DEMO, demo.unpad(), ("the small models that ship with localspec",))
+        used = {path for pair in installed.all_pairs() for path in _paths(pair)}
+        return Removal(DEMO, demo.unpad(used), ("the small models that ship with localspec",))
     try:
         pair = installed.find(name)
     except LocalspecError:
@@ -51,6 +52,16 @@ def remove(name: str, patience: Patience) -> Removal:
         return _remove_partial(name, patience)
     installed.forget_last(name)
     installed.forget(name)  # first: a pair without all its files would be worse than none
+    try:
+        freed, kept = _delete_models(pair, patience)
+    except BaseException:
+        installed.save(pair)  # the rest of it can be removed another time
+        raise
+    return Removal(pair.name, freed, tuple(kept))
+
+
+def _delete_models(pair: InstalledPair, patience: Patience) -> tuple[int, list[str]]:
+    """Delete the files that nothing else uses; the bytes freed, and what is kept, and why."""
     freed, kept = 0, []
     for model in pair.models:
         names = model.files if model.repo else model.paths
@@ -61,7 +72,7 @@ def remove(name: str, patience: Patience) -> Removal:
             else:
                 file = RemoteFile(model.repo, model.commit, file_name, 0, folders.real(path).name)
                 freed += _delete(file, patience)
-    return Removal(pair.name, freed, tuple(kept))
+    return freed, kept
 
 
 def used_bytes() -> int:
@@ -71,12 +82,16 @@ def used_bytes() -> int:
         LocalspecError: the records may not be read, or the demo is not there.
     """
     pairs = [*installed.all_pairs(), demo.pair()]
-    paths = {Path(path) for pair in pairs for model in pair.models for path in model.paths}
+    paths = {path for pair in pairs for path in _paths(pair)}
     sizes = {}
     for path in paths:
         with contextlib.suppress(OSError):
             sizes[folders.real(path)] = path.stat().st_size
     return sum(sizes.values())
+
+
+def _paths(pair: InstalledPair) -> list[Path]:
+    return [Path(path) for model in pair.models for path in model.paths]
 
 
 def _reason_to_keep(model: InstalledModel, path: Path) -> str:

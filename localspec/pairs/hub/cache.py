@@ -145,7 +145,7 @@ def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
         complete.replace(blob)
     leads_there = pointer.is_symlink() and folders.real(pointer) == folders.real(blob)
     if not (leads_there and blob.is_file()):
-        _link(pointer, blob)
+        _link(pointer, blob, alone=complete is not None)
     note_revision(file, revision)
 
 
@@ -157,8 +157,14 @@ def note_revision(file: RemoteFile, revision: str) -> None:
         write_whole(ref, file.commit)
 
 
-def _link(pointer: Path, blob: Path) -> None:
-    """Make `pointer` lead to `blob`; where links cannot be made, it becomes the file itself."""
+def _link(pointer: Path, blob: Path, *, alone: bool) -> None:
+    """Make `pointer` lead to `blob`; where links cannot be made, it becomes the file itself.
+
+    Args:
+        pointer: in a snapshot.
+        blob: is there.
+        alone: nothing else can lead to `blob` so far; else a copy is made where links cannot.
+    """
     aside = pointer.with_name(f".{pointer.name[:100]}.{os.getpid()}")
     aside.unlink(missing_ok=True)
     try:
@@ -166,9 +172,11 @@ def _link(pointer: Path, blob: Path) -> None:
             raise OSError
         aside.symlink_to(os.path.relpath(blob, pointer.parent))
     except (OSError, NotImplementedError):  # Windows grants it to few
-        blob.replace(pointer)
-    else:
-        aside.replace(pointer)
+        if alone:
+            blob.replace(pointer)
+            return
+        shutil.copyfile(blob, aside)
+    aside.replace(pointer)
 
 
 def free_bytes(folder: Path) -> int:

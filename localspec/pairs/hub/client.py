@@ -253,7 +253,8 @@ def translated(reference: Reference) -> Iterator[None]:
             f"the connection to {_host(error)} broke off: {reason(error)}",
             CONTINUES,
         ) from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
+        # The last two: a proxy of a kind that needs another package, or that nobody knows.
         raise HubUnavailable(f"{endpoint()} cannot be used: {reason(error)}", NO_HUB) from None
 
 

@@ -193,7 +193,7 @@ class _Planner:
         found = next((each for each in tried if each.caches_fit), None)
         if found is None:
             return None
-        return replace(found, from_disk=found.host + PROGRAM - self.free.ram)
+        return replace(found, from_disk=found.host + found.shared + PROGRAM - self.free.ram)
 
     def candidates(self) -> Iterator[Setup]:
         """Sizes of the context and types of the cache, from the best to the least."""
