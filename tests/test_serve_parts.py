@@ -189,13 +189,19 @@ def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
     assert not completions._known  # what it went on from had become the long one
 
 
-async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
+async def one_runs_and_one_waits() -> tuple[Any, Desk, Job, Job]:
+    """An engine with a desk before it, at work on one job while another one waits."""
     engine: Any = ScriptedEngine()
     desk = Desk(engine, Tally(), most=4, limit_s=60)
     await engine.says(m.Loaded(None))  # type: ignore[arg-type]
     running, waiting = job("a", "x"), job("b", "y")
     desk.submit(running)
     desk.submit(waiting)
+    return engine, desk, running, waiting
+
+
+async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
+    engine, desk, running, waiting = await one_runs_and_one_waits()
     await engine.says(DEAD)
     assert isinstance(running.said.get_nowait(), Refusal)
     assert engine.reloaded == 1
@@ -213,14 +219,9 @@ async def test_an_engine_that_cannot_be_started_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("localspec.serve.desk._PATIENCE_S", 0)
-    engine: Any = ScriptedEngine()
-    desk = Desk(engine, Tally(), most=4, limit_s=60)
-    await engine.says(m.Loaded(None))  # type: ignore[arg-type]
-    running, waiting = job("a", "x"), job("b", "y")
-    desk.submit(running)
-    desk.submit(waiting)
+    engine, desk, _, waiting = await one_runs_and_one_waits()
     works = engine.reload
-    engine.reload = lambda _: exec("raise OSError(12, 'no memory')")
+    engine.reload = Mock(side_effect=OSError(12, "no memory"))
     await engine.says(DEAD)
     found = waiting.said.get_nowait()
     assert isinstance(found, Refusal)
