@@ -6,7 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -52,11 +52,11 @@ from localspec.pairs.gguf import heads, padding
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.memory.need import Setup, draft_facts, facts, mtp_facts, need
-from localspec.pairs.memory.placement import counted
+from localspec.pairs.memory.placement import PROGRAM, counted
 
 from .conftest import DEMO
 from .support import wrong_heads
-from .support.gguf_models import Sizes, vocabulary_of, write_llama
+from .support.gguf_models import Sizes, vocabulary_of, write_llama, write_random_qwen35
 from .support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
 from .support.hub_world import World
 
@@ -872,3 +872,25 @@ def test_a_build_without_the_functions_is_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UnsupportedModel, match="does not export"):
         head._symbols()
     head._symbols.cache_clear()
+
+
+@pytest.mark.parametrize("write", [write_mtp, write_random_qwen35])
+def test_before_loading_as_much_memory_is_counted_as_loading_plans(
+    tmp_path: Path, write: Callable[[Path], Path]
+) -> None:
+    """A head inside the target, and the snapshots of a state, among it."""
+    path = str(write(tmp_path / "target.gguf"))
+    needed = {}
+    for draft in (None, "lookup", "none"):
+        looked = examine(path, draft, Patience(), n_ctx=256, scan=False)
+        needed[draft] = looked.outlook.fit.needed
+        planned = load_plan(LoadRequest(pair=path, draft=draft, ctx_size=256, scan=False))
+        assert needed[draft] - PROGRAM == planned.total
+    assert needed[None] > needed["none"]
+
+
+def test_a_head_inside_the_target_can_be_asked_for_by_its_name(tmp_path: Path) -> None:
+    path = str(write_mtp(tmp_path / "target.gguf"))
+    assert examine(path, "mtp", Patience(), scan=False).draft is None
+    with pytest.raises(UnsupportedModel, match="cannot draft for itself"):
+        examine(str(next(DEMO.glob("target-*"))), "mtp", Patience(), scan=False)

@@ -458,6 +458,10 @@ def test_a_cache_without_links_works(
     again = hub_world.run(*arguments)
     assert "nothing is to be fetched" in again.out
     assert hub_world.server.sent() == sent
+    offline = hub_world.run_outside(*arguments, "--name", "other", HF_HUB_OFFLINE="1")
+    assert offline.code == 0, offline.err
+    assert resolver.resolve("other").target == path
+    assert hub_world.run("rm", "other").code == 0
     assert "2 MB freed" in hub_world.run("rm", "big").out
     assert not path.exists()
 

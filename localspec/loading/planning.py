@@ -20,6 +20,7 @@ from localspec.pairs.memory.need import ModelFacts, Setup, draft_facts, facts, m
 from localspec.pairs.memory.placement import (
     DEFAULT_CTX,
     PROGRAM,
+    SNAPSHOTS,
     MemoryPlan,
     Wishes,
     plan,
@@ -29,9 +30,6 @@ from localspec.pairs.resolver import ResolvedPair
 
 LEAST_CTX = 16
 UNQUANTISED = ("f32", "f16", "bf16")  # types of cached values that need no flash attention
-# Rejected tokens that a target with recurrent layers takes back without reading again what stays;
-# each costs a copy of its state. A round that drafts more reads again.
-SNAPSHOTS = 8
 
 
 @dataclass(frozen=True, slots=True)

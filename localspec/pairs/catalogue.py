@@ -14,7 +14,7 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads
 from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import placement
-from localspec.pairs.memory.need import active_share, draft_facts, facts
+from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.placement import Fit
 from localspec.pairs.references import Reference
 
@@ -185,7 +185,8 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     try:
         target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
         sizes = [draft_facts(each) for each in drafts]
-        fit = placement.counted(facts(target), sizes[0] if sizes else None, sizes[1:])
+        besides = sizes[1:] + own_head(target)
+        fit = placement.counted(facts(target), sizes[0] if sizes else None, besides)
         active = active_share(target)
         drafter = drafter or (_MTP if heads.has_usable_mtp(target) else "")
     except LocalspecError:  # files are gone or damaged

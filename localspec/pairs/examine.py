@@ -23,7 +23,7 @@ from localspec.pairs.hub.patience import Patience, silent
 from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import placement
 from localspec.pairs.memory.free import Free, read_speed
-from localspec.pairs.memory.need import ModelFacts, draft_facts, facts
+from localspec.pairs.memory.need import ModelFacts, draft_facts, facts, own_head
 from localspec.pairs.memory.placement import Outlook
 from localspec.pairs.references import Reference
 from localspec.pairs.resolver import NO_DRAFT
@@ -33,7 +33,12 @@ from localspec.pairs.vocabulary import VocabularyReport
 # A draft that is not much smaller than its target costs more than it saves.
 LARGEST_SHARE: Final = 0.5
 AUTO: Final = "auto"
-_WITHOUT_A_MODEL: Final = {NO_DRAFT: "none was wanted", "lookup": "what repeats is copied (lookup)"}
+MTP: Final = "mtp"
+_WITHOUT_A_MODEL: Final = {
+    NO_DRAFT: "none was wanted",
+    "lookup": "what repeats is copied (lookup)",
+    MTP: "the head inside the target was named",
+}
 # Of other programs' models so many are tried, the smallest first: each has its header read.
 MOST_OTHERS: Final = 40
 
@@ -115,7 +120,7 @@ def examine(
     Args:
         pair: a short name, a file or a Hub reference.
         draft: with commas files, references, pairs' names and the words ``auto`` (what the pair
-            has), ``lookup`` and ``none``; None is ``auto``.
+            has), ``lookup``, ``mtp`` (the head inside the target) and ``none``; None is ``auto``.
         patience: of whoever waits for it.
         n_ctx: tokens of context to count memory for, None to choose.
         free: what the machine has free, None for its main memory alone.
@@ -138,6 +143,9 @@ def examine(
         reason = reason if found else "named"
         found = (*found, *(one for word in named for one in _find_drafts(word, patience, scan)))
     _require_different(found)
+    if MTP in asked:
+        heads.require_mtp(target.header, target.label)
+    own_heads = own_head(target.header) if {AUTO, MTP} & {*asked} else []
     sizes = [_draft_facts(each, target) for each in found]
     ahead = placement.look(
         facts(target.header, target.more_bytes),
@@ -145,7 +153,8 @@ def examine(
         free,
         n_ctx,
         lambda: read_speed(target.paths[0]) if target.paths else None,
-        besides=sizes[1:],
+        besides=sizes[1:] + own_heads,
+        snapshots=0 if NO_DRAFT in asked else placement.SNAPSHOTS,
     )
     first = found[0] if found else None
     report = vocabulary.compare(target.header, first.header) if first else None

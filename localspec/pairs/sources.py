@@ -162,7 +162,7 @@ def _from_cache(reference: Reference, paths: list[Path]) -> ModelSource:
             commit,
             path.relative_to(snapshots / commit).as_posix(),
             path.stat().st_size,
-            path.resolve().name,
+            path.resolve().name if path.is_symlink() else _own_sha256(path),
         )
         for path in paths
     )
@@ -207,7 +207,11 @@ def sha256(source: ModelSource) -> str:
     known = source.files[0].sha256
     if known or source.missing or not folders.is_file(source.paths[0]):
         return known
-    with source.paths[0].open("rb") as file:
+    return _own_sha256(source.paths[0])
+
+
+def _own_sha256(path: Path) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

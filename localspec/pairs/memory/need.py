@@ -15,7 +15,7 @@ from typing import Final
 
 from localspec.limits import HEAD_BATCH, HEAD_REACH, MAX_BATCH_OUTPUTS
 from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, padded
-from localspec.pairs.gguf.heads import FILES
+from localspec.pairs.gguf.heads import FILES, has_usable_mtp
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
@@ -186,6 +186,11 @@ def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
     shown = len(draft.settings("target_layers")) * _number(draft, "target_hidden_size", found.width)
     batch = min(HEAD_BATCH, _number(draft, "block_size", HEAD_BATCH))
     return replace(found, batch=batch, outputs=batch, shown=shown, held=2)
+
+
+def own_head(target: GgufHeader) -> list[ModelFacts]:
+    """The sizes of the head inside a target that drafts for it; none where llama.cpp takes none."""
+    return [mtp_facts(target)] if has_usable_mtp(target) else []
 
 
 def mtp_facts(target: GgufHeader) -> ModelFacts:

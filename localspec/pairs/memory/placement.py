@@ -24,6 +24,8 @@ FULL_CACHE: Final = "f16"
 PROGRAM: Final = 64_000_000  # what Python and llama.cpp take while loading and answering
 COSTLY_DRAFT: Final = 0.4
 COUNTED_CTX: Final = 4096  # tokens of context that lists count with
+SNAPSHOTS: Final = 8
+"""Rejected tokens that a recurrent target takes back without reading again; each costs a copy."""
 USUAL_DISK: Final = 2e9  # bytes per second of an SSD, where the disk's own speed is not known
 
 DiskSpeed = Callable[[], float | None]
@@ -405,6 +407,7 @@ def look(
     disk: DiskSpeed = lambda: None,
     *,
     besides: Sequence[ModelFacts] = (),
+    snapshots: int = SNAPSHOTS,
 ) -> Outlook:
     """Plan with what is free.
 
@@ -415,9 +418,10 @@ def look(
         n_ctx: tokens of context, None to choose.
         disk: called where the weights find no room.
         besides: the sizes of what else drafts. It comes first, in main memory.
+        snapshots: of the target's state, 0 where nothing drafts.
     """
     free = free or Free(ram=machine.available(), address_space=machine.address_space_left())
-    wishes, refusal = Wishes(n_ctx=n_ctx), ""
+    wishes, refusal = Wishes(n_ctx=n_ctx, snapshots=snapshots), ""
     before = sum(need(each, Setup(n_ctx=n_ctx or usual_context(target))).total for each in besides)
     try:
         found = plan(target, draft, replace(free, ram=free.ram - before), wishes, disk)
