@@ -25,9 +25,9 @@ def columns(rows: Sequence[Sequence[str]], *, figures: bool = False) -> list[str
     ]
 
 
-def count(value: int) -> str:
-    """A whole number with its thousands apart: ``12,345``."""
-    return f"{value:,}"
+def count(value: int | None) -> str:
+    """A whole number with its thousands apart: ``12,345``; a dash where it is not known."""
+    return UNKNOWN if value is None else f"{value:,}"
 
 
 def size(n_bytes: int) -> str:

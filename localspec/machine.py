@@ -57,7 +57,7 @@ def processor_name() -> str:
     return cpuinfo("model name") or platform.processor() or platform.machine()
 
 
-def told(name: str) -> Any:
+def told(name: str, **how: Any) -> Any:
     """What this function of psutil returns, None where the system does not say.
 
     Its warnings of what it could not read stay unsaid: nobody can do anything about them.
@@ -66,7 +66,7 @@ def told(name: str) -> Any:
 
     with warnings.catch_warnings(), suppress(*_UNREADABLE):
         warnings.simplefilter("ignore", RuntimeWarning)
-        return getattr(psutil, name)()
+        return getattr(psutil, name)(**how)
     return None
 
 
@@ -154,9 +154,13 @@ def on_battery() -> bool | None:
 
 
 def clock() -> tuple[float | None, float | None]:
-    """The processor's MHz now and at most, None where the system does not say."""
-    found = told("cpu_freq")
-    return (found.current, found.max) if found and found.max else (None, None)
+    """MHz now and at most of the fastest core, None where the system does not say.
+
+    The others may have nothing to do, and be slow for that.
+    """
+    cores = [core for core in told("cpu_freq", percpu=True) or () if core.max]
+    fastest = max(cores, key=lambda core: core.current, default=None)
+    return (None, None) if fastest is None else (fastest.current, fastest.max)
 
 
 def _memory() -> tuple[int, int]:

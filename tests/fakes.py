@@ -90,6 +90,7 @@ class FakeThreads:
 
     now: int = 1
     others: float = 0.0
+    crowded: bool = False
     held: bool = True
 
     def hold(self, hold: bool) -> None:

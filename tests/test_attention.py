@@ -56,7 +56,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch, on: float, off: float) -> list[tup
 def choice(model: Model, store: ProfileStore, seconds: float = QUICK, **how: Any) -> Any:
     options = ContextOptions(n_ctx=SETUP.n_ctx, threads=1)
     known = key(model.path, SETUP, 1)
-    how = {"store": store, "seconds": seconds, "cancel": Cancel(), "announce": str, **how}
+    how = {"store": store, "seconds": seconds, "cancel": Cancel(), "announce": str} | how
+    how = {"repeatable": False} | how
     return choose(model, options, known, **how)
 
 
@@ -118,11 +119,26 @@ def test_beside_other_programs_nothing_is_measured_unless_somebody_waits(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = scripted(monkeypatch, on=1.0, off=0.5)
-    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 1.0)
+    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 99.0)
     assert choice(model, ProfileStore(tmp_path)) is None
     assert not asked
-    assert choice(model, ProfileStore(tmp_path), THOROUGH) is not None
-    assert choice(model, ProfileStore(tmp_path)) is not None  # what is known is known
+    found = choice(model, ProfileStore(tmp_path), THOROUGH)
+    assert found is not None
+    assert choice(model, ProfileStore(tmp_path)) == found  # what is known is known
+    scripted(monkeypatch, on=0.5, off=1.0)
+    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 99.0)
+    assert choice(model, ProfileStore(tmp_path), THOROUGH) == found  # and not made worse
+
+
+def test_with_a_seed_the_next_run_has_the_same_attention(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, on=1.0, off=0.5)
+    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 99.0)
+    found = choice(model, ProfileStore(tmp_path), repeatable=True)
+    assert found is not None
+    scripted(monkeypatch, on=0.5, off=1.0)  # and calm
+    assert choice(model, ProfileStore(tmp_path), repeatable=True) == found
 
 
 def test_it_can_be_stopped(model: Model, tmp_path: Path) -> None:

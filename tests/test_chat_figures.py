@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -21,9 +22,9 @@ from localspec.engine.stats import DRAFT, GammaNote, GammaReason, Prefill, Speed
 from tests.fakes import round_of, rounds_of
 
 
-def measured(times_s: list[float], tokens: int = 2) -> float | None:
-    """The speed shown after a prompt at the first of `times_s` and rounds at the others."""
-    clock = iter(times_s)
+def measured(times_s: list[float], tokens: int = 2, later: float = 0.0) -> float | None:
+    """The speed shown so long after a prompt at the first of `times_s` and rounds at the others."""
+    clock = iter([*times_s, times_s[-1] + later])
     meter = Meter(100, lambda: next(clock))
     meter.prefilled(Prefill(5, 0, 4, 0.1))
     for _ in times_s[1:]:
@@ -110,6 +111,42 @@ def test_speed_now_forgets_what_is_older_than_a_second() -> None:
 
 def test_a_round_slower_than_the_window_still_counts() -> None:
     assert measured([0.0, 3.0, 6.0]) == pytest.approx(2 / 3)
+
+
+def test_while_nothing_comes_the_speed_falls() -> None:
+    assert measured([0.0, 0.5, 1.0], later=0.9) == pytest.approx(4)
+    assert measured([0.0, 0.5, 1.0], later=19.0) == pytest.approx(4 / 20)
+
+
+def test_answers_aside_leave_what_is_decided_what_it_was() -> None:
+    auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, {DRAFT: {0: {1: 0.01}}}))
+    drafting = Drafting(ChatSettings(gamma="auto"), auto, able=True)
+
+    def answer(accepted: int) -> None:
+        drafting.begin(follow_clock=True)
+        for _ in range(20):
+            drafting.plan(Situation(room=9))
+            drafting.observe(round_of(3, accepted))
+
+    answer(3)
+    note, gamma = drafting.note("code"), drafting.gamma()
+    assert note.reason is GammaReason.PAYS
+    with drafting.aside():
+        drafting.forget()
+        answer(0)
+        assert drafting.note("code") != note
+    assert (drafting.note("code"), drafting.gamma()) == (note, gamma)
+
+
+@pytest.mark.parametrize(
+    ("cores", "found"), [([(4700, 4800), (800, 4800)], (4700, 4800)), ([], (None, None))]
+)
+def test_a_processor_is_as_fast_as_its_fastest_core(
+    cores: list[tuple[int, int]], found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [SimpleNamespace(current=now, max=most) for now, most in cores]
+    monkeypatch.setattr(psutil, "cpu_freq", lambda *, percpu: told if percpu else None)
+    assert machine.clock() == found
 
 
 def test_a_container_limit_bounds_what_is_free(

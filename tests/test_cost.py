@@ -232,6 +232,21 @@ def test_nothing_is_claimed_before_it_was_measured() -> None:
     assert neighbours.speedup() is None
 
 
+def test_of_a_length_that_stood_beside_no_plain_round_nothing_is_claimed() -> None:
+    """A table that is right for drafts of three says nothing of those of eleven."""
+    neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8, 12: 3.0}}, {DRAFT: {0: {1: 0.1}}}))
+    for _ in range(4):
+        feed(neighbours, [timed(1, 1.0), *[timed(4, 1.8, step=0.1)] * 5])
+    assert neighbours.speedup() is not None
+    neighbours.begin()
+    long = [timed(12, 6.0, step=0.1)] * 5
+    feed(neighbours, [timed(12, 6.0, step=0.1), *long])
+    assert neighbours.speedup() is None
+    for _ in range(4):
+        feed(neighbours, [timed(1, 1.0), *long])
+    assert neighbours.speedup() is not None
+
+
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     luck, held, widths = random.Random(5), 0, []
     for _ in range(200):

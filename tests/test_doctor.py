@@ -38,7 +38,7 @@ GOOD = MachineFacts(
     share=None,
     threads=8,
     threads_asked=0,
-    load=0.3,
+    others=0.3,
     features=("avx2", "fma"),
     built_for=("avx2", "fma", "f16c"),
     amx_left_out=False,
@@ -106,7 +106,7 @@ def test_a_good_machine_has_no_findings() -> None:
         ({"amx_left_out": True}, "AMX", ""),
         ({"swap_used": 3 * 10**9, "memory_free": 10**9}, "3.0 GB are swapped out", "smaller pair"),
         ({"address_space": 4 * 10**9}, "leaves 4.0 GB", "ulimit -v unlimited"),
-        ({"load": 12.0}, "12.0 of 16 threads busy", "Close them"),
+        ({"others": 12.0}, "12.0 of 16 threads busy", "Close them"),
         ({"allowed": 2}, "may use 2 of 16 processors", ""),
         ({"share": 2.0}, "the time of 2 processors", "--cpus"),
         ({"threads_asked": 16}, "asks for 16 threads, the processor has 8 cores", "localspec tune"),
@@ -136,7 +136,7 @@ def test_what_is_enough_is_no_finding() -> None:
 
 
 def test_what_slows_down_comes_first() -> None:
-    bad = replace(GOOD, amx_left_out=True, allowed=2, cards=("nvidia",), load=12.0)
+    bad = replace(GOOD, amx_left_out=True, allowed=2, cards=("nvidia",), others=12.0)
     levels = [finding.level for finding in findings(bad)]
     assert levels == [Level.SLOW, Level.SLOW, Level.NOTE, Level.NOTE]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,16 @@ def test_a_round_without_a_draft_has_a_last_token_alone() -> None:
     assert found.last is not None
     assert (found.earlier, found.later) == (0, 2)
     assert found.plain_s > 0
+
+
+def test_what_a_draft_took_that_proposed_nothing_is_no_part_of_plain_decoding() -> None:
+    engine = stubs()
+    traced(engine, PROMPT, 30, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
+    assert engine.written is not None
+    figures = replace(engine.written.rounds[0].figures, drafted=0, total_s=1.5, draft_s=0.5)
+    asked = replace(engine.written.rounds[0], figures=figures)
+    assert not asked.drafted
+    assert replace(engine.written, rounds=[asked] * 3).plain_s() == 1.0
 
 
 def test_a_drafter_that_has_changed_is_told() -> None:

@@ -79,9 +79,26 @@ def test_with_a_seed_the_threads_stay_what_they_are(seeded: bool) -> None:
 
 def test_figures_say_what_other_programs_take() -> None:
     session, _ = fake_session(HELLO)
+    list(session.turn("hi", Cancel()))
     assert session.figures().slow == ""
     session.pair.target.threads.others = 1.24  # type: ignore[misc]
+    session.pair.target.threads.crowded = True  # type: ignore[misc]
     assert session.figures().slow.startswith("other programs keep 1.2 of ")
+    session.open(())  # another conversation, of which no answer was slow
+    assert session.figures().slow == ""
+
+
+def test_what_was_stopped_before_its_first_token_leaves_the_figures_of_the_last_answer() -> None:
+    session, _ = fake_session(HELLO)
+    list(session.turn("hi", Cancel()))
+    figures = session.figures()
+    assert figures.generated
+    stopped = Cancel()
+    stopped.set()
+    list(session.turn("and now?", stopped))
+    assert session.figures() == figures
+    session.open(())
+    assert session.figures().generated == 0
 
 
 def test_the_rule_can_be_chosen() -> None:

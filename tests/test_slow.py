@@ -31,11 +31,13 @@ def sentence(
     costs: Costs | None = None,
     *,
     others: float = 0.0,
+    crowded: bool | None = None,
     **found: Any,
 ) -> str:
     for name, value in {**WELL, **found}.items():
         monkeypatch.setattr(machine, name, lambda value=value: value)
-    target = SimpleNamespace(threads=SimpleNamespace(others=others))
+    crowded = others > 0.5 if crowded is None else crowded
+    target = SimpleNamespace(threads=SimpleNamespace(others=others, crowded=crowded))
     return Slow(cast(Any, target), costs or Costs({0: USUAL}, {})).sentence(now)
 
 
@@ -52,7 +54,8 @@ def test_the_machine_s_reasons_are_in_doctor_s_words(monkeypatch: pytest.MonkeyP
         swap_used=3 * 10**9,
         memory_free=1 << 30,
         memory_total=16 << 30,
-        load=None,
+        others=0.0,
+        threads=4,
         logical=8,
         cores=8,
         threads_asked=0,
@@ -78,6 +81,8 @@ def test_the_machine_s_reasons_are_in_doctor_s_words(monkeypatch: pytest.MonkeyP
     throttled = sentence(monkeypatch, clock=(1200.0, 3000.0))
     assert told == [swapped, battery, throttled]
     assert sentence(monkeypatch, others=1.2).startswith(formats.busy(1.2, 2).split(" of ")[0])
+    wrong = replace(NOW, acceptance_rate=0.2, drafted=100)
+    assert "often wrong" in sentence(monkeypatch, wrong, others=1.2, crowded=False)
 
 
 def test_an_idle_processor_is_not_taken_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,32 @@ def test_one_thread_is_left_however_busy_it_is_and_no_more_than_asked_for() -> N
     assert set(few.run(few.crew(2), 1.2, 3)) == {2}  # they find a core each
 
 
+def test_what_takes_no_core_that_a_thread_needs_is_no_reason_for_anything() -> None:
+    machine = Machine()
+    crew = machine.crew(2)
+    machine.run(crew, 1.9, 3)
+    assert not crew.crowded
+    machine.run(crew, 2.8, 3)
+    assert (crew.crowded, crew.threads) == (True, 1)
+    alone = Machine()
+    single = alone.crew(1)
+    alone.run(single, 4.0, 3)
+    assert (single.crowded, single.threads) == (True, 1)
+
+
+def test_what_ran_in_a_pause_takes_no_thread_and_what_ended_in_it_gives_its_own_back() -> None:
+    machine = Machine()
+    crew = machine.crew()
+    machine.run(crew, 0.0, 3)
+    machine.now, machine.busy = machine.now + 60, machine.busy + 90.0
+    crew.begin()
+    assert (crew.threads, crew.crowded) == (4, False)
+    assert set(machine.run(crew, 1.0, 3)[10:]) == {3}  # it goes on
+    machine.now += 60
+    crew.begin()
+    assert (crew.threads, crew.crowded) == (4, False)
+
+
 def test_what_just_about_takes_a_core_is_no_reason_to_change_all_the_time() -> None:
     machine = Machine()
     crew = machine.crew()

@@ -123,6 +123,17 @@ def test_what_was_tuned_is_what_loading_in_the_same_way_finds(
     assert {path.name for path in cache.glob("*.json")} == stored
 
 
+def test_what_was_tuned_for_exact_answers_is_what_they_find(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 0.0)
+    tune("-c", "256", "--exact")
+    monkeypatch.setattr(measuring, "profile", pytest.fail)
+    asked = ["run", "-c", "256", "--exact", "-n", "1", "-p", "Hi"]
+    assert CliRunner().invoke(cli, asked, catch_exceptions=False).exit_code == 0
+    assert list(cache.glob("*.json"))
+
+
 def loaded(target: Context, draft: Context, name: str = "some pair") -> LoadedPair:
     how = LoadRecord(
         ctx_size=1024, threads=1, draft_threads=1, n_gpu_layers=-1, draft_n_gpu_layers=-1
@@ -430,10 +441,16 @@ def test_a_worse_measurement_does_not_replace_a_better_one(
     assert stored() == {5e-3}
     measured_with(0.1, 4e-3)
     assert stored() == {4e-3}
-    assert "What was measured before varied less: that is kept." in measured_with(1.0, 3e-3)
+    assert "What was measured before is better: it is kept" in measured_with(1.0, 3e-3)
     assert stored() == {4e-3}
     measured_with(0.2, 2e-3)  # steady enough: the machine may have changed
     assert stored() == {2e-3}
+    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: None)
+    said = measured_with(0.1, 9e-3)
+    assert stored() == {2e-3}
+    assert "there was no calm moment" in said
+    assert "      2.00" in said  # what is in force
 
 
 def test_what_is_measured_beside_other_programs_is_not_kept(
@@ -441,7 +458,7 @@ def test_what_is_measured_beside_other_programs_is_not_kept(
 ) -> None:
     held: list[bool] = []
     monkeypatch.setattr(Threads, "hold", lambda _self, hold: held.append(hold))
-    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 1.2)
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 99.0)
     pair = loaded(target_context, draft_context)
     assert measured(pair, repeatable=False, measure=True, announce=str) is not None
     assert held == [False, False]  # fewer threads meanwhile
@@ -461,7 +478,7 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
         return Timing({n: took * TARGET_POINTS.get(n, 5e-3) for n in dict.fromkeys(sizes)})
 
     monkeypatch.setattr(profile, "measure", scripted)
-    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 1.2)
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 99.0)
     options = LoadRequest(pair="demo", ctx_size=256, threads=1)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     with closing(session):
@@ -484,7 +501,7 @@ def plain_s() -> float:
 def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 1.2)
+    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 99.0)
     found = measured(
         loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from localspec.chat.settings import ChatSettings
@@ -85,6 +86,10 @@ class Drafting:
         """Another conversation is open: what was decided in the one before is not told of it."""
         if self._auto is not None:
             self._auto.forget()
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Answers within leave what is decided, and told of it, what it was."""
+        return nullcontext() if self._auto is None else self._auto.aside()
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         """Whom the policy of this moment may ask."""

@@ -49,7 +49,8 @@ class Figures:
         lossy: "lossy" and the lenience where drafting changes what the target would say, else "".
         acceptance_rate: accepted over drafted tokens, this turn.
         tokens_per_round: emitted tokens per verify pass, this turn.
-        drafted, accepted, recovered, bonus: token counts, this turn.
+        drafted, accepted, recovered, bonus: token counts, this turn; the last two None where they
+            were not stored.
         drafters: by drafter its name, and the tokens it drafted and those accepted, this turn.
         generated: tokens generated this turn.
         time_to_first_token_s: seconds, load left out.
@@ -75,8 +76,8 @@ class Figures:
     drafted: int = 0
     accepted: int = 0
     drafters: tuple[tuple[str, int, int], ...] = ()
-    recovered: int = 0
-    bonus: int = 0
+    recovered: int | None = 0
+    bonus: int | None = 0
     generated: int = 0
     time_to_first_token_s: float | None = None
     draft_s: float = 0.0
@@ -156,7 +157,7 @@ class Meter:
                 speculation=speculation,
                 gamma=gamma,
                 gamma_note=note,
-                speed_now=self._speed_now(),
+                speed_now=self._speed_now(generating=generating),
                 speed_average=stats.tokens_per_second,
                 speedup=self._speedup,
                 lossy=lossy_words(stats.lenience),
@@ -181,11 +182,16 @@ class Meter:
                 context_size=self._context_size,
             )
 
-    def _speed_now(self) -> float | None:
-        """Tokens per second over the last second, or since the prompt where that is shorter."""
+    def _speed_now(self, *, generating: bool) -> float | None:
+        """Tokens per second over the last second, or since the prompt where that is shorter.
+
+        A round that takes longer than that has begun to count.
+        """
         if not self._recent_tokens:
             return None
-        elapsed = self._recent[-1][0] - self._recent[0][0]
+        now = self._clock() if generating else 0.0
+        last = self._recent[-1][0]
+        elapsed = (now if now - last > _WINDOW_S else last) - self._recent[0][0]
         return self._recent_tokens / elapsed if elapsed > 0 else None
 
 

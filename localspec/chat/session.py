@@ -331,16 +331,15 @@ class Session:
     def aside(self) -> Iterator[None]:
         """Answers within leave the conversation, the settings and the figures what they were."""
         messages, settings, speculation = list(self.messages), self.settings, self.speculation
-        counted, left_out = self._writer.counted, self._window.left_out
-        past, self._writer.past = self._writer.past, None
+        left_out = self._window.left_out
         try:
-            yield
+            with self._writer.aside(), self._drafting.aside():
+                yield
         finally:
             self.messages[:] = messages
             self.settings = settings
             self.speculation = speculation
-            self._writer.counted, self._window.left_out = counted, left_out
-            self._writer.past = past
+            self._window.left_out = left_out
 
     def rest(self, cancel: Cancel) -> None:
         """Nobody asks for anything: measure what the load had no quiet moment for.

@@ -32,9 +32,9 @@ class Slow:
 
     def sentence(self, now: Figures) -> str:
         """The first reason there is; empty where nothing was found."""
-        others = self._target.threads.others
-        if others >= BUSY:
-            return formats.busy(others, os.cpu_count() or 1)
+        threads = self._target.threads
+        if threads.crowded:
+            return formats.busy(max(threads.others, BUSY), os.cpu_count() or 1)
         if now.generating and time.monotonic() - self._looked >= _LOOK_S:  # idle cores are slow
             self._looked, self._machine = time.monotonic(), next(_machine(), "")
         return self._machine or next(self._pair(now), "")

@@ -9,6 +9,7 @@ from localspec.chat.conversation import Message
 from localspec.chat.events import TurnEvent
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
+from localspec.engine.params import default_accept
 
 
 def answer_twice(
@@ -27,10 +28,12 @@ def answer_twice(
     """
     settings = session.settings
     sampling = settings.sampling.seeded()
+    # The rule by which both draw the same; else as any answer, whose threads make way for others.
+    rule = settings.accept or default_accept(sampling, seeded=True)
     with session.aside():
         for speculation in (False, True):
             session.open(before)
-            session.settings = replace(settings, sampling=sampling, repeatable=True)
+            session.settings = replace(settings, sampling=sampling, accept=rule)
             session.speculation = speculation
             for event in session.turn(text, cancel):
                 yield speculation, event

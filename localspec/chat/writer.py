@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from time import perf_counter
 
@@ -49,19 +49,31 @@ class Writer:
         self._drafting = drafting
         self._slow = Slow(pair.target, costs)
         self._grammar: tuple[str, LlamaGrammar] | None = None
-        self.forget()
+        self.counted = self._before = Meter(pair.target.n_ctx), TextKind()
 
     def begin(self, answer: AnswerText, lenience: float | None) -> GenerationStats:
         """Count what `answer` takes from now on, under a rule of this lenience; the sums."""
         meter = Meter(self._pair.target.n_ctx, lenience=lenience)
+        if self.counted[0].stats.generated_tokens:
+            self._before = self.counted
         self.counted = meter, answer.kind
         self._engine.written = None  # it may end before its first round
         return meter.stats
 
     def forget(self) -> None:
         """Count from nothing: another conversation is open."""
-        self.counted = Meter(self._pair.target.n_ctx), TextKind()
+        self.counted = self._before = Meter(self._pair.target.n_ctx), TextKind()
         self._drafting.forget()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is written within is counted apart, and kept for no other conversation."""
+        counted, before, past = self.counted, self._before, self.past
+        self.past = None
+        try:
+            yield
+        finally:
+            self.counted, self._before, self.past = counted, before, past
 
     def how(self, settings: ChatSettings, after: Sequence[str] = ()) -> GenerateSettings:
         """How a generation runs; the grammar may hold `after` some texts alone."""
@@ -110,15 +122,22 @@ class Writer:
             self.past.keep(written.tokens)
 
     def figures(self, *, generating: bool) -> Figures:
-        """The figures of what is or was written last. From any thread."""
+        """The figures of what is or was written last. From any thread.
+
+        What was stopped before its first token is no answer.
+        """
         meter, kind = self.counted
+        if not (generating or meter.stats.generated_tokens):
+            meter, kind = self._before
         figures = meter.figures(
             generating=generating,
             speculation=self._drafting.on,
             gamma=self._drafting.gamma(),
             note=self._drafting.note(kind.name),
         )
-        return replace(figures, slow=self._slow.sentence(figures), spare=self._pair.spare())
+        told = generating or figures.generated
+        slow = self._slow.sentence(figures) if told else ""
+        return replace(figures, slow=slow, spare=self._pair.spare())
 
     def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
         started = perf_counter()

@@ -106,5 +106,6 @@ def _model(found: Tuned) -> dict[str, Any]:
         "seconds": {str(n): seconds for n, seconds in found.points.items()},
         "stored": found.stored,
         "kept": found.kept,
+        "busy": found.busy,
         "spread": found.spread,
     }

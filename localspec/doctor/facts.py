@@ -20,10 +20,12 @@ import psutil
 
 from localspec import __version__, machine
 from localspec.engine.llama import (
+    LOOK_S,
     RPC,
     add_workers,
     backends,
     build,
+    busy_cores,
     default_threads,
     devices,
     repacking_works,
@@ -73,7 +75,7 @@ class MachineFacts:
         share: of these, how many a container gives it the time of; None without a limit.
         threads: what localspec uses unless told otherwise.
         threads_asked: what the settings file asks for, 0 for nothing.
-        load: how many programs want a core, None where the system does not say.
+        others: cores that other programs keep busy, 0 where nothing was measured.
         features: instruction sets that the processor has; those that llama.cpp was built for.
         backends: compiled into llama.cpp.
         cards: makers of graphics cards seen, also of those that llama.cpp cannot use.
@@ -102,7 +104,7 @@ class MachineFacts:
     share: float | None
     threads: int
     threads_asked: int
-    load: float | None
+    others: float
     features: tuple[str, ...]
     built_for: tuple[str, ...]
     amx_left_out: bool
@@ -137,8 +139,8 @@ def look(
     Raises:
         UsageError: a worker that is none, or not in a private network.
     """
-    load = machine.told("getloadavg")  # before we make some ourselves
     threads, free = default_threads(), machine.available()
+    others = busy_cores(LOOK_S) if measure else 0.0
     logical, flags = psutil.cpu_count() or 1, machine.cpuinfo("flags").split()
     one, many = (read_bandwidth(n, free) if measure else 0.0 for n in (1, threads))
     clock, clock_most = machine.clock()  # straight after work
@@ -157,7 +159,7 @@ def look(
         share=machine.processors(),
         threads=threads,
         threads_asked=threads_asked,
-        load=None if load is None else float(load[0]),
+        others=others,
         features=tuple(name for name in _WANTED if name in flags),
         built_for=_built_for(system_info),
         amx_left_out=not repacking_works(),

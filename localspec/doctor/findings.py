@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from localspec import formats
 from localspec.doctor.facts import MachineFacts, look
+from localspec.engine.llama import BUSY
 from localspec.engine.llama.rpc import SLOW_ANSWER_S
 
-BUSY_SHARE = 0.5
 _GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
 
 
@@ -120,11 +120,8 @@ def _instructions(facts: MachineFacts) -> Remarks:
 def _busy(facts: MachineFacts) -> Remarks:
     for said in formats.swapped(facts.swap_used, facts.memory_free, facts.memory_total):
         yield said, "Close other programs, or choose a smaller pair (localspec list)."
-    if facts.load is not None and facts.load > BUSY_SHARE * facts.logical:
-        yield (
-            formats.busy(facts.load, facts.logical),
-            "Close them while you chat.",
-        )
+    if facts.others > max(0, facts.logical - facts.threads) + BUSY:
+        yield formats.busy(facts.others, facts.logical), "Close them while you chat."
     if facts.threads_asked > facts.cores:
         yield (
             f"the settings file asks for {facts.threads_asked} threads, the processor has"

@@ -89,7 +89,8 @@ class Written:
 
     def plain_s(self) -> float:
         """Seconds of a plain round."""
-        plain = [one.figures.total_s for one in self.rounds if not one.drafted]
+        # A draft may have been asked that then proposed nothing: that is no part of it.
+        plain = [one.figures.undrafted_s for one in self.rounds if not one.drafted]
         return statistics.median(plain[1:] or plain or [0.0])  # the first one warms up
 
 

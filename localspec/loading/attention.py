@@ -18,7 +18,15 @@ from typing import Any
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Points
 from localspec.engine.length.profile import Profile, ProfileStore, fill, measure, of_file
-from localspec.engine.llama import BUSY, LOOK_S, Context, ContextOptions, Model, busy_cores
+from localspec.engine.llama import (
+    LOOK_S,
+    Context,
+    ContextOptions,
+    Model,
+    bearable,
+    busy_cores,
+    default_threads,
+)
 from localspec.pairs.memory.need import Setup
 
 QUICK, THOROUGH = 2.4, 100.0
@@ -94,6 +102,7 @@ def choose(
     *,
     store: ProfileStore,
     seconds: float,
+    repeatable: bool,
     cancel: Cancel,
     announce: Callable[[], None],
 ) -> Attention | None:
@@ -105,25 +114,32 @@ def choose(
         known: `key` of both.
         store: where measurements are kept.
         seconds: `QUICK` or `THOROUGH`.
+        repeatable: measure a busy machine too: the next run has to decide by the same.
         cancel: stops it.
         announce: called before measuring.
 
     Returns:
         None where that does not do, on a slow machine or a busy one, or nothing can be taken back.
-        A busy one is not even asked, unless somebody waits.
+        A busy one is asked where somebody waits and nothing is known.
 
     Raises:
         Cancelled: `cancel` was set.
         OutOfMemory: there is no room for the small contexts that are measured in.
     """
     before = stored(known, store)
-    if seconds < THOROUGH and (before is not None or busy_cores(LOOK_S) > BUSY):
+    if before is not None and (seconds < THOROUGH or _busy(known)):
         return before
+    if seconds < THOROUGH and not repeatable and _busy(known):
+        return None
     announce()
     found = _compared(model, replace(how, snapshots=0), known["depth"], seconds, cancel)
     for way, (depth, points) in found.items():
         store.save(Profile({**known, "attention": way}, {depth: points}))
     return stored(known, store) if found else before
+
+
+def _busy(known: Mapping[str, Any]) -> bool:
+    return busy_cores(LOOK_S) > bearable(known["threads"] or default_threads())
 
 
 def _compared(

@@ -20,10 +20,10 @@ from localspec.engine.length.profile import (
     profile,
 )
 from localspec.engine.llama import (
-    BUSY,
     LOOK_S,
     Context,
     Head,
+    bearable,
     busy_cores,
     default_threads,
     devices,
@@ -76,7 +76,7 @@ class Measured:
         """
         missing = len(self.unkept)
         for context, known in list(self.unkept.items()):
-            if isinstance(context, Head) or busy_cores(LOOK_S) > BUSY:
+            if isinstance(context, Head) or busy_cores(LOOK_S) > bearable(context.threads.most):
                 continue  # a head reads the cache of its target
             held, state = tuple(context.tokens), context.state()
             context.watch(cancel)
@@ -172,7 +172,8 @@ def _measured(
 ) -> dict[Context, Profile]:
     """Measure models, by what it holds for; of those whose profile is stored none is missing."""
     # Beside other programs decodes with all threads take many times as long, and tell nothing.
-    busy = not repeatable and busy_cores(LOOK_S) > BUSY
+    threads = max(context.threads.most for context in missing)
+    busy = not repeatable and busy_cores(LOOK_S) > bearable(threads)
     found = {}
     for context, known in list(missing.items()):
         context.threads.hold(not busy)

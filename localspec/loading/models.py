@@ -218,6 +218,7 @@ class ModelLoader:
             key(model.path, setup, self.options.threads),
             store=profile_store(),
             seconds=THOROUGH if self.thorough else QUICK,
+            repeatable=self.options.seed is not None,
             cancel=self.cancel,
             announce=lambda: self.progress("Measuring attention", None),
         )

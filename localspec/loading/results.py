@@ -62,7 +62,9 @@ class Tuned:
         curve: the same for every n from 1, interpolated.
         stored: whether it could be kept.
         spread: how far timings lay apart, in shares.
-        kept: whether an earlier measurement, which varied less, stays in its place.
+        kept: whether an earlier measurement, which varied less, stays in its place; what is told
+            is that one then.
+        busy: whether other programs kept cores busy to the end.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Tuned:
     stored: bool
     spread: float
     kept: bool = False
+    busy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +129,10 @@ def tuned_text(found: TunedPair) -> str:
     spread = max(model.spread for model in models)
     if spread > _NOISY:
         lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
+    if any(model.busy for model in models):
+        lines += ["", "Other programs kept cores busy to the end: there was no calm moment."]
     if kept := ", ".join(model.name for model in models if model.kept):
-        lines += ["", f"What was measured before varied less: that is kept. ({kept})"]
+        lines += ["", f"What was measured before is better: it is kept, and told above. ({kept})"]
     if lost := ", ".join(one.name for one in models if not (one.stored or one.kept)):
         lines += ["", f"The cache folder cannot be written: nothing was stored. ({lost})"]
     return "\n".join(lines)

@@ -15,12 +15,14 @@ from localspec.engine.llama import (
     BUSY,
     LOOK_S,
     Context,
+    bearable,
     build,
     busy_cores,
     default_threads,
     machine,
 )
 from localspec.errors import LocalspecError
+from localspec.loading import exactness
 from localspec.loading.expected import choices
 from localspec.loading.load import check, load_session
 from localspec.loading.measuring import ANY_THREADS, chosen_threads, identity_of, profile_store
@@ -45,6 +47,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         LocalspecError: as `load_session`; a model cannot be measured.
         Cancelled: `cancel` was set.
     """
+    options = exactness.settled(options)
     check(options)  # nobody waits for calm in vain
     wait_for_calm(progress, cancel)
     loading = load_session(options, progress=progress, cancel=cancel, thorough=True)
@@ -110,14 +113,26 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
     new = Profile(
         identity_of(context, loaded, draft=draft), found, spread=timing.spread, onset=timing.onset
     )
-    before = store.load(new.identity)
-    kept = before is not None and not timing.steady and (before.spread or 0.0) < timing.spread
-    stored = not kept and store.save(new)
-    if tried and not kept:
+    before, busy = store.load(new.identity), busy_cores(LOOK_S) > bearable(threads)
+    worse = before and (busy or (not timing.steady and (before.spread or 0.0) < timing.spread))
+    kept = before if worse else None
+    stored = kept is None and store.save(new)
+    if kept is not None:
+        points, tried = dict(kept.measured[min(kept.measured)]), {}
+    elif tried:
         anyhow = identity(context, threads=ANY_THREADS, draft=draft)
         store.save(Profile(anyhow, threads=threads))
-    curve = tuple(Curve(points).times(SHOWN)[1:])
-    return Tuned(name, threads, tried, points, curve, stored, timing.spread, kept)
+    return Tuned(
+        name=name,
+        threads=threads,
+        by_threads=tried,
+        points=points,
+        curve=tuple(Curve(points).times(SHOWN)[1:]),
+        stored=stored,
+        spread=timing.spread,
+        kept=kept is not None,
+        busy=busy,
+    )
 
 
 def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[float, float]]:

@@ -6,7 +6,9 @@ a token. With a cost table that stands still its decisions repeat exactly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -212,6 +214,17 @@ class AutoGamma:
     def forget(self) -> None:
         """Tell nothing of what was decided so far; what was learnt stays."""
         self._all = _Rate()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Generations within teach what passes cost, and nothing else."""
+        shared = ("costs", "neighbours", "learnt", "_table")
+        before = deepcopy({name: it for name, it in vars(self).items() if name not in shared})
+        table = self._table
+        try:
+            yield
+        finally:
+            vars(self).update(before, _table=table)
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         """All: where plain decoding is best they are still tried now and then."""

@@ -26,6 +26,7 @@ _USUAL = 0.06  # scatter of stretches (of the logarithm) on a quiet machine, and
 _NORMAL = 1.25  # standard deviation of a normal distribution over its mean deviation
 _MEDIAN = 1.25  # standard error of a median over that of a mean
 _WIDE = 2.2  # standard errors to both sides: 95 % with as few as there are
+_COMPARED = 0.5  # share of an answer's time in sizes that plain rounds stood beside: else no claim
 _DOUBT = 0.04  # standard error at which plain decoding is known: high over low is 1.2 then
 
 # A round of so many seconds and times the usual was no decode: the program was stopped.
@@ -119,10 +120,13 @@ class Neighbours:
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
             return None
-        spent = self._longer + sum(
-            count * model.at(self._context).seconds(n)
-            for (model, n), count in self._decodes.items()
-        )
+        spent, compared = self._longer, 0.0
+        for (model, n), count in self._decodes.items():
+            seconds = count * model.at(self._context).seconds(n)
+            spent += seconds
+            compared += seconds if n == 1 or model.votes(n) else 0.0
+        if compared < _COMPARED * spent:
+            return None
         plain = self._tokens * target.at(self._context).seconds(1)
         found, wide = plain / spent / math.exp(self._off), math.exp(_WIDE * self._error)
         return Speedup(found, found / wide, found * wide)

@@ -2,7 +2,7 @@
 
 from localspec.engine.llama.block import BlockHead, head_of
 from localspec.engine.llama.context import Context, Listener
-from localspec.engine.llama.crew import BUSY, LOOK_S, busy_cores
+from localspec.engine.llama.crew import BUSY, LOOK_S, bearable, busy_cores
 from localspec.engine.llama.hardware import (
     RPC,
     backends,
@@ -29,6 +29,7 @@ __all__ = [
     "Model",
     "add_workers",
     "backends",
+    "bearable",
     "build",
     "busy_cores",
     "default_threads",

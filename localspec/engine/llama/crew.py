@@ -18,7 +18,7 @@ _CALM: Final = 2
 
 
 BUSY: Final = 0.5
-"""Cores that other programs take, from which on timings tell nothing."""
+"""Cores that other programs take of those that threads need, from which on timings tell nothing."""
 
 LOOK_S: Final = 0.3
 """Seconds in which that can be told."""
@@ -37,6 +37,11 @@ def busy_cores(seconds: float) -> float:
     time.sleep(seconds)
     crew.look()
     return crew.others
+
+
+def bearable(threads: int) -> float:
+    """Cores that other programs may keep busy at most while so many threads are timed."""
+    return BUSY + max(0, (psutil.cpu_count() or threads) - threads)
 
 
 class Crew:
@@ -72,28 +77,46 @@ class Crew:
         self.others = 0.0
         self._cores = cores or psutil.cpu_count() or most
         self._clock, self._busy, self._own = clock, busy, own
+        self._room = most  # cores for them, none among it
         self._calm = 0
         self._last = clock(), busy(), own()
 
+    @property
+    def crowded(self) -> bool:
+        """Whether other programs leave fewer cores than threads on an idle machine."""
+        return self._room < self.most
+
+    def begin(self) -> None:
+        """A pause is over: what ended in it counts at once, what ran in it may have ended too."""
+        if self._see():
+            self._room = max(self._room, self._beside(_FREE))
+            self.threads = max(1, self._room)
+
     def look(self) -> int:
         """How many threads to decode with now; takes microseconds, and mostly less than one."""
+        if self._see():
+            few, many = (self._beside(part) for part in (1 - _TAKEN, _FREE))
+            self._calm = self._calm + 1 if many > self._room else 0
+            if few < self._room:
+                self._room = few
+            elif self._calm >= _CALM:
+                self._room = many
+            self.threads = max(1, self._room)
+        return self.threads
+
+    def _see(self) -> bool:
+        """Look what others took since the last look, if that is long enough ago."""
         now = self._clock()
         if now - self._last[0] < _LOOK:
-            return self.threads
+            return False
         at, busy, own = self._last
         self._last = now, self._busy(), self._own()
         self.others = max(0.0, self._last[1] - busy - (self._last[2] - own)) / (now - at)
-        few, many = (self._beside(part) for part in (1 - _TAKEN, _FREE))
-        self._calm = self._calm + 1 if many > self.threads else 0
-        if few < self.threads:
-            self.threads = few
-        elif self._calm >= _CALM:
-            self.threads = many
-        return self.threads
+        return True
 
     def _beside(self, part: float) -> int:
         """The threads that find a core, a part of one counted as a whole one."""
-        return max(1, min(self.most, int(self._cores - self.others + part)))
+        return max(0, min(self.most, int(self._cores - self.others + part)))
 
 
 class Threads:
@@ -120,10 +143,12 @@ class Threads:
         self._set(self._crew.most)
 
     def hold(self, hold: bool) -> None:
-        """Whether their number stays, whatever else runs: it changes the last bits of logits."""
+        """An answer begins; whether it keeps their number, which changes logits' last bits."""
         self._held = hold
-        if hold and self._crew is not None:
-            self._set(self._crew.most)
+        if self._crew is not None:
+            self._crew.begin()
+            if hold:
+                self._set(self._crew.most)
 
     def make_way(self) -> None:
         """Before a decode: leave other programs the cores that they keep busy, unless held."""
@@ -137,6 +162,11 @@ class Threads:
     def others(self) -> float:
         """Cores that other programs kept busy at the last decodes."""
         return self._crew.others if self._crew is not None else 0.0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other programs leave it fewer cores than its threads on an idle machine."""
+        return self._crew is not None and self._crew.crowded
 
     @property
     def now(self) -> int:

@@ -79,6 +79,8 @@ class PanelState:
             generated=generated,
             drafted=drafted,
             accepted=accepted,
+            recovered=None,
+            bonus=None,
             context_used=min(context, figures.context_size),
         )
 
