@@ -6,7 +6,6 @@ A leaf: it sees confidences and costs, never a clock, a model or a token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from localspec.engine.length.calibration import Calibration
@@ -31,8 +30,7 @@ class Copy(NamedTuple):
     accepted: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Copying:
+class Copying(NamedTuple):
     """One round's prices of copied tokens, which cost nothing but their verification.
 
     Attributes:

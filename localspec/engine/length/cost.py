@@ -193,14 +193,14 @@ class ModelCosts:
 
     def at(self, context: int) -> Curve:
         """The curve for a context of so many tokens."""
-        step = context // _STEP
-        curve = self._curves.get(step)
-        if curve is None:
-            if len(self._curves) >= _CURVES:
-                self._curves.clear()
-            sizes, middle = self._points.keys() | self._corrected.keys(), step * _STEP
-            found = {n: self.expected(n, middle) * math.exp(self.correction(n)) for n in sizes}
-            curve = self._curves[step] = Curve(found)
+        return self._curves.get(context // _STEP) or self._curve(context // _STEP)
+
+    def _curve(self, step: int) -> Curve:
+        if len(self._curves) >= _CURVES:
+            self._curves.clear()
+        sizes, middle = self._points.keys() | self._corrected.keys(), step * _STEP
+        found = {n: self.expected(n, middle) * math.exp(self.correction(n)) for n in sizes}
+        curve = self._curves[step] = Curve(found)
         return curve
 
     def expected(self, n: int, context: int) -> float:
@@ -333,9 +333,9 @@ class Costs:
             done: the round.
             longer: seconds that the target's decode took longer for being behind others.
         """
-        seconds = longer + sum(
-            count * model.at(done.context).seconds(n) for model, n, count in self.decodes(done)
-        )
+        seconds = longer
+        for model, n, count in self.decodes(done):
+            seconds += count * model.at(done.context).seconds(n)
         return seconds / self.target.at(done.context).seconds(1)
 
 

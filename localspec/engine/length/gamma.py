@@ -236,7 +236,8 @@ class AutoGamma:
         if room < 1:
             return PLAIN
         prices = self._prices(situation, room)
-        copy, (plan, cost) = self._copy(situation, prices.copying), self._best(situation, prices)
+        copy = self._copy(situation, prices.copying) if situation.copies else Copy()
+        plan, cost = self._best(situation, prices)
         if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
             return PLAIN if self._compares() else FixedPlan(copy.length, LOOKUP)
         if plan is None:
@@ -367,7 +368,7 @@ class AutoGamma:
             prices.rate,
             drafter=name,
             rereads=self._table.rereads,
-            copying=replace(prices.copying, calibration=self._tail),
+            copying=prices.copying._replace(calibration=self._tail),
             reads=reads,
         )
         return plan, prices.rate * cost

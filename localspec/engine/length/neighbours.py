@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -33,6 +33,10 @@ _DOUBT = 0.04  # standard error at which plain decoding is known: high over low 
 _HALT_S, _HALT = 0.25, 10.0
 
 
+_Decode = tuple[ModelCosts, int]
+"""Whose decode, and of how many tokens."""
+
+
 class _Timed(NamedTuple):
     """A round, the seconds of the target's part in it, and what the measurement says of these."""
 
@@ -53,8 +57,9 @@ class Neighbours:
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        # Of every stretch: whose, size, how far off what was measured, seconds measured of it.
-        self._seen: deque[list[tuple[ModelCosts, int, float, float]]] = deque(maxlen=_KEPT)
+        # Of every stretch: seconds that its drafts and their passes took, of the machine as it was
+        # measured, and by whose and how long ones those that the measurement says.
+        self._seen: deque[tuple[float, Mapping[_Decode, float]]] = deque(maxlen=_KEPT)
         # How far the costs are off by now: the median over the stretches, and its standard error.
         self._off, self._error = 0.0, math.inf
         self.stretches = 0
@@ -70,7 +75,7 @@ class Neighbours:
         self.row, self.longer = Row(), 0.0
         self.stretches *= not anew
         # What its rounds after the first, which never drafts, were made of.
-        self._decodes: Counter[tuple[ModelCosts, int]] = Counter()
+        self._decodes: Counter[_Decode] = Counter()
         self._tokens, self._longer, self._context = 0, 0.0, -1
 
     @property
@@ -139,8 +144,8 @@ class Neighbours:
         """
         target, drafts = self._costs.target, self._costs.drafts
         level = math.log(sum(p.seconds for p in plain) / sum(p.expected for p in plain))
-        took: defaultdict[tuple[ModelCosts, int], float] = defaultdict(float)
-        expected: defaultdict[tuple[ModelCosts, int], float] = defaultdict(float)
+        took: defaultdict[_Decode, float] = defaultdict(float)
+        expected: defaultdict[_Decode, float] = defaultdict(float)
         for done, seconds, by_measurement in drafting:
             if done.drafted:
                 took[target, done.drafted + 1] += seconds
@@ -150,19 +155,25 @@ class Neighbours:
                 took[model, 1] += done.draft_s
                 expected[model, 1] += model.expected(max(1, done.draft_prefill), done.context)
                 expected[model, 1] += steps * model.expected(1, done.context)
-        votes = [
-            (model, n, math.log(seconds / expected[model, n]) - level, expected[model, n])
-            for (model, n), seconds in took.items()
-        ]
-        for model in {vote[0] for vote in votes}:
-            model.vote({n: off for one, n, off, _ in votes if one is model})
-        if any(vote[0] is target for vote in votes):
-            self._seen.append(votes)
+        offs = {size: math.log(took[size] / expected[size]) - level for size in took}
+        for model in {model for model, _ in offs}:
+            model.vote({n: off for (one, n), off in offs.items() if one is model})
+        if any(model is target for model, _ in offs):
+            self._seen.append((sum(took.values()) / math.exp(level), expected))
         if len(self._seen) >= _FEW:
-            offs = list(map(_left, self._seen))
-            self._off = median(offs)
-            scatter = _NORMAL * fmean(abs(off - self._off) for off in offs)
-            self._error = _MEDIAN * max(_USUAL, scatter) / math.sqrt(len(offs))
+            self._judge()
+
+    def _judge(self) -> None:
+        """How far the costs, as they are corrected by now, are off in the stretches lately."""
+        sizes = set[_Decode]().union(*(expected for _, expected in self._seen))
+        factors = {(model, n): math.exp(model.correction(n)) for model, n in sizes}
+        offs = [
+            math.log(took / sum(factors[size] * seconds for size, seconds in expected.items()))
+            for took, expected in self._seen
+        ]
+        self._off = median(offs)
+        scatter = _NORMAL * fmean(abs(off - self._off) for off in offs)
+        self._error = _MEDIAN * max(_USUAL, scatter) / math.sqrt(len(offs))
 
     def _timed(self, done: Round, longer: float) -> _Timed:
         """What a round took but for drafting and, where the target reads again, going back."""
@@ -171,10 +182,3 @@ class Neighbours:
         target = self._costs.target
         expected = target.expected(done.drafted + 1, done.context) + longer
         return _Timed(done, max(1e-9, seconds), expected)
-
-
-def _left(votes: Sequence[tuple[ModelCosts, int, float, float]]) -> float:
-    """How far the costs, as they are corrected by now, are off in a stretch (a logarithm)."""
-    took = sum(seconds * math.exp(off) for _, _, off, seconds in votes)
-    known = sum(seconds * math.exp(model.correction(n)) for model, n, _, seconds in votes)
-    return math.log(took / known)
