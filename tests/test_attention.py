@@ -12,13 +12,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from localspec.cli import doctor
 from localspec.cli.app import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import ProfileStore, Timing, fill, measure
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.errors import Cancelled
 from localspec.loading import attention
-from localspec.loading.attention import QUICK, THOROUGH, Attention, choose, key, stored
+from localspec.loading.attention import (
+    QUICK,
+    THOROUGH,
+    Attention,
+    choose,
+    key,
+    measured_here,
+    stored,
+)
+from localspec.loading.measuring import profile_store
 from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest
 from localspec.pairs.memory.need import Setup
@@ -128,6 +138,18 @@ def test_beside_other_programs_nothing_is_measured_unless_somebody_waits(
     scripted(monkeypatch, on=0.5, off=1.0)
     monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 99.0)
     assert choice(model, ProfileStore(tmp_path), THOROUGH) == found  # and not made worse
+
+
+def test_doctor_tells_what_was_found_of_the_models_that_were_loaded_here(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    store = profile_store()
+    assert doctor._attention_lines() == []
+    scripted(monkeypatch, on=1.0, off=0.5)
+    assert choice(model, store) == measured_here(store)[0]
+    said = "of 1 measured, 1 run without flash attention, up to 2.0x as fast"
+    assert doctor._attention_lines() == [f"attention   {said}"]
 
 
 def test_with_a_seed_the_next_run_has_the_same_attention(

@@ -161,6 +161,13 @@ def test_memory_is_drawn_for_the_machine_and_for_devices_with_memory_of_their_ow
     assert machine_lines(None, 29) == []
 
 
+def test_the_panel_tells_how_attention_is_computed_where_that_was_chosen() -> None:
+    for chosen, said in (("auto", False), ("off", True), ("on", True)):
+        state = PanelState(figures=replace(DRAFTED, flash_attn=chosen))
+        lines = [line.plain for line in full_lines(state, 30, 60)]
+        assert any(line.split() == ["flash", "attention", chosen] for line in lines) is said
+
+
 def test_what_is_on_a_card_is_a_part_of_what_localspec_takes() -> None:
     use = replace(ScriptedSession().memory(), process=702 << 20, on_devices=8 << 30)
     lines = text(full_lines(PanelState(figures=DRAFTED, memory=use), 36, 60))

@@ -59,6 +59,7 @@ class Figures:
         draft_cached, draft_read: the same prompt for the draft: tokens that its cache held, and
             tokens that it had to read before its first guess (the answer's first token too).
         context_used, context_size: tokens.
+        flash_attn: how attention is computed: ``on``, ``off`` or ``auto``.
         slow: why it is slower than it could be, in a sentence; empty where nothing was found.
         spare: whether a core is left over beside the model and other programs.
     """
@@ -88,6 +89,7 @@ class Figures:
     draft_read: int = 0
     context_used: int = 0
     context_size: int = 0
+    flash_attn: str = "auto"
     slow: str = ""
     spare: bool = False
 

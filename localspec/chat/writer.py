@@ -137,7 +137,8 @@ class Writer:
         )
         told = generating or figures.generated
         slow = self._slow.sentence(figures) if told else ""
-        return replace(figures, slow=slow, spare=self._pair.spare())
+        flash = self._pair.loaded.flash_attn
+        return replace(figures, slow=slow, spare=self._pair.spare(), flash_attn=flash)
 
     def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
         started = perf_counter()

@@ -35,7 +35,7 @@ def command(settings: SettingsFile | None, as_json: bool, rpc: tuple[str, ...]) 
         listed = [asdict(finding) | {"level": finding.level.value} for finding in found]
         click.echo(json.dumps({"facts": asdict(facts), "findings": listed}, indent=2))
         return
-    for line in [*_fact_lines(facts), ""]:
+    for line in [*_fact_lines(facts), *_attention_lines(), ""]:
         click.echo(line)
     for finding in found:
         click.echo(f"{finding.level.value}: {finding.what}")
@@ -50,6 +50,19 @@ def _threads_asked(settings: SettingsFile | None) -> int:
     tables = settings.values.values() if settings is not None else ()
     asked = (table.get("threads") for table in tables)
     return max((n for n in asked if isinstance(n, int)), default=0)
+
+
+def _attention_lines() -> list[str]:
+    """What was found out about flash attention, of models that were loaded here."""
+    from localspec.loading.attention import measured_here  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.loading.measuring import profile_store  # noqa: PLC0415
+
+    found = measured_here(profile_store())
+    off = [choice.gain for choice in found if not choice.flash]
+    if not found:
+        return []
+    faster = f", up to {max(off):.1f}x as fast" if off else ""
+    return [f"attention   of {len(found)} measured, {len(off)} run without flash attention{faster}"]
 
 
 def _fact_lines(facts: MachineFacts) -> list[str]:

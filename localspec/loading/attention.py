@@ -24,8 +24,10 @@ from localspec.engine.llama import (
     ContextOptions,
     Model,
     bearable,
+    build,
     busy_cores,
     default_threads,
+    machine,
 )
 from localspec.pairs.memory.need import Setup
 
@@ -93,6 +95,14 @@ def stored(known: Mapping[str, Any], store: ProfileStore) -> Attention | None:
     ((depth, on),), ((_, off),) = (times[way].items() for way in _WAYS)
     slower = sum(on.values()) / sum(off.values())
     return Attention(slower * _GAIN <= 1, depth, max(slower, 1 / slower))
+
+
+def measured_here(store: ProfileStore) -> list[Attention]:
+    """The choices of all models that were measured with this machine and llama.cpp."""
+    known = {"use": "attention", "machine": machine(), "build": build()}
+    first = store.matching({**known, "attention": next(iter(_WAYS))})
+    found = (stored({**one.identity}, store) for one in first)
+    return [choice for choice in found if choice is not None]
 
 
 def choose(

@@ -171,7 +171,7 @@ def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
         (1, context),
         (3, _time_lines(state, width)),
         (1, _memory_lines(memory, width)),
-        (4, machine_lines(memory, width)),
+        (4, [*machine_lines(memory, width), *_attention_line(state.figures, width)]),
     ]
     for least in (5, 4, 3, 2):
         kept = [lines for rank, lines in wanted if rank < least and lines]
@@ -355,6 +355,11 @@ def machine_lines(use: MemoryUse | None, width: int) -> list[Content]:
         line = drawing.stacked_bar([(n, mark, _MARKS[mark]) for n, mark in parts], width - 9)
         lines.append(Content.assemble((f"{label:<9}", MUTED), line))
     return [*lines, _key(("█", " localspec  "), ("▒", " in use  "), ("─", " free"), styles=_MARKS)]
+
+
+def _attention_line(now: Figures, width: int) -> list[Content]:
+    """How attention is computed, where that was chosen."""
+    return [] if now.flash_attn == "auto" else [_row("flash attention", now.flash_attn, width)]
 
 
 def _row(label: str, value: str, width: int, style: str = MUTED) -> Content:
