@@ -13,6 +13,7 @@ import pytest
 from localspec.bench import request
 from localspec.loading import tuning
 from localspec.loading.request import LoadRequest
+from localspec.pairs import pull
 from localspec.process.client import EngineClient
 from localspec.process.server import Server, loader
 from localspec.ui.app import ChatApp
@@ -22,12 +23,12 @@ from tests.support.scripted_session import ScriptedSession
 
 
 @asynccontextmanager
-async def chatting() -> AsyncIterator[Chat]:
-    wanted = LoadRequest(pair="demo", threads=1, temp=0.0, n_predict=12)
+async def chatting(pair: str | None = "demo", draft: str | None = None) -> AsyncIterator[Chat]:
+    wanted = LoadRequest(pair=pair, draft=draft, threads=1, temp=0.0, n_predict=12)
     app = ChatApp(EngineClient(wanted, lambda: Server(loader)))
     async with app.run_test(size=(120, 60)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
-        await chat.until(lambda: app.turns.phase is Phase.READY, "loading")
+        await chat.until(lambda: app.turns.phase is not Phase.LOADING, "loading")
         yield chat
     app.engine.shut_down()
     assert await asyncio.to_thread(app.engine.join, 10)
@@ -42,6 +43,7 @@ async def says(chat: Chat, command: str, said: str) -> None:
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 def test_another_draft_a_bench_its_report_and_the_conversation_stays(
@@ -95,5 +97,41 @@ def test_tuning_can_be_ended_and_the_pair_is_there_again(monkeypatch: pytest.Mon
             assert chat.app.session.settings.system_prompt == "Speak like a pirate."
             await says(chat, "/preset forget pirate", "pirate is forgotten")
             await says(chat, "/preset pirate", "there is no system prompt pirate")
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("pair", ["demo", None])
+@pytest.mark.parametrize("at_first", [True, False])
+def test_a_draft_that_is_not_here_is_offered_with_the_pair_that_it_is_for(
+    pair: str | None, at_first: bool
+) -> None:
+    draft = "user/none-here:Q8_0"
+
+    async def body() -> None:
+        async with chatting(pair, draft if at_first else None) as chat:
+            if not at_first:
+                assert chat.ready()
+                await chat.send(f"/draft {draft}")
+            said = f"{draft} is not on this disk yet"
+            await chat.until(lambda: said in chat.transcript(), said)
+            assert f"Ctrl+F fetches demo --draft {draft}," in " ".join(chat.transcript().split())
+            assert "the name of a model is empty" not in chat.transcript()
+            chat.app.pairs.get()  # with a draft of its own it is another pair than the one in use
+            assert pull.recall_wanted() == pull.PullRequest("demo", draft)
+            await chat.until(lambda: "✗ demo" in chat.transcript(), "there is no Hub here")
+
+    asyncio.run(body())
+
+
+def test_a_pair_that_is_not_here_is_fetched_with_the_draft_that_was_named() -> None:
+    pair, draft = "user/no-pair:Q8_0", "user/none-here:Q8_0"
+
+    async def body() -> None:
+        async with chatting(pair, draft) as chat:
+            said = f"{pair} is not on this disk yet"
+            await chat.until(lambda: said in chat.transcript(), said)
+            await chat.press("ctrl+f")
+            assert pull.recall_wanted() == pull.PullRequest(pair, draft)
 
     asyncio.run(body())

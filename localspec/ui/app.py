@@ -164,7 +164,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.shelf = Shelf(keeper, record, resume, gate, engine, self.turns, transcript, prompt)
         self.in_use = InUse(
             gate, engine, self.turns, transcript, self._seat,
-            lambda: self._later(lambda pairs: pairs.offer(engine.wanted.pair or "")),
+            lambda *asked: self._later(lambda pairs: pairs.offer(*asked)),
         )  # fmt: skip
         self._sending = Sending(
             gate, self.turns, self.shelf, self.in_use, transcript, prompt,

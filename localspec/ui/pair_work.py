@@ -20,7 +20,8 @@ from localspec.errors import (
 )
 from localspec.loading import ranking
 from localspec.loading.ranking import RankedPair
-from localspec.pairs import catalogue, describe, found, pull, remove
+from localspec.loading.request import LoadRequest
+from localspec.pairs import catalogue, describe, found, installed, pull, remove
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
@@ -78,8 +79,8 @@ class Pairs:
         wanted = pull.recall_wanted()
         if wanted is not None:
             self._offered = wanted
-            name = one_line(wanted.pair, 80)
             remedy = f"{GET} goes on: it fetches the rest, measures it, and changes to it."
+            name = one_line(str(wanted), 120)
             self.tell(f"{name} was being fetched; what came is kept", remedy)
         elif self._in_demo:
             self._reminds = True
@@ -107,26 +108,37 @@ class Pairs:
             self.tell(said, "/get NAME takes another, F12 shows all.", unasked=True)
 
     def _what_get_does(self) -> str:
-        name = one_line(self._offered.pair if self._offered is not None else "", 80)
+        name = one_line(str(self._offered or ""), 120)
         return f"{GET} fetches {name}, checks and measures it, and changes to it."
 
-    def offer(self, name: str) -> None:
-        """Offer to fetch a pair that was asked for and is not here."""
-        self._offered = PullRequest(name)
+    def offer(self, asked: LoadRequest, missing: str) -> None:
+        """Offer to fetch what was asked for and is not here.
+
+        Args:
+            asked: what was to be loaded; a draft without a pair is for the one used last.
+            missing: says what of it is not here, the target or the draft.
+        """
+        last = installed.recall_last()
+        pair = asked.pair or (last.pair if last is not None else DEMO)
+        self._offered = PullRequest(pair, asked.draft)
 
         def say() -> None:
-            known = self._known(name)
+            known = self._known()
             more = f": {known.offer}" if known is not None else ""
-            self.tell(f"{one_line(name, 80)} is not on this disk yet{more}", self._what_get_does())
+            self.tell(f"{missing} yet{more}", self._what_get_does())
 
         self._list_and(say)
 
-    def _known(self, name: str) -> RankedPair | None:
-        return next((one for one in self.state.ranked if one.row.name == name.lower()), None)
+    def _known(self) -> RankedPair | None:
+        """What to expect of what is offered, where it is a listed pair as it stands there."""
+        if self._offered is None or self._offered.draft is not None:
+            return None
+        name = self._offered.pair.lower()
+        return next((one for one in self.state.ranked if one.row.name == name), None)
 
     def _answered(self) -> None:
         """The first answer of the demo is followed by the proposal."""
-        known = self._known(self._offered.pair) if self._offered is not None else None
+        known = self._known()
         if self._reminds and self._in_demo and known is not None and self._getting is None:
             self._reminds = False
             self.tell(f"for this machine: {known.row.name}, {known.offer}", self._what_get_does())
@@ -142,12 +154,16 @@ class Pairs:
         wanted = pull.parse_request(text) if text else self._offered
         if wanted is None:
             raise UsageError("nothing is proposed", "Say /get NAME; F12 shows the pairs.")
-        if self.engine.info is not None and self.engine.info.pair_name == wanted.pair.lower():
-            self.gate.say(f"{wanted.pair} is in use")
+        if self._answers(wanted):
+            self.gate.say(f"{one_line(str(wanted), 40)} is in use")
         elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
             self._getting = wanted
             pull.remember_wanted(wanted)
             self.news()
+
+    def _answers(self, wanted: PullRequest) -> bool:
+        info = self.engine.info
+        return info is not None and wanted.means(info.pair_name, info.pair_reference)
 
     def doing(self) -> str:
         """What goes on with the screen closed, for the status line; empty for nothing."""
@@ -184,7 +200,7 @@ class Pairs:
         """What was wanted answers now, or cannot be loaded: it is wanted no more."""
         self.refresh_in_use()
         gone = self.state.work is Work.NONE and not self._arrived
-        offered = self._offered is not None and self.state.in_use == self._offered.pair
+        offered = self._offered is not None and self._answers(self._offered)
         if (self._getting is not None and gone) or offered:
             self._forget()
 
