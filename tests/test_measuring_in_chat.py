@@ -14,11 +14,13 @@ from localspec.bench import request
 from localspec.loading import tuning
 from localspec.loading.request import LoadRequest
 from localspec.pairs import pull
+from localspec.pairs.installed import remember_last
 from localspec.process.client import EngineClient
 from localspec.process.server import Server, loader
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from tests.support.chat_pilot import Chat
+from tests.support.heads import write_mtp
 from tests.support.scripted_session import ScriptedSession
 
 
@@ -133,5 +135,24 @@ def test_a_pair_that_is_not_here_is_fetched_with_the_draft_that_was_named() -> N
             await chat.until(lambda: said in chat.transcript(), said)
             await chat.press("ctrl+f")
             assert pull.recall_wanted() == pull.PullRequest(pair, draft)
+
+    asyncio.run(body())
+
+
+def test_the_pair_that_was_opened_stays_whatever_was_used_last_since(tmp_path: Path) -> None:
+    target = write_mtp(tmp_path / "mtp.gguf")
+    remember_last(str(target), "none")
+
+    async def body() -> None:
+        async with chatting(pair=None) as chat:
+            assert chat.app.session.pair_name == "mtp"
+            await chat.send("/draft mtp")  # checked for this target, not for the demo
+            await chat.until(lambda: chat.ready() and chat.app.session.draft_name, "its head")
+            remember_last("demo")  # another localspec
+            await chat.send("/set ctx-size 512")
+            await chat.until(
+                lambda: chat.ready() and chat.app.dashboard.state.figures.context_size == 512
+            )
+            assert chat.app.session.pair_reference == (str(target), "mtp")
 
     asyncio.run(body())

@@ -74,7 +74,7 @@ class Rooms:
             threading.Event().wait(0.005)
         if name in self.broken:
             raise self.broken[name]
-        session = _Logged(pair_name=name, log=self.log)
+        session = _Logged(pair_name=name, pair_reference=(name, None), log=self.log)
         self.sessions.append(session)
         return session
 
@@ -610,7 +610,7 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
 
     def load(request: LoadRequest, _progress: object, _cancel: object) -> ScriptedSession:
         loaded.append(request)
-        return ScriptedSession()
+        return ScriptedSession(pair_reference=(str(request.pair), request.draft))
 
     def perform(*_: object) -> bytes:
         raise AssertionError
