@@ -240,10 +240,13 @@ def _stats(app: Parts, _argument: str) -> None:
 def _preset(app: Parts, argument: str) -> None:
     word, _, name = argument.partition(" ")
     settings = app.session().settings
-    if name.strip() and word in ("save", "forget"):
-        text = settings.system_prompt if word == "save" else ""
-        parameters.keep_preset(name.strip(), text)
-        app.transcript.say(f"{one_line(name.strip(), 60)} is {'kept' if text else 'forgotten'}")
+    name = name.strip()
+    if name and word == "save":
+        parameters.keep_preset(name, settings.system_prompt)
+        app.transcript.say(f"{one_line(name, 60)} is kept")
+    elif name and word == "forget":
+        parameters.forget_preset(name)
+        app.transcript.say(f"{one_line(name, 60)} is forgotten")
     elif argument:
         prompt = parameters.preset(argument)
         app.engine.configure(replace(settings, system_prompt=prompt))
