@@ -62,6 +62,7 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             now = " ".join(chat.transcript().split())
             assert "drafting now: localspec demo draft and lookup" in now
             assert "and lookup, which copies what repeats" in now
+            assert "--draft" in now  # others that were tried
             await chat.send("/draft lookup")
             await chat.until(lambda: chat.ready() and not chat.app.session.draft_name, "lookup")
             await says(chat, "/draft none-such", "there is no pair named none-such")

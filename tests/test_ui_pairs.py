@@ -717,3 +717,33 @@ def test_a_pair_that_nothing_drafts_for_is_shown_without_an_assumed_acceptance()
         lines = "\n".join(line.plain for line in detail_lines(state, row, 200, 30))
         assert "expected from demo, which reads 10 GB of weights a second here" in lines
         assert ("70 % of drafted tokens are accepted" in lines) is told
+
+
+async def test_a_look_at_drafts_that_fails_is_told_and_shown_in_the_status_line(
+    hub_world: World, strangers: Repo
+) -> None:
+    async with chatting(Rooms(), first="ann/Big-GGUF:Q8_0") as chat:
+        fault = hub_world.server.fault("Big-GGUF", status=418)
+        await chat.send("/draft")
+        await chat.until(lambda: "(status 418)" in chat.transcript(), "why")
+        assert fault.times == 0
+        assert "checking" not in chat.status()
+        await chat.send("/draft")
+        await chat.until(lambda: "drafting now" in chat.transcript(), "the drafts")
+
+
+async def test_what_has_to_wait_for_other_work_says_so_in_the_conversation(
+    hub_world: World, target: Repo
+) -> None:
+    async with chatting(Rooms()) as chat:
+        fault = hub_world.server.fault("/cdn/", hold_after=10)
+        await chat.send(f"/get {NAME}")
+        await chat.until(fault.reached.is_set, "a header on its way")
+        assert f"checking {NAME}" in chat.status()
+        for times, command in enumerate(("/draft", f"/get {NAME}"), 1):
+            await chat.send(command)
+            said = f"{NAME} is being checked"
+            await chat.until(lambda n=times, it=said: chat.transcript().count(it) == n, command)
+        assert "F12, then C, cancels that." in chat.transcript()
+        fault.release.set()
+        await chat.until(lambda: installed.find(NAME) is not None, "the pair")

@@ -159,7 +159,6 @@ class Pairs:
         elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
             self._getting = wanted
             pull.remember_wanted(wanted)
-            self.news()
 
     def _answers(self, wanted: PullRequest) -> bool:
         info = self.engine.info
@@ -170,11 +169,8 @@ class Pairs:
         state = self.state
         name = one_line(state.name, 40)
         if state.work is Work.PULLING:
-            at = state.progress
-            share = f" {at.done / at.total:.0%}" if at and at.total else ""
-            left = f", {formats.duration(at.seconds_left)} left" if at and at.seconds_left else ""
-            return f"fetching {name}{share}{left}"
-        if state.work is Work.CHECKING and self._getting is not None:
+            return f"fetching {name}{state.share()}"
+        if state.work is Work.CHECKING:
             return f"checking {name}"
         return f"{self._arrived} waits for the answer's end" if self._arrived else ""
 
@@ -379,9 +375,8 @@ class Pairs:
         lookup = self.engine.wanted.drafters.lookup
 
         def look() -> None:
-            report = examine(
-                pair, draft if draft in (None, "none") else None, self._patience, scan=scan
-            )
+            asked = draft if draft == "none" else None
+            report = examine(pair, asked, self._patience, scan=scan, further=True)
             lines = describe.draft_lines(report, session.draft_name, lookup=lookup)
             self._settle(lambda: self._told_drafts(lines))
 
@@ -411,7 +406,11 @@ class Pairs:
         """Start `job` unless something else is being done; whether it was started."""
         state = self.state
         if state.work is not Work.NONE:
-            self._say(f"{state.name} is being {state.work.value}: C cancels that")
+            busy = f"{one_line(state.name, 40)} is being {state.work.value}"
+            if self._screen is None:
+                self.tell(busy, "F12, then C, cancels that.")
+            else:
+                self._say(f"{busy}: C cancels that")
             return False
         self._patience = Patience(note=self._note)
         state.work, state.name, state.note, state.typed = work, name, "", typed
@@ -422,6 +421,7 @@ class Pairs:
         )
         self._thread.start()
         self.redraw()
+        self.news()
         return True
 
     def _guarded(self, job: Callable[[], None]) -> None:
@@ -479,7 +479,7 @@ class Pairs:
     ) -> None:
         """Say how the work ended, where the user is now; what failed for good is wanted no more."""
         state = self.state
-        told = state.work in (Work.PULLING, Work.REMOVING) or self._getting is not None
+        told = failed or state.work is not Work.CHECKING or self._getting is not None
         if for_good and self._getting is not None:
             pull.remember_wanted(None)
         self._getting = self._getting if state.work is Work.PULLING and not failed else None
