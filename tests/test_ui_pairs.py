@@ -26,7 +26,7 @@ from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
 from localspec.process.client import EngineClient
 from localspec.process.server import Loader, Server
-from localspec.ui.app import ChatApp
+from localspec.ui.app import ChatApp, Looks
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
 from localspec.ui.screens.pair_lines import PairsState, Work, detail_lines, head_line, row_line
@@ -93,9 +93,9 @@ class _Logged(ScriptedSession):
 
 @asynccontextmanager
 async def chatting(
-    rooms: Rooms, size: tuple[int, int] = (100, 30), first: str = "first"
+    rooms: Rooms, size: tuple[int, int] = (100, 30), first: str = "first", **looks: Any
 ) -> AsyncIterator[Chat]:
-    app = ChatApp(inline(rooms.load, rooms.check, first))
+    app = ChatApp(inline(rooms.load, rooms.check, first), looks=Looks(**looks))
     async with app.run_test(size=size, notifications=True) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         await chat.until(lambda: app.turns.phase is not Phase.LOADING or first in rooms.slow)
@@ -747,3 +747,25 @@ async def test_what_has_to_wait_for_other_work_says_so_in_the_conversation(
         assert "F12, then C, cancels that." in chat.transcript()
         fault.release.set()
         await chat.until(lambda: installed.find(NAME) is not None, "the pair")
+
+
+@pytest.mark.parametrize("typed", [False, True])
+async def test_what_was_fetched_and_opened_by_other_means_is_wanted_no_more(
+    hub_world: World, typed: bool
+) -> None:
+    pull.remember_wanted(PullRequest("first"))
+    async with chatting(Rooms(), proposes=not typed) as chat:
+        if typed:
+            await chat.send("/get first")
+        await chat.until(lambda: pull.recall_wanted() is None, "the end of it")
+        assert "was being fetched" not in chat.transcript()
+
+
+async def test_another_interrupted_pair_is_still_wanted_and_offered(hub_world: World) -> None:
+    pull.remember_wanted(PullRequest("first", "user/other"))  # with a draft it is another pair
+    async with chatting(Rooms(), proposes=True) as chat:
+        said = "first --draft user/other was being fetched"
+        await chat.until(lambda: said in " ".join(chat.transcript().split()), said)
+        await chat.send("/get first")
+        assert "first is in use" in chat.status()
+        assert pull.recall_wanted() == PullRequest("first", "user/other")

@@ -77,7 +77,9 @@ class Pairs:
     def propose(self) -> None:
         """Say what suits this machine better than the demo, or what was being fetched before."""
         wanted = pull.recall_wanted()
-        if wanted is not None:
+        if wanted is not None and self._answers(wanted):
+            pull.remember_wanted(None)  # it was fetched and opened by other means
+        elif wanted is not None:
             self._offered = wanted
             remedy = f"{GET} goes on: it fetches the rest, measures it, and changes to it."
             name = one_line(str(wanted), 120)
@@ -155,6 +157,8 @@ class Pairs:
         if wanted is None:
             raise UsageError("nothing is proposed", "Say /get NAME; F12 shows the pairs.")
         if self._answers(wanted):
+            if wanted == pull.recall_wanted():
+                pull.remember_wanted(None)
             self.gate.say(f"{one_line(str(wanted), 40)} is in use")
         elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
             self._getting = wanted
