@@ -769,3 +769,32 @@ async def test_another_interrupted_pair_is_still_wanted_and_offered(hub_world: W
         await chat.send("/get first")
         assert "first is in use" in chat.status()
         assert pull.recall_wanted() == PullRequest("first", "user/other")
+
+
+async def test_what_was_interrupted_is_offered_though_the_pairs_were_looked_at_first(
+    hub_world: World,
+) -> None:
+    pull.remember_wanted(PullRequest("user/other"))
+    rooms = Rooms()
+    rooms.slow.add("first")
+    async with chatting(rooms, proposes=True) as chat:
+        await browse(chat, "demo")
+        await chat.press("escape")
+        rooms.slow.clear()
+        await chat.until(lambda: "user/other was being fetched" in chat.transcript(), "the offer")
+
+
+async def test_nothing_is_proposed_over_what_is_fetched_before_the_first_pair_is_there(
+    hub_world: World, target: Repo
+) -> None:
+    rooms = Rooms()
+    rooms.slow.add("first")
+    async with chatting(rooms, proposes=True) as chat:
+        fault = hub_world.server.fault("/cdn/", hold_after=10)
+        await chat.send(f"/get {NAME}")
+        await chat.until(fault.reached.is_set, "a header on its way")
+        rooms.slow.clear()
+        await chat.until(chat.ready, "the pair")
+        fault.release.set()
+        await chat.until(lambda: f"load {NAME}" in rooms.log and chat.ready(), "the other pair")
+        assert "was being fetched" not in chat.transcript()

@@ -129,6 +129,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.engine = engine
         self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
         self._pairs: Pairs | None = None
+        self._proposes = self._looks.proposes  # and has not done so yet
         self._bind_keys()
         self._place_widgets()
         self._connect(archive, resume)
@@ -338,7 +339,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self.dashboard.seat(info)
         self.title_line.show(info)
         self.shelf.loaded(info)
-        if self._looks.proposes and self._pairs is None:
+        if self._proposes:
+            self._proposes = False
             self._later(lambda pairs: pairs.propose())
 
     def _later(self, call: Callable[[Pairs], None]) -> None:

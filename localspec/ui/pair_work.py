@@ -77,6 +77,8 @@ class Pairs:
     def propose(self) -> None:
         """Say what suits this machine better than the demo, or what was being fetched before."""
         wanted = pull.recall_wanted()
+        if self._getting is not None:
+            return  # the user was faster
         if wanted is not None and self._answers(wanted):
             pull.remember_wanted(None)  # it was fetched and opened by other means
         elif wanted is not None:
@@ -133,9 +135,7 @@ class Pairs:
 
     def _known(self) -> RankedPair | None:
         """What to expect of what is offered, where it is a listed pair as it stands there."""
-        if self._offered is None or self._offered.draft is not None:
-            return None
-        name = self._offered.pair.lower()
+        name = str(self._offered or "").lower()  # with a draft of its own it is no listed one
         return next((one for one in self.state.ranked if one.row.name == name), None)
 
     def _answered(self) -> None:
