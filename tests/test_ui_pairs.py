@@ -17,7 +17,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
 from localspec.loading.ranking import PairCosts, RankedPair, Speed
 from localspec.loading.request import LoadRequest
-from localspec.pairs import catalogue, installed, pull
+from localspec.pairs import catalogue, found, installed, pull
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
@@ -93,9 +93,15 @@ class _Logged(ScriptedSession):
 
 @asynccontextmanager
 async def chatting(
-    rooms: Rooms, size: tuple[int, int] = (100, 30), first: str = "first", **looks: Any
+    rooms: Rooms,
+    size: tuple[int, int] = (100, 30),
+    first: str = "first",
+    *,
+    scan: bool = True,
+    proposes: bool = False,
 ) -> AsyncIterator[Chat]:
-    app = ChatApp(inline(rooms.load, rooms.check, first), looks=Looks(**looks))
+    engine = inline(rooms.load, rooms.check, first, scan=scan)
+    app = ChatApp(engine, looks=Looks(proposes=proposes))
     async with app.run_test(size=size, notifications=True) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         await chat.until(lambda: app.turns.phase is not Phase.LOADING or first in rooms.slow)
@@ -798,3 +804,33 @@ async def test_nothing_is_proposed_over_what_is_fetched_before_the_first_pair_is
         fault.release.set()
         await chat.until(lambda: f"load {NAME}" in rooms.log and chat.ready(), "the other pair")
         assert "was being fetched" not in chat.transcript()
+
+
+async def test_nobody_looks_for_other_programs_models_where_that_is_not_wanted(
+    hub_world: World, strangers: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(found, "scan", lambda: looked.append(1) or found.Scan(()))
+    async with chatting(Rooms(), scan=False) as chat:
+        await browse(chat)
+        await type_in(chat, "ann/Big-GGUF:Q2_K")  # for which drafts are searched
+        await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
+        await chat.press("escape")
+        await type_in(chat, "no-such-name")
+        await chat.until(lambda: "there is no pair named no-such-name" in chat.screen(), "why")
+    assert looked == []
+
+
+async def test_cancelling_a_look_at_another_pair_keeps_what_was_interrupted(
+    hub_world: World, target: Repo
+) -> None:
+    pull.remember_wanted(PullRequest("user/other"))
+    async with chatting(Rooms()) as chat:
+        fault = hub_world.server.fault("/cdn/", hold_after=10)
+        await browse(chat)
+        await chat.press("enter")
+        await chat.until(fault.reached.is_set, "a header on its way")
+        await chat.press("c")
+        fault.release.set()
+        await chat.until(lambda: "cancelled" in chat.screen(), "the end")
+        assert pull.recall_wanted() == PullRequest("user/other")

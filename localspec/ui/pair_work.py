@@ -78,8 +78,8 @@ class Pairs:
         """Say what suits this machine better than the demo, or what was being fetched before."""
         wanted = pull.recall_wanted()
         if self._getting is not None:
-            return  # the user was faster
-        if wanted is not None and self._answers(wanted):
+            pass  # the user was faster
+        elif wanted is not None and self._answers(wanted):
             pull.remember_wanted(None)  # it was fetched and opened by other means
         elif wanted is not None:
             self._offered = wanted
@@ -271,6 +271,7 @@ class Pairs:
         """Stop what is being done; what came of a download stays."""
         if self.state.work is not Work.NONE:
             self._patience.cancel.set()
+        if self._getting is not None:
             pull.remember_wanted(None)
 
     def step_back(self) -> bool:
@@ -334,7 +335,8 @@ class Pairs:
             self._settle(lambda: self.state.list(all_of_them, speed, used))
 
     def _look(self, wanted: PullRequest) -> None:
-        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience)
+        scan = self.engine.wanted.scan
+        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience, scan=scan)
         pull.require_room(plan)
         self._settle(lambda: self._looked(plan, wanted))
 
@@ -388,10 +390,8 @@ class Pairs:
 
     def _told_drafts(self, lines: Sequence[str]) -> None:
         self.state.end(())
-        words = "auto (all there is), lookup, mtp or none"
-        self.tell(
-            "\n".join(lines), f"/draft NAME takes one of these, a file, a reference, {words}."
-        )
+        words = "a file, a reference, auto (all there is), lookup, mtp or none"
+        self.tell("\n".join(lines), f"/draft NAME takes one of these, {words}.")
 
     # Around it
 
