@@ -64,6 +64,32 @@ async def test_a_command_typed_behind_a_paste_is_no_part_of_it() -> None:
         assert chat.session.messages[-2].content == "Where?\n/usr/bin"
 
 
+@pytest.mark.parametrize("text", [PASTE, f"{PASTE}\n", "/var/log: " + "one long line " * 20])
+async def test_a_command_with_words_behind_a_paste_is_one_and_another_may_follow(text: str) -> None:
+    async with chatting() as chat:
+        prompt = chat.app.prompt
+        await paste(chat, text)
+        for number in ("0", "0.5"):
+            await chat.press(*f"/temp {number}", "enter")
+            await chat.until(lambda n=number: f"temperature {n} for" in chat.transcript())
+            assert prompt.text.strip() == text.strip()
+        await chat.press("ctrl+j", *"/temp 0.7", "enter")  # a line that the user broke
+        await chat.until(lambda: "temperature 0.7 for" in chat.transcript())
+        assert chat.session.messages == []
+
+
+async def test_a_path_behind_a_paste_is_no_command() -> None:
+    async with chatting() as chat:
+        await paste(chat, "src")
+        await chat.press(*"/main.py", "enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+        assert chat.session.messages[0].content == "src/main.py"
+        await paste(chat, "Where is\n/temp 0")  # pasted, not typed
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready())
+        assert chat.session.messages[2].content == "Where is\n/temp 0"
+
+
 async def test_what_is_sent_during_an_answer_waits_for_its_end() -> None:
     gate = Gate(is_open=False)
     async with chatting(answers=["One.", "Two.", "Three."], gate=gate) as chat:

@@ -354,8 +354,8 @@ class ChatApp(App[None], inherit_bindings=False):
 
     # From the keyboard
 
-    def _enter(self, text: str) -> bool:
-        return self._sending.enter(text)
+    def _enter(self, text: str, command: bool) -> bool:
+        return self._sending.enter(text, command)
 
     @on(PromptArea.Changed)
     def _typed(self) -> None:

@@ -117,14 +117,17 @@ def parse(text: str) -> tuple[str, str] | None:
     return name.strip().lower(), argument.strip()
 
 
-def split(text: str) -> tuple[str, str]:
-    """What stays in the input, and what is entered: all, or a command alone on the last line.
+def split(text: str, *, begun: bool = False) -> tuple[str, str]:
+    """What stays in the input, and what is entered: all, or a command on the last line.
 
-    Only its whole name counts there: a message may end in a path.
+    Only its whole name counts there: a message may end in a path. Something may follow the name
+    where that line was `begun` as a command.
     """
     before, _, last = text.rpartition("\n")
-    known = any(last == f"/{command.name}" for command in COMMANDS)
-    return (before, last) if before.strip() and known and not text.startswith("/") else ("", text)
+    name, _, argument = last.partition(" ")
+    known = any(name == f"/{command.name}" for command in COMMANDS)
+    alone = begun or not (argument or text.startswith("/"))
+    return (before, last) if before.strip() and known and alone else ("", text)
 
 
 def message_text(text: str) -> str:
@@ -482,18 +485,3 @@ EVERYWHERE = ("help", "quit")
 def hints(commands: Sequence[Command]) -> list[tuple[str, str]]:
     """Keys of what works everywhere, and what they do."""
     return [(one.shown, one.footer.lower()) for one in commands if one.name in EVERYWHERE]
-
-
-# Keys that are no commands; the help lists them first.
-OTHER_KEYS = (
-    ("Enter", "send"),
-    ("Ctrl+J, Alt+Enter", "break the line; Shift+Enter too, where the terminal tells it apart"),
-    ("Up, Down", "what you sent before, from the first and last line"),
-    ("Page Up, Down", "move the conversation"),
-    ("Esc", "stop the answer; twice while nothing runs: empty the input"),
-    ("Ctrl+A, Ctrl+Z", "select all that is typed; take back the last change"),
-    ("Ctrl+C", "copy what is selected, else stop the answer; twice: quit"),
-    ("Ctrl+P", "all that can be done now, to search by name and meaning"),
-    ("Tab", "complete a command, its words, or a file name"),
-    ("Mouse", "select text; click keys, versions and thoughts; the wheel moves the conversation"),
-)
