@@ -277,6 +277,12 @@ def remember_wanted(wanted: PullRequest | None) -> None:
             private.write_json(_wanted_path(), wanted)
 
 
+def forget_wanted(wanted: PullRequest) -> None:
+    """Let go of `wanted`, if it is what was to be fetched."""
+    if recall_wanted() == wanted:
+        remember_wanted(None)
+
+
 def _wanted_path() -> Path:
     return folders.data_folder() / "wanted.json"
 

@@ -177,6 +177,7 @@ class ChatApp(App[None], inherit_bindings=False):
             engine, self.turns, self.shelf, self.in_use, lambda: self.pairs,
             lambda: self.measuring, dashboard, transcript, prompt,
             say=gate.say, copy=self._copy, open=self.push_screen,
+            offered=lambda: self._pairs is not None and self._pairs.offered is not None,
             show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
 
@@ -242,10 +243,11 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette offers what can be done now on this screen, and the themes."""
+        parts = self._parts
         for command in self.commands:
             if isinstance(screen, ModalScreen) and command.name not in commands.EVERYWHERE:
                 continue
-            if not commands.may_run(command.name, "", self.turns.phase):
+            if not (commands.may_run(command.name, "", self.turns.phase) and command.able(parts)):
                 continue
             yield SystemCommand(
                 command.name.capitalize(),

@@ -13,7 +13,7 @@ from localspec.chat.past import PAST, clear
 from localspec.errors import UsageError
 from localspec.pairs.folders import data_folder, user_path
 from localspec.safe_text import one_line, safe
-from localspec.ui import parameters
+from localspec.ui import able, parameters
 from localspec.ui.conversation import extracts
 from localspec.ui.conversation.gate import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
 from localspec.ui.panel.dashboard import PanelForm
@@ -43,6 +43,7 @@ class Parts:
     Attributes:
         say: says something briefly.
         copy: puts a text into the clipboard; its second argument says what it is.
+        offered: whether a pair is offered to be fetched.
         open: shows a screen, and calls what follows with its result.
         show_phase: says anew what is going on.
         show_help: opens the help, or closes it.
@@ -60,6 +61,7 @@ class Parts:
     prompt: PromptArea
     say: Callable[[str], None]
     copy: Callable[[str, str], None]
+    offered: Callable[[], bool]
     open: Callable[..., object]
     show_phase: Callable[[], None]
     show_help: Callable[[], None]
@@ -85,6 +87,7 @@ class Command:
         footer: label in the footer; empty where there is no room for it.
         when: what the engine may be doing meanwhile.
         bare: whether it can run at any time without its argument.
+        able: whether it would have anything to do then.
     """
 
     name: str
@@ -95,6 +98,7 @@ class Command:
     footer: str = ""
     when: frozenset[Phase] = ANY_TIME
     bare: bool = False
+    able: Callable[[Parts], bool] = able.always
 
     @property
     def waits(self) -> bool:
@@ -376,7 +380,7 @@ COMMANDS = (
     Command("help", "", "keys and commands", lambda app, _: app.show_help(), "f1", "Help"),
     Command(
         "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
-        _speculation, "f2,ctrl+t", "Speculation", when=LOADED,
+        _speculation, "f2,ctrl+t", "Speculation", when=LOADED, able=able.drafted,
     ),
     Command(
         "origin", "", "show who proposed each piece first",
@@ -388,7 +392,7 @@ COMMANDS = (
     ),
     Command(
         "regen", "", "answer the last message again",
-        _regenerate, "f5,ctrl+r", "Again", when=IDLE | {Phase.DEAD},
+        _regenerate, "f5,ctrl+r", "Again", when=IDLE | {Phase.DEAD}, able=able.repeatable,
     ),
     Command(
         "history", "", "stored conversations: search, open, rename, delete, export",
@@ -396,19 +400,19 @@ COMMANDS = (
     ),
     Command(
         "edit", "", "change an earlier message; again for the one before",
-        lambda app, _: app.turns.edit_earlier(), "f8", "Edit", when=IDLE,
+        lambda app, _: app.turns.edit_earlier(), "f8", "Edit", when=IDLE, able=able.changeable,
     ),
     Command(
         "earlier", "", "go back to an earlier version of an answer or a message",
-        lambda app, _: app.shelf.step_newest(-1), "f9,alt+left", when=IDLE,
+        lambda app, _: app.shelf.step_newest(-1), "f9,alt+left", when=IDLE, able=able.earlier,
     ),
     Command(
         "later", "", "go on to a later version",
-        lambda app, _: app.shelf.step_newest(1), "f10,alt+right", when=IDLE,
+        lambda app, _: app.shelf.step_newest(1), "f10,alt+right", when=IDLE, able=able.later,
     ),
     Command(
         "copy", "[N|code [N]]", "copy the last answer, an earlier one, or a block of code",
-        _copy, "f6", "Copy",
+        _copy, "f6", "Copy", able=able.answered,
     ),
     Command("read", "FILE", "put a text file into the message; @FILE in a message does too", _read),
     Command(
@@ -417,16 +421,16 @@ COMMANDS = (
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
-        lambda app, name: app.pairs().get(name), "ctrl+f",
+        lambda app, name: app.pairs().get(name), "ctrl+f", able=able.offered,
     ),
     Command(
         "twice", "[PROMPT]",
         "answer PROMPT, or the last one, without and with speculation, side by side",
-        _compare, "ctrl+b", when=IDLE,
+        _compare, "ctrl+b", when=IDLE, able=able.comparable,
     ),
     Command(
         "round", "[N]", "look inside a round of an answer: guesses, checks and why, in slow motion",
-        _inside, "ctrl+s,alt+r", when=LOADED,
+        _inside, "ctrl+s,alt+r", when=LOADED, able=able.known,
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command(
@@ -459,14 +463,19 @@ COMMANDS = (
         "thoughts", "", "open or fold what a model thinks before it answers, and attached files",
         lambda app, _: app.transcript.show_thoughts(not app.transcript.thoughts_shown), "f11,alt+t",
     ),
-    Command("title", "[TEXT]", "show or set the title of this conversation", _title),
-    Command("export", "[md|json] [FILE]", "write this conversation to a file", _export, when=WHOLE),
+    Command(
+        "title", "[TEXT]", "show or set the title of this conversation", _title, able=able.begun,
+    ),
+    Command(
+        "export", "[md|json] [FILE]", "write this conversation to a file", _export,
+        when=WHOLE, able=able.begun,
+    ),
     Command(
         "import", "FILE", "read an exported conversation, Markdown or JSON", _import, when=IDLE,
     ),
     Command(
         "compact", "", "have the model sum the conversation up and go on from there",
-        lambda app, _: app.turns.compact(), when=IDLE,
+        lambda app, _: app.turns.compact(), when=IDLE, able=able.begun,
     ),
     Command("clear", "", "begin a new conversation", lambda app, _: app.turns.clear(), when=IDLE),
     Command("quit", "", "leave", lambda app, _: app.leave(), "ctrl+q", "Quit"),

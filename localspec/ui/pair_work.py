@@ -50,6 +50,7 @@ class Pairs:
         soon: has something called in the screen's thread.
         news: told that `doing` says something else.
         state: what the screen shows.
+        offered: what `get` fetches where it is not told.
     """
 
     gate: Gate
@@ -60,11 +61,11 @@ class Pairs:
     soon: Callable[[Callable[[], None]], None]
     news: Callable[[], None]
     state: PairsState = field(default_factory=PairsState)
+    offered: PullRequest | None = None
     _patience: Patience = field(default_factory=Patience)
     _thread: threading.Thread | None = None
     _screen: PairsScreen | None = None
     _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
-    _offered: PullRequest | None = None  # what `get` fetches where it is not told
     _getting: PullRequest | None = None  # what is fetched to be changed to
     _arrived: str = ""  # the name that it has, once it is here
     _told: float = 0.0  # when `news` was called last
@@ -82,7 +83,7 @@ class Pairs:
         elif wanted is not None and self._answers(wanted):
             pull.remember_wanted(None)  # it was fetched and opened by other means
         elif wanted is not None:
-            self._offered = wanted
+            self.offered = wanted
             remedy = f"{GET} goes on: it fetches the rest, measures it, and changes to it."
             name = one_line(str(wanted), 120)
             self.tell(f"{name} was being fetched; what came is kept", remedy)
@@ -100,7 +101,7 @@ class Pairs:
             self.tell(f"first of all: {speed.advice[0]}", speed.advice[1])
         if not best or speed is None:
             return
-        self._offered = PullRequest(best[0].row.name)
+        self.offered = PullRequest(best[0].row.name)
         if self.gate.phase in ANSWER:
             pass  # whoever asks at once is told the first of them behind the answer
         elif self._asks:
@@ -112,7 +113,7 @@ class Pairs:
             self.tell(said, "/get NAME takes another, F12 shows all.", unasked=True)
 
     def _what_get_does(self) -> str:
-        name = one_line(str(self._offered or ""), 120)
+        name = one_line(str(self.offered or ""), 120)
         return f"{GET} fetches {name}, checks and measures it, and changes to it."
 
     def offer(self, asked: LoadRequest, missing: str) -> None:
@@ -124,7 +125,7 @@ class Pairs:
         """
         last = installed.recall_last()
         pair = asked.pair or (last.pair if last is not None else DEMO)
-        self._offered = PullRequest(pair, asked.draft)
+        self.offered = PullRequest(pair, asked.draft)
 
         def say() -> None:
             known = self._known()
@@ -135,7 +136,7 @@ class Pairs:
 
     def _known(self) -> RankedPair | None:
         """What to expect of what is offered, where it is a listed pair as it stands there."""
-        name = str(self._offered or "").lower()  # with a draft of its own it is no listed one
+        name = str(self.offered or "").lower()  # with a draft of its own it is no listed one
         return next((one for one in self.state.ranked if one.row.name == name), None)
 
     def _answered(self) -> None:
@@ -153,12 +154,11 @@ class Pairs:
         Raises:
             UsageError: nothing is offered, or the text names nothing.
         """
-        wanted = pull.parse_request(text) if text else self._offered
+        wanted = pull.parse_request(text) if text else self.offered
         if wanted is None:
             raise UsageError("nothing is proposed", "Say /get NAME; F12 shows the pairs.")
         if self._answers(wanted):
-            if wanted == pull.recall_wanted():
-                pull.remember_wanted(None)
+            pull.forget_wanted(wanted)
             self.gate.say(f"{one_line(str(wanted), 40)} is in use")
         elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
             self._getting = wanted
@@ -200,12 +200,12 @@ class Pairs:
         """What was wanted answers now, or cannot be loaded: it is wanted no more."""
         self.refresh_in_use()
         gone = self.state.work is Work.NONE and not self._arrived
-        offered = self._offered is not None and self._answers(self._offered)
+        offered = self.offered is not None and self._answers(self.offered)
         if (self._getting is not None and gone) or offered:
             self._forget()
 
     def _forget(self) -> None:
-        self._getting, self._offered, self._arrived = None, None, ""
+        self._getting, self.offered, self._arrived = None, None, ""
         pull.remember_wanted(None)
 
     # What the user asks for
