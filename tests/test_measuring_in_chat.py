@@ -157,3 +157,42 @@ def test_the_pair_that_was_opened_stays_whatever_was_used_last_since(tmp_path: P
             assert chat.app.session.pair_reference == (str(target), "mtp")
 
     asyncio.run(body())
+
+
+def test_whatever_answer_is_shown_the_panel_has_its_own_figures_or_none(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with chatting() as chat:
+            state = chat.app.dashboard.state
+
+            def shown() -> tuple[int, int, int, float | None]:
+                now = state.figures
+                return now.generated, now.drafted, now.accepted, now.speed_average
+
+            await chat.send("/gamma 3")
+            await chat.send("Tell me a story.")
+            await chat.until(lambda: "12 tokens" in chat.transcript() and chat.ready(), "one")
+            drafted = shown()
+            await chat.send("/gamma 0")
+            await chat.press("f5")
+            await chat.until(lambda: "2/2" in chat.transcript() and chat.ready(), "another")
+            plain = shown()
+            assert drafted[1] > 0
+            assert plain[:3] == (12, 0, 0)
+            for key, place, figures in (("f9", "1/2", drafted), ("f10", "2/2", plain)):
+                await chat.press(key)
+                await chat.until(lambda it=place: it in chat.transcript() and chat.ready(), key)
+                await chat.until(lambda it=figures: shown() == pytest.approx(it, rel=0.01), key)
+            await chat.press("f9")
+            await chat.until(lambda: "1/2" in chat.transcript() and chat.ready(), "the first")
+            for form in ("json", "md"):
+                await says(chat, f"/export {form} {tmp_path}/it.{form}", f"it.{form}")
+            await chat.send("/clear")
+            await chat.until(lambda: chat.ready() and shown() == (0, 0, 0, None), "none")
+            await chat.send(f"/import {tmp_path}/it.json")
+            await chat.until(lambda: shown() == pytest.approx(drafted, rel=0.01), "as it was")
+            await chat.until(chat.ready)
+            await chat.send(f"/import {tmp_path}/it.md")  # which has no figures
+            await chat.until(lambda: shown() == (0, 0, 0, None), "none again")
+            assert "Tell me a story." in chat.transcript()
+
+    asyncio.run(body())
