@@ -279,6 +279,18 @@ def test_they_are_matched_with_drafts_by_vocabulary(stores: Stores) -> None:
     assert {one.draft for one in unseen.candidates if one.on_disk} == {"demo"}
 
 
+@pytest.mark.parametrize("draft", [None, "none"])
+def test_further_drafts_are_tried_for_a_named_pair_but_not_its_own(
+    stores: Stores, demo_draft: Path, draft: str | None
+) -> None:
+    stores.file(".lmstudio/models/a/b/another.gguf", demo_draft.read_bytes())
+    with mock.patch.object(constants, "HF_HUB_OFFLINE", True):
+        assert examine("demo", draft, Patience()).candidates == ()
+        report = examine("demo", draft, Patience(), further=True)
+    tried = {one.draft: one.fits for one in report.candidates if one.on_disk}
+    assert tried == {"another": True} | ({} if draft is None else {"demo": True})
+
+
 def test_a_found_model_gets_a_pairs_name_by_a_pull_and_stays(stores: Stores) -> None:
     blob = stores.ollama("registry.ollama.ai/library/big:1b", ggufs.model())
     before = stores.contents()

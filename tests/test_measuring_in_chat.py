@@ -13,21 +13,24 @@ import pytest
 from localspec.bench import request
 from localspec.loading import tuning
 from localspec.loading.request import LoadRequest
+from localspec.pairs import pull
+from localspec.pairs.installed import remember_last
 from localspec.process.client import EngineClient
 from localspec.process.server import Server, loader
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from tests.support.chat_pilot import Chat
+from tests.support.heads import write_mtp
 from tests.support.scripted_session import ScriptedSession
 
 
 @asynccontextmanager
-async def chatting() -> AsyncIterator[Chat]:
-    wanted = LoadRequest(pair="demo", threads=1, temp=0.0, n_predict=12)
+async def chatting(pair: str | None = "demo", draft: str | None = None) -> AsyncIterator[Chat]:
+    wanted = LoadRequest(pair=pair, draft=draft, threads=1, temp=0.0, n_predict=12)
     app = ChatApp(EngineClient(wanted, lambda: Server(loader)))
     async with app.run_test(size=(120, 60)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
-        await chat.until(lambda: app.turns.phase is Phase.READY, "loading")
+        await chat.until(lambda: app.turns.phase is not Phase.LOADING, "loading")
         yield chat
     app.engine.shut_down()
     assert await asyncio.to_thread(app.engine.join, 10)
@@ -42,6 +45,7 @@ async def says(chat: Chat, command: str, said: str) -> None:
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 def test_another_draft_a_bench_its_report_and_the_conversation_stays(
@@ -58,6 +62,7 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             now = " ".join(chat.transcript().split())
             assert "drafting now: localspec demo draft and lookup" in now
             assert "and lookup, which copies what repeats" in now
+            assert "--draft" in now  # others that were tried
             await chat.send("/draft lookup")
             await chat.until(lambda: chat.ready() and not chat.app.session.draft_name, "lookup")
             await says(chat, "/draft none-such", "there is no pair named none-such")
@@ -95,5 +100,99 @@ def test_tuning_can_be_ended_and_the_pair_is_there_again(monkeypatch: pytest.Mon
             assert chat.app.session.settings.system_prompt == "Speak like a pirate."
             await says(chat, "/preset forget pirate", "pirate is forgotten")
             await says(chat, "/preset pirate", "there is no system prompt pirate")
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("pair", ["demo", None])
+@pytest.mark.parametrize("at_first", [True, False])
+def test_a_draft_that_is_not_here_is_offered_with_the_pair_that_it_is_for(
+    pair: str | None, at_first: bool
+) -> None:
+    draft = "user/none-here:Q8_0"
+
+    async def body() -> None:
+        async with chatting(pair, draft if at_first else None) as chat:
+            if not at_first:
+                assert chat.ready()
+                await chat.send(f"/draft {draft}")
+            said = f"{draft} is not on this disk yet"
+            await chat.until(lambda: said in chat.transcript(), said)
+            assert f"Ctrl+F fetches demo --draft {draft}," in " ".join(chat.transcript().split())
+            assert "the name of a model is empty" not in chat.transcript()
+            chat.app.pairs.get()  # with a draft of its own it is another pair than the one in use
+            assert pull.recall_wanted() == pull.PullRequest("demo", draft)
+            await chat.until(lambda: "✗ demo" in chat.transcript(), "there is no Hub here")
+
+    asyncio.run(body())
+
+
+def test_a_pair_that_is_not_here_is_fetched_with_the_draft_that_was_named() -> None:
+    pair, draft = "user/no-pair:Q8_0", "user/none-here:Q8_0"
+
+    async def body() -> None:
+        async with chatting(pair, draft) as chat:
+            said = f"{pair} is not on this disk yet"
+            await chat.until(lambda: said in chat.transcript(), said)
+            await chat.press("ctrl+f")
+            assert pull.recall_wanted() == pull.PullRequest(pair, draft)
+
+    asyncio.run(body())
+
+
+def test_the_pair_that_was_opened_stays_whatever_was_used_last_since(tmp_path: Path) -> None:
+    target = write_mtp(tmp_path / "mtp.gguf")
+    remember_last(str(target), "none")
+
+    async def body() -> None:
+        async with chatting(pair=None) as chat:
+            assert chat.app.session.pair_name == "mtp"
+            await chat.send("/draft mtp")  # checked for this target, not for the demo
+            await chat.until(lambda: chat.ready() and chat.app.session.draft_name, "its head")
+            remember_last("demo")  # another localspec
+            await chat.send("/set ctx-size 512")
+            await chat.until(
+                lambda: chat.ready() and chat.app.dashboard.state.figures.context_size == 512
+            )
+            assert chat.app.session.pair_reference == (str(target), "mtp")
+
+    asyncio.run(body())
+
+
+def test_whatever_answer_is_shown_the_panel_has_its_own_figures_or_none(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with chatting() as chat:
+            state = chat.app.dashboard.state
+
+            def shown() -> tuple[int, int, int, float | None]:
+                now = state.figures
+                return now.generated, now.drafted, now.accepted, now.speed_average
+
+            await chat.send("/gamma 3")
+            await chat.send("Tell me a story.")
+            await chat.until(lambda: "12 tokens" in chat.transcript() and chat.ready(), "one")
+            drafted = shown()
+            await chat.send("/gamma 0")
+            await chat.press("f5")
+            await chat.until(lambda: "2/2" in chat.transcript() and chat.ready(), "another")
+            plain = shown()
+            assert drafted[1] > 0
+            assert plain[:3] == (12, 0, 0)
+            for key, place, figures in (("f9", "1/2", drafted), ("f10", "2/2", plain)):
+                await chat.press(key)
+                await chat.until(lambda it=place: it in chat.transcript() and chat.ready(), key)
+                await chat.until(lambda it=figures: shown() == pytest.approx(it, rel=0.01), key)
+            await chat.press("f9")
+            await chat.until(lambda: "1/2" in chat.transcript() and chat.ready(), "the first")
+            for form in ("json", "md"):
+                await says(chat, f"/export {form} {tmp_path}/it.{form}", f"it.{form}")
+            await chat.send("/clear")
+            await chat.until(lambda: chat.ready() and shown() == (0, 0, 0, None), "none")
+            await chat.send(f"/import {tmp_path}/it.json")
+            await chat.until(lambda: shown() == pytest.approx(drafted, rel=0.01), "as it was")
+            await chat.until(chat.ready)
+            await chat.send(f"/import {tmp_path}/it.md")  # which has no figures
+            await chat.until(lambda: shown() == (0, 0, 0, None), "none again")
+            assert "Tell me a story." in chat.transcript()
 
     asyncio.run(body())

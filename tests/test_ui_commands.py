@@ -321,3 +321,20 @@ async def test_a_draft_and_what_was_sent_outlive_the_program(tmp_path: Path) -> 
         await chat.until(lambda: len(chat.session.messages) == 6 and chat.ready())
     async with chatting(archive=archive) as chat:
         await chat.until(lambda: chat.app.prompt.text == "for a new one", "the other draft")
+
+
+async def test_a_preset_is_neither_lost_by_keeping_nothing_nor_forgotten_where_none_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    parameters.keep_preset("pirate", "Speak like a pirate.")
+    async with chatting() as chat:
+        await chat.send("/preset save pirate")
+        await chat.until(lambda: "there is no system prompt to keep" in chat.transcript())
+        await chat.send("/preset forget nosuch")
+        await chat.until(lambda: "there is no system prompt nosuch" in chat.transcript())
+        assert "nosuch is forgotten" not in chat.transcript()
+        assert parameters.presets() == {"pirate": "Speak like a pirate."}
+        await chat.send("/preset forget pirate")
+        await chat.until(lambda: "pirate is forgotten" in chat.transcript())
+        assert parameters.presets() == {}

@@ -15,6 +15,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
 from localspec.chat.history.tree import title_of
 from localspec.errors import LocalspecError, PromptTooLong
+from localspec.pairs.pull import PullRequest
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation.extracts import attached
@@ -31,6 +32,10 @@ PASTE = "\n".join(f"line {n} of a log" for n in range(500))
 async def paste(chat: Chat, text: str) -> None:
     chat.app.prompt.post_message(events.Paste(text))
     await chat.until(lambda: text[-20:] in chat.app.prompt.text)
+
+
+def palette(chat: Chat) -> set[str]:
+    return {one.title for one in chat.app.get_system_commands(chat.app.screen)}
 
 
 async def test_a_big_paste_is_emptied_and_brought_back() -> None:
@@ -62,6 +67,32 @@ async def test_a_command_typed_behind_a_paste_is_no_part_of_it() -> None:
         chat.app.prompt.clear()
         await chat.ask("Where?\n/usr/bin")
         assert chat.session.messages[-2].content == "Where?\n/usr/bin"
+
+
+@pytest.mark.parametrize("text", [PASTE, f"{PASTE}\n", "/var/log: " + "one long line " * 20])
+async def test_a_command_with_words_behind_a_paste_is_one_and_another_may_follow(text: str) -> None:
+    async with chatting() as chat:
+        prompt = chat.app.prompt
+        await paste(chat, text)
+        for number in ("0", "0.5"):
+            await chat.press(*f"/temp {number}", "enter")
+            await chat.until(lambda n=number: f"temperature {n} for" in chat.transcript())
+            assert prompt.text.strip() == text.strip()
+        await chat.press("ctrl+j", *"/temp 0.7", "enter")  # a line that the user broke
+        await chat.until(lambda: "temperature 0.7 for" in chat.transcript())
+        assert chat.session.messages == []
+
+
+async def test_a_path_behind_a_paste_is_no_command() -> None:
+    async with chatting() as chat:
+        await paste(chat, "src")
+        await chat.press(*"/main.py", "enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+        assert chat.session.messages[0].content == "src/main.py"
+        await paste(chat, "Where is\n/temp 0")  # pasted, not typed
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready())
+        assert chat.session.messages[2].content == "Where is\n/temp 0"
 
 
 async def test_what_is_sent_during_an_answer_waits_for_its_end() -> None:
@@ -198,9 +229,8 @@ async def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> 
         return shown
 
     async with chatting(gate=Gate()) as chat:
-        await chat.until(chat.ready)
-        names = {one.title for one in chat.app.get_system_commands(chat.app.screen)}
-        assert {"Regen", "Clear", "Theme", "Pairs"} <= names
+        await chat.ask("Hello?")
+        assert {"Regen", "Clear", "Theme", "Pairs"} <= palette(chat)
         chat.app.prompt.insert("unsent")
         chat.app.action_command("read")  # it needs a file
         assert chat.app.prompt.text == "/read "
@@ -213,9 +243,37 @@ async def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> 
         chat.session.gate.close()
         await chat.send("q")
         await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
-        names = {one.title for one in chat.app.get_system_commands(chat.app.screen)}
-        assert not {"Regen", "Clear", "Twice", "Export"} & names
-        assert {"Pairs", "Help", "Temp"} <= names
+        assert not {"Regen", "Clear", "Twice", "Export"} & palette(chat)
+        assert {"Pairs", "Help", "Temp"} <= palette(chat)
+
+
+async def test_the_palette_offers_nothing_that_would_find_nothing_to_do() -> None:
+    after_an_answer = {"Regen", "Copy", "Round", "Twice", "Edit", "Title", "Export", "Compact"}
+    async with chatting() as chat:
+        await chat.until(chat.ready)
+        assert not (after_an_answer | {"Earlier", "Later", "Get"}) & palette(chat)
+        chat.app.prompt.insert("What is it?")
+        assert "Twice" in palette(chat)
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready(), "an answer")
+        assert after_an_answer <= palette(chat)
+        assert not {"Earlier", "Later"} & palette(chat)
+        await chat.press("f5")
+        await chat.until(lambda: "2/2" in chat.transcript() and chat.ready(), "another version")
+        assert "Earlier" in palette(chat)
+        assert "Later" not in palette(chat)
+        await chat.press("f9")
+        await chat.until(lambda: "Later" in palette(chat), "the version before")
+        assert "Earlier" not in palette(chat)
+        chat.app.pairs.offered = PullRequest("qwen3-8b")
+        assert "Get" in palette(chat)
+
+
+async def test_the_palette_offers_no_speculation_where_nothing_drafts() -> None:
+    async with chatting(draft_name=None, speculation_note="there is no draft") as chat:
+        await chat.ask("Hello?")
+        assert not {"Twice", "Speculation"} & palette(chat)
+        assert "Regen" in palette(chat)
 
 
 def test_whatever_the_palette_offers_is_known_by_other_words_too() -> None:

@@ -17,7 +17,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
 from localspec.loading.ranking import PairCosts, RankedPair, Speed
 from localspec.loading.request import LoadRequest
-from localspec.pairs import catalogue, installed, pull
+from localspec.pairs import catalogue, found, installed, pull
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
@@ -26,7 +26,7 @@ from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
 from localspec.process.client import EngineClient
 from localspec.process.server import Loader, Server
-from localspec.ui.app import ChatApp
+from localspec.ui.app import ChatApp, Looks
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
 from localspec.ui.screens.pair_lines import PairsState, Work, detail_lines, head_line, row_line
@@ -74,7 +74,7 @@ class Rooms:
             threading.Event().wait(0.005)
         if name in self.broken:
             raise self.broken[name]
-        session = _Logged(pair_name=name, log=self.log)
+        session = _Logged(pair_name=name, pair_reference=(name, None), log=self.log)
         self.sessions.append(session)
         return session
 
@@ -93,9 +93,15 @@ class _Logged(ScriptedSession):
 
 @asynccontextmanager
 async def chatting(
-    rooms: Rooms, size: tuple[int, int] = (100, 30), first: str = "first"
+    rooms: Rooms,
+    size: tuple[int, int] = (100, 30),
+    first: str = "first",
+    *,
+    scan: bool = True,
+    proposes: bool = False,
 ) -> AsyncIterator[Chat]:
-    app = ChatApp(inline(rooms.load, rooms.check, first))
+    engine = inline(rooms.load, rooms.check, first, scan=scan)
+    app = ChatApp(engine, looks=Looks(proposes=proposes))
     async with app.run_test(size=size, notifications=True) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         await chat.until(lambda: app.turns.phase is not Phase.LOADING or first in rooms.slow)
@@ -610,7 +616,7 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
 
     def load(request: LoadRequest, _progress: object, _cancel: object) -> ScriptedSession:
         loaded.append(request)
-        return ScriptedSession()
+        return ScriptedSession(pair_reference=(str(request.pair), request.draft))
 
     def perform(*_: object) -> bytes:
         raise AssertionError
@@ -717,3 +723,114 @@ def test_a_pair_that_nothing_drafts_for_is_shown_without_an_assumed_acceptance()
         lines = "\n".join(line.plain for line in detail_lines(state, row, 200, 30))
         assert "expected from demo, which reads 10 GB of weights a second here" in lines
         assert ("70 % of drafted tokens are accepted" in lines) is told
+
+
+async def test_a_look_at_drafts_that_fails_is_told_and_shown_in_the_status_line(
+    hub_world: World, strangers: Repo
+) -> None:
+    async with chatting(Rooms(), first="ann/Big-GGUF:Q8_0") as chat:
+        fault = hub_world.server.fault("Big-GGUF", status=418)
+        await chat.send("/draft")
+        await chat.until(lambda: "(status 418)" in chat.transcript(), "why")
+        assert fault.times == 0
+        assert "checking" not in chat.status()
+        await chat.send("/draft")
+        await chat.until(lambda: "drafting now" in chat.transcript(), "the drafts")
+
+
+async def test_what_has_to_wait_for_other_work_says_so_in_the_conversation(
+    hub_world: World, target: Repo
+) -> None:
+    async with chatting(Rooms()) as chat:
+        fault = hub_world.server.fault("/cdn/", hold_after=10)
+        await chat.send(f"/get {NAME}")
+        await chat.until(fault.reached.is_set, "a header on its way")
+        assert f"checking {NAME}" in chat.status()
+        for times, command in enumerate(("/draft", f"/get {NAME}"), 1):
+            await chat.send(command)
+            said = f"{NAME} is being checked"
+            await chat.until(lambda n=times, it=said: chat.transcript().count(it) == n, command)
+        assert "F12, then C, cancels that." in chat.transcript()
+        fault.release.set()
+        await chat.until(lambda: installed.find(NAME) is not None, "the pair")
+
+
+@pytest.mark.parametrize("typed", [False, True])
+async def test_what_was_fetched_and_opened_by_other_means_is_wanted_no_more(
+    hub_world: World, typed: bool
+) -> None:
+    pull.remember_wanted(PullRequest("first"))
+    async with chatting(Rooms(), proposes=not typed) as chat:
+        if typed:
+            await chat.send("/get first")
+        await chat.until(lambda: pull.recall_wanted() is None, "the end of it")
+        assert "was being fetched" not in chat.transcript()
+
+
+async def test_another_interrupted_pair_is_still_wanted_and_offered(hub_world: World) -> None:
+    pull.remember_wanted(PullRequest("first", "user/other"))  # with a draft it is another pair
+    async with chatting(Rooms(), proposes=True) as chat:
+        said = "first --draft user/other was being fetched"
+        await chat.until(lambda: said in " ".join(chat.transcript().split()), said)
+        await chat.send("/get first")
+        assert "first is in use" in chat.status()
+        assert pull.recall_wanted() == PullRequest("first", "user/other")
+
+
+async def test_what_was_interrupted_is_offered_though_the_pairs_were_looked_at_first(
+    hub_world: World,
+) -> None:
+    pull.remember_wanted(PullRequest("user/other"))
+    rooms = Rooms()
+    rooms.slow.add("first")
+    async with chatting(rooms, proposes=True) as chat:
+        await browse(chat, "demo")
+        await chat.press("escape")
+        rooms.slow.clear()
+        await chat.until(lambda: "user/other was being fetched" in chat.transcript(), "the offer")
+
+
+async def test_nothing_is_proposed_over_what_is_fetched_before_the_first_pair_is_there(
+    hub_world: World, target: Repo
+) -> None:
+    rooms = Rooms()
+    rooms.slow.add("first")
+    async with chatting(rooms, proposes=True) as chat:
+        fault = hub_world.server.fault("/cdn/", hold_after=10)
+        await chat.send(f"/get {NAME}")
+        await chat.until(fault.reached.is_set, "a header on its way")
+        rooms.slow.clear()
+        await chat.until(chat.ready, "the pair")
+        fault.release.set()
+        await chat.until(lambda: f"load {NAME}" in rooms.log and chat.ready(), "the other pair")
+        assert "was being fetched" not in chat.transcript()
+
+
+async def test_nobody_looks_for_other_programs_models_where_that_is_not_wanted(
+    hub_world: World, strangers: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(found, "scan", lambda: looked.append(1) or found.Scan(()))
+    async with chatting(Rooms(), scan=False) as chat:
+        await browse(chat)
+        await type_in(chat, "ann/Big-GGUF:Q2_K")  # for which drafts are searched
+        await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
+        await chat.press("escape")
+        await type_in(chat, "no-such-name")
+        await chat.until(lambda: "there is no pair named no-such-name" in chat.screen(), "why")
+    assert looked == []
+
+
+async def test_cancelling_a_look_at_another_pair_keeps_what_was_interrupted(
+    hub_world: World, target: Repo
+) -> None:
+    pull.remember_wanted(PullRequest("user/other"))
+    async with chatting(Rooms()) as chat:
+        fault = hub_world.server.fault("/cdn/", hold_after=10)
+        await browse(chat)
+        await chat.press("enter")
+        await chat.until(fault.reached.is_set, "a header on its way")
+        await chat.press("c")
+        fault.release.set()
+        await chat.until(lambda: "cancelled" in chat.screen(), "the end")
+        assert pull.recall_wanted() == PullRequest("user/other")

@@ -70,7 +70,7 @@ class PairReport:
         name: the short name, empty where the pair has none yet.
         draft_reason: where the draft comes from, or why there is none.
         vocabulary: the comparison, None without a draft.
-        candidates: drafts that were tried for a target without one.
+        candidates: drafts that were tried for a target without one, or besides it.
         outlook: whether it fits, and how it would be loaded now.
         besides: what else drafts, such as a head beside a draft model.
     """
@@ -114,6 +114,7 @@ def examine(
     n_ctx: int | None = None,
     free: Free | None = None,
     scan: bool = True,
+    further: bool = False,
 ) -> PairReport:
     """Look at a pair, wherever its files are; an unfit draft is reported, not refused.
 
@@ -125,6 +126,7 @@ def examine(
         n_ctx: tokens of context to count memory for, None to choose.
         free: what the machine has free, None for its main memory alone.
         scan: whether models of other programs on this disk count.
+        further: whether drafts are tried as well for a pair that was given something that drafts.
 
     Raises:
         HubError, ModelError, UsageError: a model cannot be found or read.
@@ -143,6 +145,8 @@ def examine(
         reason = reason if found else "named"
         found = (*found, *(one for word in named for one in _find_drafts(word, patience, scan)))
     _require_different(found)
+    if further and not candidates:
+        candidates = _try_all((target, *found), patience, scan)
     if MTP in asked:
         heads.require_mtp(target.header, target.label)
     own_heads = own_head(target.header) if {AUTO, MTP} & {*asked} else []
@@ -242,7 +246,7 @@ def _search(target: ModelSource, patience: Patience, scan: bool) -> _DraftsFound
     paired = _paired_before(target)
     if paired:
         return _find_drafts(paired, patience, scan), f"as in the pair {paired}", ()
-    candidates = _try_all(target, patience, scan)
+    candidates = _try_all((target,), patience, scan)
     fitting = sum(candidate.fits for candidate in candidates)
     reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
     return (), reason, candidates
@@ -260,9 +264,12 @@ def _paired_before(target: ModelSource) -> str:
     return ""
 
 
-def _try_all(target: ModelSource, patience: Patience, scan: bool) -> tuple[DraftCandidate, ...]:
-    """Try the demo's draft, the models on this disk and the catalogue's drafts on `target`.
+def _try_all(
+    own: Sequence[ModelSource], patience: Patience, scan: bool
+) -> tuple[DraftCandidate, ...]:
+    """Try the demo's draft, the models on this disk and the catalogue's drafts on a target.
 
+    `own` are that target, and what drafts for it already.
     Of what is not on this disk only the start of the header is read, and all of it where that
     agrees. Without a network, the rest of the catalogue is left out. The fitting ones come
     first, those on this disk before the others, the smallest first.
@@ -270,8 +277,9 @@ def _try_all(target: ModelSource, patience: Patience, scan: bool) -> tuple[Draft
     Raises:
         Cancelled: the user wants to stop.
     """
+    target = own[0]
     found: dict[str, DraftCandidate] = {}
-    for untried, where in _untried(target, scan):
+    for untried, where in _untried(own, scan):
         if untried.draft in found:
             continue
         patience.check()
@@ -284,8 +292,11 @@ def _try_all(target: ModelSource, patience: Patience, scan: bool) -> tuple[Draft
     return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes)))
 
 
-def _untried(target: ModelSource, scan: bool) -> Iterator[tuple[DraftCandidate, Path | Reference]]:
-    """What is on this disk, but for the target itself, then what the catalogue knows besides."""
+def _untried(
+    own: Sequence[ModelSource], scan: bool
+) -> Iterator[tuple[DraftCandidate, Path | Reference]]:
+    """What is on this disk, but for `own` models, then what the catalogue knows besides."""
+    taken = {folders.real(model.paths[0]) for model in own}
     named = [
         # The draft first: it has the pair's name.
         # Where a name stands for several, each is named by where it came from.
@@ -295,18 +306,20 @@ def _untried(target: ModelSource, scan: bool) -> Iterator[tuple[DraftCandidate, 
         if model.complete
     ]
     for name, model in (*named, (DEMO, demo.pair().models[-1])):
-        if model.path.resolve() != target.paths[0].resolve():
+        if folders.real(model.path) not in taken:
             yield DraftCandidate(name, model.n_bytes, on_disk=True), model.path
     curated = [
         (draft, hub_cache.find(draft.reference))
         for draft in (entry.draft for entry in catalogue.pairs().values())
         if draft is not None
     ]
-    known = {target.paths[0].resolve(), *(cached[0].resolve() for _, cached in curated if cached)}
+    known = {*taken, *(folders.real(cached[0]) for _, cached in curated if cached)}
     theirs = sorted(others.scan().models if scan else (), key=lambda model: model.n_bytes)
-    for one in [each for each in theirs if each.path.resolve() not in known][:MOST_OTHERS]:
+    for one in [each for each in theirs if folders.real(each.path) not in known][:MOST_OTHERS]:
         yield DraftCandidate(one.name, one.n_bytes, on_disk=True), one.path
     for draft, cached in curated:
+        if cached and folders.real(cached[0]) in taken:
+            continue
         untried = DraftCandidate(str(draft.reference), draft.n_bytes, on_disk=bool(cached))
         yield untried, cached[0] if cached else draft.reference
 

@@ -251,6 +251,17 @@ class PullRequest:
     draft: str | None = None
     name: str | None = None
 
+    def __str__(self) -> str:
+        return self.pair if self.draft is None else f"{self.pair} --draft {self.draft}"
+
+    def means(self, name: str, reference: tuple[str, str | None]) -> bool:
+        """Whether it stands for the pair `name`, opened as `reference`: PAIR, and a named draft."""
+        if self.name is not None:
+            return name == self.name
+        pair, draft = reference
+        same = self.pair.lower() in (name.lower(), pair.lower())
+        return same and self.draft in (None, draft)
+
 
 def recall_wanted() -> PullRequest | None:
     """What was to be fetched and changed to when the program ended; None where nothing was."""
@@ -264,6 +275,12 @@ def remember_wanted(wanted: PullRequest | None) -> None:
             _wanted_path().unlink(missing_ok=True)
         else:
             private.write_json(_wanted_path(), wanted)
+
+
+def forget_wanted(wanted: PullRequest) -> None:
+    """Let go of `wanted`, if it is what was to be fetched."""
+    if recall_wanted() == wanted:
+        remember_wanted(None)
 
 
 def _wanted_path() -> Path:

@@ -100,15 +100,19 @@ class EngineClient:
 
     def reload(self, messages: Sequence[Message], **changes: Any) -> None:
         """Load again what was loaded, or was to be, with `changes`; the conversation goes on."""
-        self._begin_loading(replace(self._loaded, **changes), messages)
+        self._begin_loading(replace(self._present(), **changes), messages)
 
     def perform(self, make: Callable[[LoadRequest], Struct], messages: Sequence[Message]) -> None:
         """Free what is loaded, have a job done for it, then load it again."""
-        request = self._loaded
-        if self.latest is not None:
-            pair, draft = self.latest.pair_reference
-            request = replace(request, pair=pair, draft=draft)
+        request = self._present()
         self._begin_loading(request, messages, msgpack.encode(make(request)))
+
+    def _present(self) -> LoadRequest:
+        """What is loaded, by its name: without one it is the pair used last, by now another."""
+        if self.latest is None:
+            return self._loaded
+        pair, draft = self.latest.pair_reference
+        return replace(self._loaded, pair=pair, draft=draft)
 
     def _begin_loading(
         self, request: LoadRequest, messages: Sequence[Message], job: bytes | None = None

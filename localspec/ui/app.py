@@ -129,6 +129,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.engine = engine
         self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
         self._pairs: Pairs | None = None
+        self._proposes = self._looks.proposes  # and has not done so yet
         self._bind_keys()
         self._place_widgets()
         self._connect(archive, resume)
@@ -164,7 +165,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.shelf = Shelf(keeper, record, resume, gate, engine, self.turns, transcript, prompt)
         self.in_use = InUse(
             gate, engine, self.turns, transcript, self._seat,
-            lambda: self._later(lambda pairs: pairs.offer(engine.wanted.pair or "")),
+            lambda *asked: self._later(lambda pairs: pairs.offer(*asked)),
         )  # fmt: skip
         self._sending = Sending(
             gate, self.turns, self.shelf, self.in_use, transcript, prompt,
@@ -176,6 +177,7 @@ class ChatApp(App[None], inherit_bindings=False):
             engine, self.turns, self.shelf, self.in_use, lambda: self.pairs,
             lambda: self.measuring, dashboard, transcript, prompt,
             say=gate.say, copy=self._copy, open=self.push_screen,
+            offered=lambda: self._pairs is not None and self._pairs.offered is not None,
             show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
 
@@ -241,10 +243,11 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette offers what can be done now on this screen, and the themes."""
+        parts = self._parts
         for command in self.commands:
             if isinstance(screen, ModalScreen) and command.name not in commands.EVERYWHERE:
                 continue
-            if not commands.may_run(command.name, "", self.turns.phase):
+            if not (commands.may_run(command.name, "", self.turns.phase) and command.able(parts)):
                 continue
             yield SystemCommand(
                 command.name.capitalize(),
@@ -338,7 +341,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self.dashboard.seat(info)
         self.title_line.show(info)
         self.shelf.loaded(info)
-        if self._looks.proposes and self._pairs is None:
+        if self._proposes:
+            self._proposes = False
             self._later(lambda pairs: pairs.propose())
 
     def _later(self, call: Callable[[Pairs], None]) -> None:
@@ -352,8 +356,8 @@ class ChatApp(App[None], inherit_bindings=False):
 
     # From the keyboard
 
-    def _enter(self, text: str) -> bool:
-        return self._sending.enter(text)
+    def _enter(self, text: str, command: bool) -> bool:
+        return self._sending.enter(text, command)
 
     @on(PromptArea.Changed)
     def _typed(self) -> None:

@@ -13,7 +13,7 @@ from localspec.chat.past import PAST, clear
 from localspec.errors import UsageError
 from localspec.pairs.folders import data_folder, user_path
 from localspec.safe_text import one_line, safe
-from localspec.ui import parameters
+from localspec.ui import able, parameters
 from localspec.ui.conversation import extracts
 from localspec.ui.conversation.gate import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
 from localspec.ui.panel.dashboard import PanelForm
@@ -43,6 +43,7 @@ class Parts:
     Attributes:
         say: says something briefly.
         copy: puts a text into the clipboard; its second argument says what it is.
+        offered: whether a pair is offered to be fetched.
         open: shows a screen, and calls what follows with its result.
         show_phase: says anew what is going on.
         show_help: opens the help, or closes it.
@@ -60,6 +61,7 @@ class Parts:
     prompt: PromptArea
     say: Callable[[str], None]
     copy: Callable[[str, str], None]
+    offered: Callable[[], bool]
     open: Callable[..., object]
     show_phase: Callable[[], None]
     show_help: Callable[[], None]
@@ -85,6 +87,7 @@ class Command:
         footer: label in the footer; empty where there is no room for it.
         when: what the engine may be doing meanwhile.
         bare: whether it can run at any time without its argument.
+        able: whether it would have anything to do then.
     """
 
     name: str
@@ -95,6 +98,7 @@ class Command:
     footer: str = ""
     when: frozenset[Phase] = ANY_TIME
     bare: bool = False
+    able: Callable[[Parts], bool] = able.always
 
     @property
     def waits(self) -> bool:
@@ -117,14 +121,17 @@ def parse(text: str) -> tuple[str, str] | None:
     return name.strip().lower(), argument.strip()
 
 
-def split(text: str) -> tuple[str, str]:
-    """What stays in the input, and what is entered: all, or a command alone on the last line.
+def split(text: str, *, begun: bool = False) -> tuple[str, str]:
+    """What stays in the input, and what is entered: all, or a command on the last line.
 
-    Only its whole name counts there: a message may end in a path.
+    Only its whole name counts there: a message may end in a path. Something may follow the name
+    where that line was `begun` as a command.
     """
     before, _, last = text.rpartition("\n")
-    known = any(last == f"/{command.name}" for command in COMMANDS)
-    return (before, last) if before.strip() and known and not text.startswith("/") else ("", text)
+    name, _, argument = last.partition(" ")
+    known = any(name == f"/{command.name}" for command in COMMANDS)
+    alone = begun or not (argument or text.startswith("/"))
+    return (before, last) if before.strip() and known and alone else ("", text)
 
 
 def message_text(text: str) -> str:
@@ -240,10 +247,13 @@ def _stats(app: Parts, _argument: str) -> None:
 def _preset(app: Parts, argument: str) -> None:
     word, _, name = argument.partition(" ")
     settings = app.session().settings
-    if name.strip() and word in ("save", "forget"):
-        text = settings.system_prompt if word == "save" else ""
-        parameters.keep_preset(name.strip(), text)
-        app.transcript.say(f"{one_line(name.strip(), 60)} is {'kept' if text else 'forgotten'}")
+    name = name.strip()
+    if name and word == "save":
+        parameters.keep_preset(name, settings.system_prompt)
+        app.transcript.say(f"{one_line(name, 60)} is kept")
+    elif name and word == "forget":
+        parameters.forget_preset(name)
+        app.transcript.say(f"{one_line(name, 60)} is forgotten")
     elif argument:
         prompt = parameters.preset(argument)
         app.engine.configure(replace(settings, system_prompt=prompt))
@@ -370,7 +380,7 @@ COMMANDS = (
     Command("help", "", "keys and commands", lambda app, _: app.show_help(), "f1", "Help"),
     Command(
         "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
-        _speculation, "f2,ctrl+t", "Speculation", when=LOADED,
+        _speculation, "f2,ctrl+t", "Speculation", when=LOADED, able=able.drafted,
     ),
     Command(
         "origin", "", "show who proposed each piece first",
@@ -382,7 +392,7 @@ COMMANDS = (
     ),
     Command(
         "regen", "", "answer the last message again",
-        _regenerate, "f5,ctrl+r", "Again", when=IDLE | {Phase.DEAD},
+        _regenerate, "f5,ctrl+r", "Again", when=IDLE | {Phase.DEAD}, able=able.repeatable,
     ),
     Command(
         "history", "", "stored conversations: search, open, rename, delete, export",
@@ -390,19 +400,19 @@ COMMANDS = (
     ),
     Command(
         "edit", "", "change an earlier message; again for the one before",
-        lambda app, _: app.turns.edit_earlier(), "f8", "Edit", when=IDLE,
+        lambda app, _: app.turns.edit_earlier(), "f8", "Edit", when=IDLE, able=able.changeable,
     ),
     Command(
         "earlier", "", "go back to an earlier version of an answer or a message",
-        lambda app, _: app.shelf.step_newest(-1), "f9,alt+left", when=IDLE,
+        lambda app, _: app.shelf.step_newest(-1), "f9,alt+left", when=IDLE, able=able.earlier,
     ),
     Command(
         "later", "", "go on to a later version",
-        lambda app, _: app.shelf.step_newest(1), "f10,alt+right", when=IDLE,
+        lambda app, _: app.shelf.step_newest(1), "f10,alt+right", when=IDLE, able=able.later,
     ),
     Command(
         "copy", "[N|code [N]]", "copy the last answer, an earlier one, or a block of code",
-        _copy, "f6", "Copy",
+        _copy, "f6", "Copy", able=able.answered,
     ),
     Command("read", "FILE", "put a text file into the message; @FILE in a message does too", _read),
     Command(
@@ -411,16 +421,16 @@ COMMANDS = (
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
-        lambda app, name: app.pairs().get(name), "ctrl+f",
+        lambda app, name: app.pairs().get(name), "ctrl+f", able=able.offered,
     ),
     Command(
         "twice", "[PROMPT]",
         "answer PROMPT, or the last one, without and with speculation, side by side",
-        _compare, "ctrl+b", when=IDLE,
+        _compare, "ctrl+b", when=IDLE, able=able.comparable,
     ),
     Command(
         "round", "[N]", "look inside a round of an answer: guesses, checks and why, in slow motion",
-        _inside, "ctrl+s,alt+r", when=LOADED,
+        _inside, "ctrl+s,alt+r", when=LOADED, able=able.known,
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command(
@@ -453,14 +463,19 @@ COMMANDS = (
         "thoughts", "", "open or fold what a model thinks before it answers, and attached files",
         lambda app, _: app.transcript.show_thoughts(not app.transcript.thoughts_shown), "f11,alt+t",
     ),
-    Command("title", "[TEXT]", "show or set the title of this conversation", _title),
-    Command("export", "[md|json] [FILE]", "write this conversation to a file", _export, when=WHOLE),
+    Command(
+        "title", "[TEXT]", "show or set the title of this conversation", _title, able=able.begun,
+    ),
+    Command(
+        "export", "[md|json] [FILE]", "write this conversation to a file", _export,
+        when=WHOLE, able=able.begun,
+    ),
     Command(
         "import", "FILE", "read an exported conversation, Markdown or JSON", _import, when=IDLE,
     ),
     Command(
         "compact", "", "have the model sum the conversation up and go on from there",
-        lambda app, _: app.turns.compact(), when=IDLE,
+        lambda app, _: app.turns.compact(), when=IDLE, able=able.begun,
     ),
     Command("clear", "", "begin a new conversation", lambda app, _: app.turns.clear(), when=IDLE),
     Command("quit", "", "leave", lambda app, _: app.leave(), "ctrl+q", "Quit"),
@@ -479,18 +494,3 @@ EVERYWHERE = ("help", "quit")
 def hints(commands: Sequence[Command]) -> list[tuple[str, str]]:
     """Keys of what works everywhere, and what they do."""
     return [(one.shown, one.footer.lower()) for one in commands if one.name in EVERYWHERE]
-
-
-# Keys that are no commands; the help lists them first.
-OTHER_KEYS = (
-    ("Enter", "send"),
-    ("Ctrl+J, Alt+Enter", "break the line; Shift+Enter too, where the terminal tells it apart"),
-    ("Up, Down", "what you sent before, from the first and last line"),
-    ("Page Up, Down", "move the conversation"),
-    ("Esc", "stop the answer; twice while nothing runs: empty the input"),
-    ("Ctrl+A, Ctrl+Z", "select all that is typed; take back the last change"),
-    ("Ctrl+C", "copy what is selected, else stop the answer; twice: quit"),
-    ("Ctrl+P", "all that can be done now, to search by name and meaning"),
-    ("Tab", "complete a command, its words, or a file name"),
-    ("Mouse", "select text; click keys, versions and thoughts; the wheel moves the conversation"),
-)

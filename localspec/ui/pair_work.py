@@ -20,7 +20,8 @@ from localspec.errors import (
 )
 from localspec.loading import ranking
 from localspec.loading.ranking import RankedPair
-from localspec.pairs import catalogue, describe, found, pull, remove
+from localspec.loading.request import LoadRequest
+from localspec.pairs import catalogue, describe, found, installed, pull, remove
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
@@ -49,6 +50,7 @@ class Pairs:
         soon: has something called in the screen's thread.
         news: told that `doing` says something else.
         state: what the screen shows.
+        offered: what `get` fetches where it is not told.
     """
 
     gate: Gate
@@ -59,11 +61,11 @@ class Pairs:
     soon: Callable[[Callable[[], None]], None]
     news: Callable[[], None]
     state: PairsState = field(default_factory=PairsState)
+    offered: PullRequest | None = None
     _patience: Patience = field(default_factory=Patience)
     _thread: threading.Thread | None = None
     _screen: PairsScreen | None = None
     _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
-    _offered: PullRequest | None = None  # what `get` fetches where it is not told
     _getting: PullRequest | None = None  # what is fetched to be changed to
     _arrived: str = ""  # the name that it has, once it is here
     _told: float = 0.0  # when `news` was called last
@@ -76,10 +78,14 @@ class Pairs:
     def propose(self) -> None:
         """Say what suits this machine better than the demo, or what was being fetched before."""
         wanted = pull.recall_wanted()
-        if wanted is not None:
-            self._offered = wanted
-            name = one_line(wanted.pair, 80)
+        if self._getting is not None:
+            pass  # the user was faster
+        elif wanted is not None and self._answers(wanted):
+            pull.remember_wanted(None)  # it was fetched and opened by other means
+        elif wanted is not None:
+            self.offered = wanted
             remedy = f"{GET} goes on: it fetches the rest, measures it, and changes to it."
+            name = one_line(str(wanted), 120)
             self.tell(f"{name} was being fetched; what came is kept", remedy)
         elif self._in_demo:
             self._reminds = True
@@ -95,7 +101,7 @@ class Pairs:
             self.tell(f"first of all: {speed.advice[0]}", speed.advice[1])
         if not best or speed is None:
             return
-        self._offered = PullRequest(best[0].row.name)
+        self.offered = PullRequest(best[0].row.name)
         if self.gate.phase in ANSWER:
             pass  # whoever asks at once is told the first of them behind the answer
         elif self._asks:
@@ -107,26 +113,35 @@ class Pairs:
             self.tell(said, "/get NAME takes another, F12 shows all.", unasked=True)
 
     def _what_get_does(self) -> str:
-        name = one_line(self._offered.pair if self._offered is not None else "", 80)
+        name = one_line(str(self.offered or ""), 120)
         return f"{GET} fetches {name}, checks and measures it, and changes to it."
 
-    def offer(self, name: str) -> None:
-        """Offer to fetch a pair that was asked for and is not here."""
-        self._offered = PullRequest(name)
+    def offer(self, asked: LoadRequest, missing: str) -> None:
+        """Offer to fetch what was asked for and is not here.
+
+        Args:
+            asked: what was to be loaded; a draft without a pair is for the one used last.
+            missing: says what of it is not here, the target or the draft.
+        """
+        last = installed.recall_last()
+        pair = asked.pair or (last.pair if last is not None else DEMO)
+        self.offered = PullRequest(pair, asked.draft)
 
         def say() -> None:
-            known = self._known(name)
+            known = self._known()
             more = f": {known.offer}" if known is not None else ""
-            self.tell(f"{one_line(name, 80)} is not on this disk yet{more}", self._what_get_does())
+            self.tell(f"{missing} yet{more}", self._what_get_does())
 
         self._list_and(say)
 
-    def _known(self, name: str) -> RankedPair | None:
-        return next((one for one in self.state.ranked if one.row.name == name.lower()), None)
+    def _known(self) -> RankedPair | None:
+        """What to expect of what is offered, where it is a listed pair as it stands there."""
+        name = str(self.offered or "").lower()  # with a draft of its own it is no listed one
+        return next((one for one in self.state.ranked if one.row.name == name), None)
 
     def _answered(self) -> None:
         """The first answer of the demo is followed by the proposal."""
-        known = self._known(self._offered.pair) if self._offered is not None else None
+        known = self._known()
         if self._reminds and self._in_demo and known is not None and self._getting is None:
             self._reminds = False
             self.tell(f"for this machine: {known.row.name}, {known.offer}", self._what_get_does())
@@ -139,26 +154,27 @@ class Pairs:
         Raises:
             UsageError: nothing is offered, or the text names nothing.
         """
-        wanted = pull.parse_request(text) if text else self._offered
+        wanted = pull.parse_request(text) if text else self.offered
         if wanted is None:
             raise UsageError("nothing is proposed", "Say /get NAME; F12 shows the pairs.")
-        if self.engine.info is not None and self.engine.info.pair_name == wanted.pair.lower():
-            self.gate.say(f"{wanted.pair} is in use")
+        if self._answers(wanted):
+            pull.forget_wanted(wanted)
+            self.gate.say(f"{one_line(str(wanted), 40)} is in use")
         elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
             self._getting = wanted
             pull.remember_wanted(wanted)
-            self.news()
+
+    def _answers(self, wanted: PullRequest) -> bool:
+        info = self.engine.info
+        return info is not None and wanted.means(info.pair_name, info.pair_reference)
 
     def doing(self) -> str:
         """What goes on with the screen closed, for the status line; empty for nothing."""
         state = self.state
         name = one_line(state.name, 40)
         if state.work is Work.PULLING:
-            at = state.progress
-            share = f" {at.done / at.total:.0%}" if at and at.total else ""
-            left = f", {formats.duration(at.seconds_left)} left" if at and at.seconds_left else ""
-            return f"fetching {name}{share}{left}"
-        if state.work is Work.CHECKING and self._getting is not None:
+            return f"fetching {name}{state.share()}"
+        if state.work is Work.CHECKING:
             return f"checking {name}"
         return f"{self._arrived} waits for the answer's end" if self._arrived else ""
 
@@ -184,12 +200,12 @@ class Pairs:
         """What was wanted answers now, or cannot be loaded: it is wanted no more."""
         self.refresh_in_use()
         gone = self.state.work is Work.NONE and not self._arrived
-        offered = self._offered is not None and self.state.in_use == self._offered.pair
+        offered = self.offered is not None and self._answers(self.offered)
         if (self._getting is not None and gone) or offered:
             self._forget()
 
     def _forget(self) -> None:
-        self._getting, self._offered, self._arrived = None, None, ""
+        self._getting, self.offered, self._arrived = None, None, ""
         pull.remember_wanted(None)
 
     # What the user asks for
@@ -255,6 +271,7 @@ class Pairs:
         """Stop what is being done; what came of a download stays."""
         if self.state.work is not Work.NONE:
             self._patience.cancel.set()
+        if self._getting is not None:
             pull.remember_wanted(None)
 
     def step_back(self) -> bool:
@@ -318,7 +335,8 @@ class Pairs:
             self._settle(lambda: self.state.list(all_of_them, speed, used))
 
     def _look(self, wanted: PullRequest) -> None:
-        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience)
+        scan = self.engine.wanted.scan
+        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience, scan=scan)
         pull.require_room(plan)
         self._settle(lambda: self._looked(plan, wanted))
 
@@ -363,9 +381,8 @@ class Pairs:
         lookup = self.engine.wanted.drafters.lookup
 
         def look() -> None:
-            report = examine(
-                pair, draft if draft in (None, "none") else None, self._patience, scan=scan
-            )
+            asked = draft if draft == "none" else None
+            report = examine(pair, asked, self._patience, scan=scan, further=True)
             lines = describe.draft_lines(report, session.draft_name, lookup=lookup)
             self._settle(lambda: self._told_drafts(lines))
 
@@ -373,10 +390,8 @@ class Pairs:
 
     def _told_drafts(self, lines: Sequence[str]) -> None:
         self.state.end(())
-        words = "auto (all there is), lookup, mtp or none"
-        self.tell(
-            "\n".join(lines), f"/draft NAME takes one of these, a file, a reference, {words}."
-        )
+        words = "a file, a reference, auto (all there is), lookup, mtp or none"
+        self.tell("\n".join(lines), f"/draft NAME takes one of these, {words}.")
 
     # Around it
 
@@ -395,7 +410,11 @@ class Pairs:
         """Start `job` unless something else is being done; whether it was started."""
         state = self.state
         if state.work is not Work.NONE:
-            self._say(f"{state.name} is being {state.work.value}: C cancels that")
+            busy = f"{one_line(state.name, 40)} is being {state.work.value}"
+            if self._screen is None:
+                self.tell(busy, "F12, then C, cancels that.")
+            else:
+                self._say(f"{busy}: C cancels that")
             return False
         self._patience = Patience(note=self._note)
         state.work, state.name, state.note, state.typed = work, name, "", typed
@@ -406,6 +425,7 @@ class Pairs:
         )
         self._thread.start()
         self.redraw()
+        self.news()
         return True
 
     def _guarded(self, job: Callable[[], None]) -> None:
@@ -463,7 +483,7 @@ class Pairs:
     ) -> None:
         """Say how the work ended, where the user is now; what failed for good is wanted no more."""
         state = self.state
-        told = state.work in (Work.PULLING, Work.REMOVING) or self._getting is not None
+        told = failed or state.work is not Work.CHECKING or self._getting is not None
         if for_good and self._getting is not None:
             pull.remember_wanted(None)
         self._getting = self._getting if state.work is Work.PULLING and not failed else None

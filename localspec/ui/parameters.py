@@ -97,13 +97,29 @@ def preset(name: str) -> str:
 
 
 def keep_preset(name: str, text: str) -> None:
-    """Keep a system prompt under a name; an empty one is forgotten.
+    """Keep a system prompt under a name.
 
     Raises:
+        UsageError: it is empty.
         LocalspecError: the folder cannot be written.
     """
-    kept = {key: value for key, value in presets().items() if key != name}
-    kept |= {name: text} if text else {}
+    if not text:
+        raise UsageError("there is no system prompt to keep", "Say /system TEXT first.")
+    _write_presets(presets() | {name: text})
+
+
+def forget_preset(name: str) -> None:
+    """Forget the system prompt kept as `name`.
+
+    Raises:
+        UsageError: there is none.
+        LocalspecError: the folder cannot be written.
+    """
+    preset(name)
+    _write_presets({key: value for key, value in presets().items() if key != name})
+
+
+def _write_presets(kept: Mapping[str, str]) -> None:
     try:
         private.write_json(_presets_path(), kept)
     except OSError as error:

@@ -42,9 +42,14 @@ class Sending:
     waiting: list[str] = field(default_factory=list)
     _doubted: str = ""  # a message that names a file which is not there
 
-    def enter(self, text: str) -> bool:
-        """Take what was entered, as soon as the input is empty, if it may be sent now."""
-        before, entered = commands.split(text)
+    def enter(self, text: str, command: bool) -> bool:
+        """Take what was entered, as soon as the input is empty, if it may be sent now.
+
+        Args:
+            text: all of it.
+            command: whether its last line was begun as a command.
+        """
+        before, entered = commands.split(text, begun=command)
         accepted = self._accepts(entered)
         if accepted:
             self.soon(self._send, entered, before)
@@ -80,7 +85,7 @@ class Sending:
     def _send(self, text: str, before: str) -> None:
         """Do what was entered; `before` stays in the input."""
         if before:
-            self.prompt.put_back(before)
+            self.prompt.keep(before)
         if (slash := commands.parse(text)) is not None:
             self.run(*slash)
         elif self.gate.phase is Phase.DEAD:

@@ -11,7 +11,11 @@ from localspec.process.server import Loader, Server
 
 
 def inline(
-    load: Callable[..., Any], check: Callable[[str], object] | None = None, first: str = "first"
+    load: Callable[..., Any],
+    check: Callable[[str], object] | None = None,
+    first: str = "first",
+    *,
+    scan: bool = True,
 ) -> EngineClient:
     """An engine whose sessions `load` makes, of the progress and the flag it is given.
 
@@ -19,6 +23,7 @@ def inline(
         load: called with a third argument, the pair's name, where `check` is given.
         check: called with the name of a pair that is to take another's place.
         first: the name of the pair that is loaded first.
+        scan: whether models of other programs count.
     """
 
     def make(request: LoadRequest, progress: Any, cancel: Any) -> Any:
@@ -29,4 +34,4 @@ def inline(
             check(str(request.pair))
 
     loader = Loader(make, look, perform=lambda *_: b"")
-    return EngineClient(LoadRequest(pair=first), lambda: Server(lambda: loader))
+    return EngineClient(LoadRequest(pair=first, scan=scan), lambda: Server(lambda: loader))

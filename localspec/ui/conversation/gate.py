@@ -115,7 +115,7 @@ class InUse:
 
     Attributes:
         seat: told of the pair that answers from now on, also where it is the one before.
-        offer: told of a pair that is not on this disk, and could be.
+        offer: told what was to be loaded, and what of it is not on this disk and could be.
         load_error: why the last load failed; None where it did not, or was cancelled.
     """
 
@@ -124,7 +124,7 @@ class InUse:
     turns: Turns
     transcript: Transcript
     seat: Callable[[SessionInfo], None]
-    offer: Callable[[], None]
+    offer: Callable[[LoadRequest, str], None]
     load_error: Exception | None = None
     _unsaid: list[tuple[str, str, bool]] = field(default_factory=list)  # until a pair is there
     _first: bool = True
@@ -149,7 +149,7 @@ class InUse:
         error = None if failed.error is None else failed.error.exception()
         if isinstance(error, NotFetched):
             self.gate.enter(Phase.READY if failed.info is not None else Phase.UNUSABLE)
-            self.offer()
+            self.offer(self.engine.wanted, error.message)
             return
         if error is not None and failed.info is not None and not self._freed:
             self.gate.enter(Phase.READY)

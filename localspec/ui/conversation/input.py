@@ -80,7 +80,8 @@ class PromptArea(TextArea):
     """A text area that sends on Enter and breaks the line on Shift+Enter, Ctrl+J or Alt+Enter.
 
     Args:
-        enter: takes the text on Enter, there may be none; False where it may not be sent now.
+        enter: takes the text on Enter, there may be none, and whether its last line was begun as
+            a command; False where it may not be sent now.
         complete: asked on Tab: the whole text as it may go on, None where nothing is known.
         say: says what is wrong, with its remedy.
     """
@@ -95,7 +96,7 @@ class PromptArea(TextArea):
 
     def __init__(
         self,
-        enter: Callable[[str], bool],
+        enter: Callable[[str, bool], bool],
         complete: Callable[[], str | None],
         say: Callable[..., None],
     ) -> None:
@@ -103,7 +104,8 @@ class PromptArea(TextArea):
         self.highlight_cursor_line = False
         self.cursor_blink = False  # it would draw twice a second all day long
         self.sent = History()
-        self._pasted_to: tuple[int, int] | None = None  # the end of the last paste of many lines
+        self._pasted_to: tuple[int, int] | None = None  # the end of a paste of more than a line
+        self._slash_at: tuple[int, int] | None = None  # where one was typed behind that
         self._enter = enter
         self._complete = complete
         self._say = say
@@ -118,7 +120,9 @@ class PromptArea(TextArea):
                 event.prevent_default()
                 return
         if event.character == "/" and self.cursor_location == self._pasted_to:
-            self.action_break_line()  # a command begins a line of its own
+            if self.cursor_location[1]:
+                self.action_break_line()  # a command begins a line of its own
+            self._slash_at = self.cursor_location
         self._pasted_to = None
         if event.key not in ("tab", "enter"):
             return
@@ -132,8 +136,10 @@ class PromptArea(TextArea):
     def submit(self) -> None:
         """Send what is typed, if it may be sent now."""
         text = self.text.strip()
+        command = self._slash_at == (self.document.end[0], 0)
         # Cleared at once, and not where it is sent: keys typed on must survive.
-        if self._enter(text) and text:
+        if self._enter(text, command) and text:
+            self._slash_at = None
             self.sent.add(text)
             self.clear()
 
@@ -152,12 +158,14 @@ class PromptArea(TextArea):
         text = safe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         result = self.replace(text, *self.selection, maintain_selection_offset=False)
         self.move_cursor(result.end_location)
-        if "\n" in text:
+        if "\n" in text or cell_len(text) > self.size.width:
             self._pasted_to = self.cursor_location
 
     def action_break_line(self) -> None:
-        """Break the line at the cursor."""
+        """Break the line at the cursor; what is behind a paste still is."""
+        behind = self.cursor_location == self._pasted_to
         self.replace("\n", *self.selection, maintain_selection_offset=False)
+        self._pasted_to = self.cursor_location if behind else None
         self.scroll_cursor_visible()
 
     def action_cursor_up(self, select: bool = False) -> None:
@@ -184,6 +192,12 @@ class PromptArea(TextArea):
         """Return a text that could not be sent, before what was typed meanwhile."""
         self.show("\n".join(part for part in (text, self.text) if part))
 
+    def keep(self, text: str) -> None:
+        """Return what a command was typed behind: another one may follow."""
+        alone = not self.text
+        self.put_back(text)
+        self._pasted_to = self.cursor_location if alone else None
+
     def give_back(self, text: str) -> None:
         """Return a text that came to nothing, unless something else was typed meanwhile."""
         if text and not self.text:
@@ -191,7 +205,7 @@ class PromptArea(TextArea):
 
     def show(self, text: str) -> None:
         """Put `text` into the input, the cursor behind it; it may come from a file."""
-        self.text = safe(text)
+        self.text, self._slash_at = safe(text), None
         self.move_cursor(self.document.end)
 
 

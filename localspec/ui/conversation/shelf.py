@@ -14,7 +14,7 @@ from textual.timer import Timer
 from localspec.chat.history import exchange
 from localspec.chat.history.fields import settings_of
 from localspec.chat.history.keeper import Keeper
-from localspec.chat.history.record import Record
+from localspec.chat.history.record import Place, Record
 from localspec.chat.history.store import Store
 from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError
@@ -137,14 +137,19 @@ class Shelf:
 
     def step_newest(self, by: int) -> None:
         """`step` for the message that is picked, else for the newest that has versions."""
-        picked = self.gate.editing
-        nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
-        nodes = [node for node in nodes if self.record.place(node).versions > 1]
-        if nodes:
+        place = self.newest()
+        if place is not None:
             self.gate.edit(None)
-            self.step(nodes[-1], by)
+            self.step(place.node, by)
         else:
             self.gate.say("there is only one version")
+
+    def newest(self) -> Place | None:
+        """The message that is picked, else the newest one, if it has versions; None for none."""
+        picked = self.gate.editing
+        nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
+        places = (self.record.place(node) for node in reversed(nodes))
+        return next((place for place in places if place.versions > 1), None)
 
     # Other conversations
 

@@ -15,10 +15,23 @@ from textual.system_commands import SystemCommandsProvider
 from textual.widgets import Static
 
 from localspec.ui.bases import HEAD, MUTED
-from localspec.ui.commands import COMMANDS, OTHER_KEYS, Command
+from localspec.ui.commands import COMMANDS, Command
 from localspec.ui.conversation.blocks import GAP, Block, Paragraph, lay_out
 
 _KEY_WIDTH = 20
+# Keys that are no commands; the help lists them first.
+_OTHER_KEYS = (
+    ("Enter", "send"),
+    ("Ctrl+J, Alt+Enter", "break the line; Shift+Enter too, where the terminal tells it apart"),
+    ("Up, Down", "what you sent before, from the first and last line"),
+    ("Page Up, Down", "move the conversation"),
+    ("Esc", "stop the answer; twice while nothing runs: empty the input"),
+    ("Ctrl+A, Ctrl+Z", "select all that is typed; take back the last change"),
+    ("Ctrl+C", "copy what is selected, else stop the answer; twice: quit"),
+    ("Ctrl+P", "all that can be done now, to search by name and meaning"),
+    ("Tab", "complete a command, its words, or a file name"),
+    ("Mouse", "select text; click keys, versions and thoughts; the wheel moves the conversation"),
+)
 ALSO = {
     "help": "keys shortcuts commands manual",
     "speculation": "speculative decoding drafting draft faster on off",
@@ -59,7 +72,7 @@ _BY_MEANING = 0.5  # of a name's score at most: names come first
 
 def help_lines(width: int, commands: Sequence[Command] = COMMANDS) -> list[Content]:
     """Keys first, commands below, in two columns; the right one wraps in its own."""
-    keys = [*OTHER_KEYS, *((one.shown, one.meaning) for one in commands if one.shown)]
+    keys = [*_OTHER_KEYS, *((one.shown, one.meaning) for one in commands if one.shown)]
     slashes = [(f"/{one.name} {one.argument}".rstrip(), one.meaning) for one in commands]
     blocks = [*_section("Keys", keys), *_section("Commands", slashes)]
     blocks.append(

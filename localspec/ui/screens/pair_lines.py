@@ -92,6 +92,13 @@ class PairsState:
         """What was found out about `name`, if the user is being asked about it now."""
         return self.plan if self.name == name and self.work is Work.NONE else None
 
+    def share(self) -> str:
+        """How much of the pull is done, and the time that is left; empty while nobody knows."""
+        at = self.progress
+        share = f" {at.done / at.total:.0%}" if at and at.total else ""
+        left = f", {formats.duration(at.seconds_left)} left" if at and at.seconds_left else ""
+        return share + left
+
     def end(self, said: tuple[str, ...]) -> None:
         """The work is done."""
         self.work, self.plan, self.progress = Work.NONE, None, None
