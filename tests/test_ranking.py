@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -163,6 +164,17 @@ def test_a_model_that_a_card_does_not_hold_is_read_from_both() -> None:
     both = Speed("here", {**pairs, "other": costs(20)}, room=12 * GB)
     (known,) = ranking.ranked([row("a", 15)], both)
     assert 15 / 500 < 1 / known.plain < 15 / 20
+
+
+def test_what_the_memory_and_a_card_hold_together_fits_and_is_proposed() -> None:
+    rows = [row("good", 17, verdict="too large"), row("beyond", 60, verdict="too large")]
+    card = Speed("here", {"demo": costs(500, on_device=True)}, room=24 * GB)
+    good, beyond = found = ranking.ranked(rows, card)
+    assert (good.verdict, good.row.fit.available) == ("fits", 40 * GB)
+    assert good.plain == pytest.approx(500 / 17)
+    assert (beyond.verdict, beyond.plain) == ("too large", None)
+    assert [one.row.name for one in ranking.proposed(found)] == ["good"]
+    assert ranking.proposed(ranking.ranked(rows, replace(card, room=None))) == []
 
 
 def test_it_is_kept_for_this_machine_and_a_disturbed_measurement_changes_nothing(

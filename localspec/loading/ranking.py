@@ -243,6 +243,9 @@ def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
 
 
 def _expected(row: ListedPair, speed: Speed | None) -> RankedPair:
+    """What to expect of `row`, its memory counted with the accelerators' own."""
+    if speed is not None and speed.room:
+        row = replace(row, fit=row.fit.beside(speed.room))
     known = None if speed is None else speed.pairs.get(row.name)
     own = known is not None and row.state == "installed"
     costs = known if own else None if speed is None else _costs(row, speed)
