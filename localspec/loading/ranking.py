@@ -32,6 +32,7 @@ _BRIEF, _LONG = 1e-7, 1e5  # seconds that a decode takes, at least and at most
 _HEAD: Final = 0.05  # of a target's bytes: what a head inside it reads
 _ROOM: Final = 1.225  # bytes that a model takes, for every byte of its files
 _WORTH_A_WORD: Final = 1.05
+_HERE: Final = ("installed", "found")  # states of pairs that need no download
 _ORDER: Final = ("fits", "slow", "tight", "too large")
 
 
@@ -193,7 +194,7 @@ class RankedPair:
     def offer(self) -> str:
         """What it takes and what to expect, in one line."""
         row = self.row
-        size = formats.size(row.n_bytes) + (" to fetch" if row.state != "installed" else "")
+        size = formats.size(row.n_bytes) + ("" if row.state in _HERE else " to fetch")
         with_it = "the head inside it" if row.drafter == MTP else "its draft"
         more = f", {_short(self.drafted)} with {with_it}" if self.gains else ""
         how = "measured" if self.measured else "expected"
@@ -247,7 +248,7 @@ def _expected(row: ListedPair, speed: Speed | None) -> RankedPair:
     if speed is not None and speed.room:
         row = replace(row, fit=row.fit.beside(speed.room))
     known = None if speed is None else speed.pairs.get(row.name)
-    own = known is not None and row.state == "installed"
+    own = known is not None and row.state in _HERE
     costs = known if own else None if speed is None else _costs(row, speed)
     if costs is None or row.fit.verdict == "too large":
         return RankedPair(row, row.fit.verdict)
