@@ -83,6 +83,7 @@ def run(threads: str, prompt: str) -> tuple[float, float, str]:
     words = ["run", "demo", "-t", threads, "-c", "1024", "-p", prompt, "--temp", "0"]
     done = subprocess.run(
         [sys.executable, "-m", "localspec", *words, "-n", str(TOKENS), "--gamma", "3", "--json"],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
     )

@@ -230,6 +230,7 @@ def right_answer() -> str:
         command = ["run", *OPTIONS[:-1], "2000", "-p", QUESTION, "--json"]
         done = subprocess.run(
             [sys.executable, "-m", "localspec", *command],
+            stdin=subprocess.DEVNULL,
             env={**os.environ, "LOCALSPEC_DATA": folder, "LOCALSPEC_DEMO": "small"},
             capture_output=True,
             check=True,

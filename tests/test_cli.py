@@ -76,6 +76,28 @@ def test_a_reader_that_goes_away_is_no_failure() -> None:
     assert done.returncode == 0
 
 
+# The shell asks by the name of the command.
+COMPLETED = "import localspec.cli, sys; sys.argv[0] = 'localspec'; localspec.cli.main()"
+
+
+@pytest.mark.parametrize(("typed", "completed"), [("run --te", "--temp"), ("ru", "run")])
+def test_the_shell_completes_commands_and_their_options(typed: str, completed: str) -> None:
+    shell = {
+        "_LOCALSPEC_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"localspec {typed}",
+        "COMP_CWORD": str(len(typed.split())),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", COMPLETED],
+        env=os.environ | shell,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"plain,{completed}" in done.stdout.splitlines()
+    assert done.stderr == ""
+
+
 # Watches the imports that the main thread makes, which alone is told of Ctrl+C.
 WATCHED = """
 import signal, sys, threading

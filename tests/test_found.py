@@ -18,6 +18,8 @@ from huggingface_hub import constants
 
 import localspec
 from localspec.errors import ModelLoadError, NotOnHub
+from localspec.loading import ranking
+from localspec.loading.ranking import PairCosts, RankedPair
 from localspec.pairs import found, installed, pull, resolver
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
@@ -96,6 +98,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
     for name in ("OLLAMA_MODELS", "LLAMA_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     hub = home / ".cache" / "huggingface" / "hub"
@@ -289,6 +292,37 @@ def test_further_drafts_are_tried_for_a_named_pair_but_not_its_own(
         report = examine("demo", draft, Patience(), further=True)
     tried = {one.draft: one.fits for one in report.candidates if one.on_disk}
     assert tried == {"another": True} | ({} if draft is None else {"demo": True})
+
+
+def test_a_found_mixture_is_as_fast_as_the_experts_it_reads_and_then_as_measured(
+    stores: Stores,
+) -> None:
+    n_bytes, place = 1 << 20, ".lmstudio/models/a/b"
+    counts = [("qwen3moe.expert_count", ggufs.U32, 8), ("qwen3moe.expert_used_count", ggufs.U32, 2)]
+    stores.file(
+        f"{place}/experts.gguf",
+        ggufs.model(
+            n_bytes=n_bytes,
+            architecture="qwen3moe",
+            extra=counts,
+            weights="blk.0.ffn_up_exps.weight",
+        ),
+    )
+    stores.file(f"{place}/whole.gguf", ggufs.model(n_bytes=n_bytes, seed=1))
+    other = PairCosts(10 * n_bytes, (0.1,) * 26)
+
+    def speeds() -> dict[str, RankedPair]:
+        found_ones = found.rows(found.scan().models)
+        return {one.row.name: one for one in ranking.ranked(found_ones, ranking.recall())}
+
+    ranking.remember("other", other, None, None)
+    assert speeds()["experts"].row.active == 0.25
+    plain = {name: one.plain or 0.0 for name, one in speeds().items()}
+    assert plain["experts"] == pytest.approx(4 * plain["whole"], rel=0.1)
+    ranking.remember("experts", PairCosts(n_bytes, (0.02,) * 26), None, None)
+    assert (speeds()["experts"].plain, speeds()["experts"].measured) == (50, True)
+    assert not speeds()["whole"].measured
+    assert "to fetch" not in speeds()["experts"].offer
 
 
 def test_a_found_model_gets_a_pairs_name_by_a_pull_and_stays(stores: Stores) -> None:

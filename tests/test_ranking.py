@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -165,6 +166,17 @@ def test_a_model_that_a_card_does_not_hold_is_read_from_both() -> None:
     assert 15 / 500 < 1 / known.plain < 15 / 20
 
 
+def test_what_the_memory_and_a_card_hold_together_fits_and_is_proposed() -> None:
+    rows = [row("good", 17, verdict="too large"), row("beyond", 60, verdict="too large")]
+    card = Speed("here", {"demo": costs(500, on_device=True)}, room=24 * GB)
+    good, beyond = found = ranking.ranked(rows, card)
+    assert (good.verdict, good.row.fit.available) == ("fits", 40 * GB)
+    assert good.plain == pytest.approx(500 / 17)
+    assert (beyond.verdict, beyond.plain) == ("too large", None)
+    assert [one.row.name for one in ranking.proposed(found)] == ["good"]
+    assert ranking.proposed(ranking.ranked(rows, replace(card, room=None))) == []
+
+
 def test_it_is_kept_for_this_machine_and_a_disturbed_measurement_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +195,34 @@ def test_it_is_kept_for_this_machine_and_a_disturbed_measurement_changes_nothing
     assert ranking.recall() is None
     (tmp_path / "speed.json").write_text('{"processor": "another", "pairs": {"a": 3}}')
     assert ranking.recall() is None
+
+
+def test_a_measurement_that_tells_less_takes_none_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+
+    def remembered(*measured: PairCosts) -> dict[str, PairCosts]:
+        (tmp_path / "speed.json").unlink(missing_ok=True)
+        for each in measured:
+            ranking.remember("demo", each, None, None)
+        known = ranking.recall()
+        assert known is not None
+        return known.pairs
+
+    drafts, alone = costs(20, overhead=0.001, step=0.002), costs(30)
+    assert (
+        remembered(drafts, alone) == remembered(alone, drafts) == {"demo": drafts}
+    )  # --draft none
+    card, host = costs(500, on_device=True), costs(20)
+    assert remembered(card, host) == remembered(host, card)  # -ngl 0
+    known = ranking.recall()
+    assert known is not None
+    assert (known.own("demo"), known.own("other")) == (card, None)
+    assert known.largest(on_device=False) == ("demo", host)
+    assert known.basis([]).startswith("expected from demo on a card, which reads 500 GB")
+    other = costs(10, 0.5)  # another model under that name
+    assert remembered(drafts, other) == {"demo": other}
 
 
 def test_what_a_damaged_file_says_of_one_pair_is_left_out(

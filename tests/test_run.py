@@ -489,14 +489,32 @@ def test_standard_input_is_the_prompt_without_p_and_with_a_dash() -> None:
 
 
 @pytest.mark.slow  # it is waited for
-def test_standard_input_is_left_alone_with_p() -> None:
-    reader, writer = os.pipe()  # never closed before the end: reading would wait for ever
+@pytest.mark.skipif(os.name == "nt", reason="pipes cannot be looked at there")
+def test_what_is_piped_in_late_stands_below_the_prompt() -> None:
+    short = ("-n", "1", "--temp", "0", "--json")
+    whole = finished(process("-p", "Once upon\n\na time there was a dog.", *short)).document
+    running = process("-p", "Once upon", *short, stdin=subprocess.PIPE)
+    time.sleep(6)
+    late = finished(running, b"a time there was a dog.\n")
+    assert late.document["prompt_tokens"] == whole["prompt_tokens"]
+    assert late.err.count("waiting for standard input") == 1
+    assert "< /dev/null" in late.err
+
+
+@pytest.mark.slow  # it is waited for
+@pytest.mark.skipif(os.name == "nt", reason="pipes cannot be looked at there")
+def test_ctrl_c_while_it_waits_for_a_silent_pipe_exits_130() -> None:
+    reader, writer = os.pipe()  # never closed before the end, as by a program that is its parent
     try:
-        done = finished(process("-p", STORY, "-n", "4", stdin=reader))
+        running = process("-p", STORY, "-n", "4", stdin=reader)
+        assert running.stderr is not None
+        assert b"waiting for standard input" in running.stderr.readline()
+        running.send_signal(signal.SIGINT)
+        done = finished(running)
     finally:
         os.close(reader)
         os.close(writer)
-    assert done.code == 0
+    assert (done.code, done.out, done.err) == (130, "", "")
 
 
 @pytest.mark.parametrize("arguments", [["-p", "Once upon"], ["demo", "Once upon"]])

@@ -103,7 +103,8 @@ class LateGroup(click.Group):
         if args and args[0] in _WITH_ENGINE:
             require_memory()
         name, command, rest = super().resolve_command(ctx, args)
-        if name is not None and command is not None:
+        # Not for the shell's completion: it never calls `invoke`, and has no use for values.
+        if name is not None and command is not None and not ctx.resilient_parsing:
             ctx.default_map = {name: self._defaults(ctx, command)}
         return name, command, rest
 

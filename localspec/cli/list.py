@@ -46,12 +46,13 @@ def command(scan: bool, as_json: bool) -> None:
         click.echo(json.dumps(data, indent=2))
         return
     _print_table(_HEADINGS, map(_cells, pairs))
-    _print_found(others)
+    room = (speed and speed.room) or 0
+    _print_found(others, room)
     _print_proposed(pairs, speed)
-    machine = pairs[0].row.fit
+    machine, card = pairs[0].row.fit, f", {formats.size(room)} of it on a graphics card"
     click.echo(
-        f"\nMemory: {formats.size(machine.available)} available of {formats.size(machine.total)}."
-        f" Disk: {formats.size(used)} used by installed pairs."
+        f"\nMemory: {formats.size(machine.available)} available of {formats.size(machine.total)}"
+        f"{card if room else ''}. Disk: {formats.size(used)} used by installed pairs."
     )
     for name in damaged:
         safe_name = one_line(name)
@@ -75,11 +76,12 @@ def _print_proposed(pairs: list[RankedPair], speed: Speed | None) -> None:
     click.echo(f"\nTokens/s are {speed.basis(pairs)}.")
 
 
-def _print_found(others: Scan) -> None:
-    """What other programs have, and whether there is more."""
+def _print_found(others: Scan, room: int) -> None:
+    """What other programs have, and whether there is more; `room` as in `Fit.beside`."""
     if others.models:
         click.echo("\nOf other programs, used where they are by these names:\n")
-        _print_table(_FOUND_HEADINGS, map(_found_cells, others.models[:_MOST_FOUND]))
+        shown = others.models[:_MOST_FOUND]
+        _print_table(_FOUND_HEADINGS, (_found_cells(model, room) for model in shown))
         if len(others.models) > _MOST_FOUND:
             click.echo(f"and {len(others.models) - _MOST_FOUND:,} more, which --json shows")
     if not others.complete:
@@ -104,13 +106,13 @@ def _cells(pair: RankedPair) -> tuple[str, ...]:
     )
 
 
-def _found_cells(model: FoundModel) -> tuple[str, ...]:
+def _found_cells(model: FoundModel, room: int) -> tuple[str, ...]:
     return (
         model.name,
         model.store,
         model.quant or "-",
         formats.size(model.n_bytes),
-        _memory(placement.unread(model.n_bytes)),
+        _memory(placement.unread(model.n_bytes).beside(room)),
         model.licence or "not stated",
     )
 

@@ -47,7 +47,7 @@ def command(
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
     ships with localspec answers. Standard input is the prompt where there is none, or it is '-';
-    else what is piped in stands below it.
+    else what is piped in stands below it, and is waited for to its end.
     """
     if question is not None and prompt is not None:
         raise click.UsageError("PROMPT and --prompt say the same: give one of them.")

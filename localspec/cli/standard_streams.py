@@ -17,25 +17,26 @@ from localspec.errors import LocalspecError
 from localspec.safe_text import one_line, safe, unbroken
 
 _EVERY_S = 10.0  # between two lines of progress where there is no terminal
-_SILENCE_S = 5.0  # that a pipe beside a prompt is waited for
+_SILENCE_S = 5.0  # of a pipe beside a prompt, until it is said that it is waited for
 LARGEST = 64_000_000  # bytes of a prompt: more than any model reads
 
 
 def with_input(prompt: str) -> str:
-    """`prompt`, and below it what is piped in or comes from a file.
+    """`prompt`, and below it what is piped in, waited for to its end, or comes from a file.
 
     Raises:
         LocalspecError: as `read_prompt`.
     """
-    if not _speaks():
+    if not _is_given():
         return prompt
     return "\n\n".join(part for part in (prompt, read_prompt()) if part.strip())
 
 
-def _speaks() -> bool:
-    """Whether standard input is a file, or a pipe that says something in time.
+def _is_given() -> bool:
+    """Whether standard input is a file or a pipe.
 
-    One that was inherited from a program that keeps it open may be silent for ever.
+    What writes into it may take its time (a test run, a build), and an answer without that would
+    be a wrong one. A pipe that was inherited may be silent for ever: what helps is said.
     """
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -45,8 +46,8 @@ def _speaks() -> bool:
         return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
     heard, _, _ = select.select([sys.stdin], [], [], _SILENCE_S)
     if not heard:
-        warn(f"standard input is left out: it said nothing within {_SILENCE_S:.0f} s")
-    return bool(heard)
+        warn("waiting for standard input to end; with `< /dev/null` the prompt stands alone")
+    return True
 
 
 def read_prompt() -> str:

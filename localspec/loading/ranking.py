@@ -32,6 +32,8 @@ _BRIEF, _LONG = 1e-7, 1e5  # seconds that a decode takes, at least and at most
 _HEAD: Final = 0.05  # of a target's bytes: what a head inside it reads
 _ROOM: Final = 1.225  # bytes that a model takes, for every byte of its files
 _WORTH_A_WORD: Final = 1.05
+_CARD: Final = " on a card"
+_HERE: Final = ("installed", "found")  # states of pairs that need no download
 _ORDER: Final = ("fits", "slow", "tight", "too large")
 
 
@@ -53,10 +55,17 @@ class PairCosts:
     step: float | None = None
     on_device: bool = False
 
-    def alike(self, other: PairCosts) -> bool:
-        """Whether the same models ran in the same place."""
-        drafting = (self.step is None) == (other.step is None)
-        return drafting and (self.weights, self.on_device) == (other.weights, other.on_device)
+    def replaces(self, before: PairCosts) -> bool:
+        """Whether it is to be kept in place of what was measured of the pair there before.
+
+        A draft tells more than none: what a decode takes that no weights explain. Whatever
+        disturbs a measurement makes it longer.
+        """
+        if self.weights != before.weights:  # another model has that name now
+            return True
+        if (self.step is None) != (before.step is None):
+            return before.step is None
+        return self.times[1] < before.times[1]
 
     @property
     def per_byte(self) -> float:
@@ -77,7 +86,7 @@ class Speed:
 
     Attributes:
         processor: whose; of another machine nothing is believed.
-        pairs: what was measured, by the pairs' names.
+        pairs: what was measured, by the pairs' names, those on a card with `_CARD` behind them.
         room: bytes free on accelerators with memory of their own; None without any.
         advice: about a card that llama.cpp was not built for, and the command that helps.
     """
@@ -86,6 +95,10 @@ class Speed:
     pairs: dict[str, PairCosts] = field(default_factory=dict)
     room: int | None = None
     advice: tuple[str, str] | None = None
+
+    def own(self, name: str) -> PairCosts | None:
+        """What the pair `name` itself was measured to cost, on a card where it ran on one."""
+        return self.pairs.get(f"{name}{_CARD}") or self.pairs.get(name)
 
     def largest(self, *, on_device: bool) -> tuple[str, PairCosts] | None:
         """The pair that tells most of others: the largest that ran there."""
@@ -143,13 +156,13 @@ def remember(
 ) -> None:
     """Keep what the pair `name` costs; a folder that cannot be written costs the memory alone.
 
-    Whatever disturbs a measurement makes it longer: of the same pair the least times stay.
+    What it costs on a card and on the processor is kept side by side.
     """
     pairs = dict(known.pairs) if (known := recall()) else {}
-    before = pairs.get(name)
-    alike = before is not None and before.alike(measured)
-    if before is None or not alike or measured.times[1] < before.times[1]:
-        pairs[name] = measured
+    key = f"{name}{_CARD}" if measured.on_device else name
+    before = pairs.get(key)
+    if before is None or measured.replaces(before):
+        pairs[key] = measured
     speed = Speed(machine.processor_name(), pairs, room, advice)
     with suppress(OSError):
         private.write_json(_path(), speed)
@@ -193,7 +206,7 @@ class RankedPair:
     def offer(self) -> str:
         """What it takes and what to expect, in one line."""
         row = self.row
-        size = formats.size(row.n_bytes) + (" to fetch" if row.state != "installed" else "")
+        size = formats.size(row.n_bytes) + ("" if row.state in _HERE else " to fetch")
         with_it = "the head inside it" if row.drafter == MTP else "its draft"
         more = f", {_short(self.drafted)} with {with_it}" if self.gains else ""
         how = "measured" if self.measured else "expected"
@@ -243,8 +256,11 @@ def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
 
 
 def _expected(row: ListedPair, speed: Speed | None) -> RankedPair:
-    known = None if speed is None else speed.pairs.get(row.name)
-    own = known is not None and row.state == "installed"
+    """What to expect of `row`, its memory counted with the accelerators' own."""
+    if speed is not None and speed.room:
+        row = replace(row, fit=row.fit.beside(speed.room))
+    known = None if speed is None else speed.own(row.name)
+    own = known is not None and row.state in _HERE
     costs = known if own else None if speed is None else _costs(row, speed)
     if costs is None or row.fit.verdict == "too large":
         return RankedPair(row, row.fit.verdict)

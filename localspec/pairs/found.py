@@ -24,10 +24,11 @@ from localspec.errors import LocalspecError
 from localspec.pairs import catalogue, demo, folders, installed
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.gguf import strict
-from localspec.pairs.gguf.header import MAGIC, SPLIT_NAME, split_names
+from localspec.pairs.gguf.header import MAGIC, SPLIT_NAME, read_model, split_names
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.installed import DEMO
 from localspec.pairs.memory import placement
+from localspec.pairs.memory.need import active_share
 from localspec.pairs.references import is_model, quant_of
 from localspec.safe_text import one_line
 
@@ -37,6 +38,7 @@ WITHIN_S: Final = 0.8
 _DEEPEST: Final = 6  # folders below a store's own: the Hub cache has four, and repositories theirs
 _NEVER_WALKED: Final = ("blobs", "refs")  # the same bytes under their hashes, in a Hub cache
 _HEAD: Final = 16_384  # bytes that hold what a model says of itself, before its vocabulary
+_EXPERTS: Final = b".expert_used_count"  # a key of mixtures
 _STRING: Final = 8  # GGUF's type of a text
 _LARGEST_JSON: Final = 1 << 20
 _LONGEST_TEXT: Final = 200
@@ -95,6 +97,7 @@ def rows(models: Iterable[FoundModel]) -> list[ListedPair]:
             name=model.name,
             n_bytes=model.n_bytes,
             target_bytes=model.n_bytes,
+            active=_active(model.path),
             fit=placement.unread(model.n_bytes),
             licence=model.licence,
             state="found",
@@ -105,6 +108,14 @@ def rows(models: Iterable[FoundModel]) -> list[ListedPair]:
         )
         for model in models
     ]
+
+
+def _active(path: Path) -> float:
+    """Share of the weights that a token reads; of mixtures alone the whole header is read."""
+    with contextlib.suppress(OSError, LocalspecError):
+        if _EXPERTS in _beginning(path):
+            return active_share(read_model(path).header)
+    return 1.0
 
 
 def remedy(path: Path) -> str:
@@ -184,8 +195,7 @@ def _look(candidate: FoundModel) -> tuple[FoundModel, _Identity] | None:
         parts = [path.with_name(name).stat() for name in split_names(path.name)]
         if not all(stat.S_ISREG(part.st_mode) for part in parts):  # a pipe would never end
             return None
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
+        head = _beginning(path)
     except (OSError, ValueError):
         return None
     writes = strict.may_write(_early(head, "general.architecture"), _early(head, "general.type"))
@@ -194,6 +204,11 @@ def _look(candidate: FoundModel) -> tuple[FoundModel, _Identity] | None:
     licence = one_line(_early(head, "general.license"), _LONGEST_TEXT) or candidate.licence
     model = replace(candidate, n_bytes=sum(part.st_size for part in parts), licence=licence)
     return model, (parts[0].st_dev, parts[0].st_ino)
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEAD)
 
 
 def _early(head: bytes, key: str) -> str:

@@ -59,6 +59,7 @@ def model(
     extra: Sequence[tuple[str, int, Any]] = (),
     architecture: str = "llama",
     tokenizer: str = "gpt2",
+    weights: str = "w",
 ) -> bytes:
     """A whole file: a vocabulary and `n_bytes` (a multiple of 32) of random weights."""
     metadata = [
@@ -73,8 +74,8 @@ def model(
         ("tokenizer.ggml.tokens", ARRAY, (STRING, words(300) if tokens is None else tokens)),
         *extra,
     ]
-    weights = random.Random(seed).randbytes(n_bytes)
-    return header(metadata, [tensor("w", [n_bytes // 4], 0, 0)]) + weights
+    data = random.Random(seed).randbytes(n_bytes)
+    return header(metadata, [tensor(weights, [n_bytes // 4], 0, 0)]) + data
 
 
 def split_model(stem: str, parts: int, n_bytes: int = 4096) -> dict[str, bytes]:

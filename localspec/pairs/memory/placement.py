@@ -382,6 +382,14 @@ class Fit:
     total: int
     verdict: str
 
+    def beside(self, room: int) -> Fit:
+        """The same, where accelerators that it did not count have `room` bytes of their own."""
+        available, total = self.available + room, self.total + room
+        verdict = (
+            self.verdict if self.verdict == "fits" else _verdict(self.needed, available, total)
+        )
+        return Fit(self.needed, available, total, verdict)
+
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
@@ -452,7 +460,8 @@ def counted(
 ) -> Fit:
     """The fit for lists: with 4,096 tokens, or fewer where the target knows no more.
 
-    A list loads no driver to ask about accelerators: it counts the main memory alone.
+    A list loads no driver to ask about accelerators: it counts the main memory alone, until
+    `Fit.beside` adds what is known of theirs.
     """
     n_ctx = min(target.trained or COUNTED_CTX, COUNTED_CTX)
     return look(target, draft, n_ctx=n_ctx, besides=besides).fit
@@ -461,6 +470,8 @@ def counted(
 def unread(n_bytes: int) -> Fit:
     """An estimate of the fit of models of which only the files' size is known, in main memory."""
     needed, available, total = round(n_bytes * 1.225), machine.available(), machine.total()
-    if needed <= available:
-        return Fit(needed, available, total, "fits")
-    return Fit(needed, available, total, "tight" if needed <= total else "too large")
+    return Fit(needed, available, total, _verdict(needed, available, total))
+
+
+def _verdict(needed: int, available: int, total: int) -> str:
+    return "fits" if needed <= available else "tight" if needed <= total else "too large"
