@@ -6,9 +6,9 @@
 
 For each entry its repositories are asked at their newest revision: the file must be there,
 ungated or said to be gated, its header readable and of the architecture that is written down,
-the vocabularies compatible, and the pair must fit its memory class. About 15 MB of headers are
-read per entry, no weights. The exit code is 1 when an entry fails; the others are pinned all the
-same.
+the vocabularies compatible, a head one of this target's, and the pair must fit its memory class.
+About 15 MB of headers are read per entry, no weights. The exit code is 1 when an entry fails; the
+others are pinned all the same.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from localspec import formats
 from localspec.errors import HubOffline, LocalspecError
 from localspec.pairs import catalogue, folders, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
+from localspec.pairs.gguf import heads
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.memory import placement
-from localspec.pairs.memory.need import facts
+from localspec.pairs.memory.need import draft_facts, facts
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import ModelSource
 from localspec.private import write_whole
@@ -51,10 +52,13 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
     target, *drafts = models
     for draft in drafts:
         vocabulary.check(target.header, draft.header)
+        if heads.is_head(draft.header):
+            heads.require_fit(draft.header, target.header, draft.label)
     if target.header.architecture != entry.architecture:
         raise LocalspecError(f"{target.label} is of the architecture {target.header.architecture}")
-    sizes = [facts(each.header, each.more_bytes) for each in models]
-    needed = placement.counted(sizes[0], sizes[1] if drafts else None).needed
+    beside = [draft_facts(each.header, each.more_bytes) for each in drafts]
+    sizes = facts(target.header, target.more_bytes)
+    needed = placement.counted(sizes, beside[0] if beside else None).needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
         remarks.append(f"needs {formats.size(needed)}, more than its class of {entry.memory_gb} GB")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +24,12 @@ from localspec.errors import (
     UsageError,
 )
 from localspec.pairs import catalogue, folders, installed, pull, references, resolver
+from localspec.pairs.gguf import heads
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
 from localspec.pairs.references import Reference
 from tests.support import gguf_models, ggufs
+from tests.support.heads import write_dflash
 from tests.support.hub_server import Repo
 from tests.support.hub_world import World
 
@@ -239,6 +242,13 @@ def test_quants_that_are_not_there_list_those_that_are() -> None:
 # --- the curated list -------------------------------------------------------------------------
 
 
+# Figures come with where they were published, or with the word that nobody knows.
+EVIDENCE = re.compile(
+    r"names only|reported, source not kept: .*\d.*"
+    r"|published run.* \((llama\.cpp (issue|PR) \d+|[\w-]+/[\w.-]+|report of .+)\)"
+)
+
+
 def test_every_curated_pair_is_well_formed() -> None:
     pairs = catalogue.pairs()
     assert 20 <= len(pairs) <= 30
@@ -246,14 +256,43 @@ def test_every_curated_pair_is_well_formed() -> None:
         assert installed.check_name(name) == name
         assert entry.kind in ("chat", "code", "reasoning")
         assert entry.licence
-        assert entry.evidence == "names only" or "published" in entry.evidence
+        assert EVIDENCE.fullmatch(entry.evidence), entry.evidence
         assert entry.memory_gb * 1e9 > entry.n_bytes * 0.8
         if entry.draft is not None:
             assert entry.draft.n_bytes < 0.5 * entry.target.n_bytes
         for side in entry.files:
             assert references.parse(str(side.reference)) == side.reference
-            assert references.is_model(side.file)
+            assert side.file.endswith(".gguf")
             assert bool(side.sha256) == bool(side.revision)
+        assert references.is_model(entry.target.file)
+
+
+@pytest.mark.parametrize("name", ["muse-glimmer-30b", "lfm2.5-2.6b"])
+def test_a_head_that_can_draft_beside_a_curated_target_is_its_draft(name: str) -> None:
+    entry = catalogue.pairs()[name]
+    assert entry.architecture in heads.TAPPED
+    assert entry.draft is not None
+    assert "not used" not in entry.notes
+
+
+def test_a_curated_head_is_pulled_with_its_target(
+    hub_world: World, demo_target: Path, tmp_path: Path
+) -> None:
+    entry = catalogue.pairs()["muse-glimmer-30b"]
+    assert entry.draft is not None
+    head = write_dflash(tmp_path / "head.gguf").read_bytes()
+    files = {entry.target.file: demo_target.read_bytes(), entry.draft.file: head}
+    hub_world.server.add(entry.target.repo, files)
+    assert hub_world.run("pull", entry.name).code == 0
+    found = resolver.resolve(entry.name)
+    assert found.draft is not None
+    assert (found.target.name, found.draft.name) == (entry.target.file, entry.draft.file)
+
+
+def test_no_curated_head_is_called_unused_that_could_draft() -> None:
+    for entry in catalogue.pairs().values():
+        if "not used" in entry.notes and re.search("DFlash|DSpark|EAGLE", entry.notes):
+            assert entry.architecture not in heads.TAPPED, entry.name
 
 
 def test_llama_cpp_as_it_is_knows_every_curated_architecture(tmp_path: Path) -> None:

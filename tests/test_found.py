@@ -294,6 +294,27 @@ def test_further_drafts_are_tried_for_a_named_pair_but_not_its_own(
     assert tried == {"another": True} | ({} if draft is None else {"demo": True})
 
 
+def test_whether_a_found_model_says_how_to_chat_is_shown(
+    stores: Stores, hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = [("tokenizer.chat_template", ggufs.STRING, "{{ messages }}")]
+    other = [("tokenizer.chat_template.tool_use", ggufs.STRING, "{{ messages }}")]
+    for name, extra in (("chats", template), ("plain", []), ("tools", other)):
+        data = ggufs.model(seed=len(extra) + len(name), extra=extra)
+        stores.file(f".lmstudio/models/a/b/{name}-Q8_0.gguf", data)
+    for step in (1 << 20, 64):  # the key may lie across two of them
+        monkeypatch.setattr(found, "_STEP", step)
+        chats, *others = found.rows(found.scan().models)
+        assert chats.notes == "Of LM Studio, Q8_0, with a chat template: used where it is."
+        assert all("without a chat template" in other.notes for other in others)
+    listed = json.loads(hub_world.run("list", "--json").out)["found"]
+    assert {one["name"]: one["template"] for one in listed} == {
+        "chats-Q8_0": True,
+        "plain-Q8_0": False,
+        "tools-Q8_0": False,
+    }
+
+
 def test_a_found_mixture_is_as_fast_as_the_experts_it_reads_and_then_as_measured(
     stores: Stores,
 ) -> None:
@@ -354,6 +375,7 @@ def test_list_shows_them_and_changes_nothing(stores: Stores, hub_world: World) -
         "quant": "Q4_K_M",
         "licence": "Some Licence",
         "bytes": len(ggufs.model()),
+        "template": False,
     }
     assert json.loads(hub_world.run("list", "--json", "--no-scan").out)["found"] == []
     assert "Ollama" not in hub_world.run("list", "--no-scan").out

@@ -658,7 +658,8 @@ async def test_what_another_program_has_is_looked_at_and_used_where_it_is(
         await chat.until(lambda: chat.app.pairs.state.row(name), "another program's model")
         await chat.until(lambda: name in [one.id for one in shown(chat).options], "its line")
         await select(chat, name)
-        assert "Of llama.cpp, Q8_0: used where it is." in chat.screen()
+        for part in ("Of llama.cpp, Q8_0, with", "a chat template", "used where it is."):
+            assert part in chat.screen()
         await chat.press("x")
         await chat.until(lambda: "is not installed" in chat.screen())
         await chat.press("enter")

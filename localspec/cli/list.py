@@ -134,4 +134,5 @@ def _data(pair: RankedPair) -> dict[str, Any]:
 
 def _found_data(model: FoundModel) -> dict[str, Any]:
     data = asdict(model)
-    return data | {"path": str(model.path), "bytes": data.pop("n_bytes")}
+    template = found.has_template(model.path)
+    return data | {"path": str(model.path), "bytes": data.pop("n_bytes"), "template": template}

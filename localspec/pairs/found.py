@@ -24,6 +24,7 @@ from localspec.errors import LocalspecError
 from localspec.pairs import catalogue, demo, folders, installed
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.gguf import strict
+from localspec.pairs.gguf.cursor import MAX_HEADER_BYTES
 from localspec.pairs.gguf.header import MAGIC, SPLIT_NAME, read_model, split_names
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.installed import DEMO
@@ -40,6 +41,9 @@ _NEVER_WALKED: Final = ("blobs", "refs")  # the same bytes under their hashes, i
 _HEAD: Final = 16_384  # bytes that hold what a model says of itself, before its vocabulary
 _EXPERTS: Final = b".expert_used_count"  # a key of mixtures
 _STRING: Final = 8  # GGUF's type of a text
+_KEY: Final = b"tokenizer.chat_template"
+_TEMPLATE: Final = struct.pack(f"<Q{len(_KEY)}sI", len(_KEY), _KEY, _STRING)
+_STEP: Final = 1 << 20  # bytes that are searched for it at a time
 _LARGEST_JSON: Final = 1 << 20
 _LONGEST_TEXT: Final = 200
 # Words that mean something else where a model is named.
@@ -103,11 +107,28 @@ def rows(models: Iterable[FoundModel]) -> list[ListedPair]:
             state="found",
             target=str(model.path),
             draft="none named: Enter looks which would fit",
-            notes=f"Of {model.store}{model.quant and f', {model.quant}'}: used where it is.",
+            notes=_notes(model),
             verified=False,
         )
         for model in models
     ]
+
+
+def _notes(model: FoundModel) -> str:
+    quant = model.quant and f", {model.quant}"
+    template = "with" if has_template(model.path) else "without"
+    return f"Of {model.store}{quant}, {template} a chat template: used where it is."
+
+
+def has_template(path: Path) -> bool:
+    """Whether the file says how to chat; that stands behind the vocabulary, some MB into it."""
+    before = b""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        while file.tell() < MAX_HEADER_BYTES and (read := file.read(_STEP)):
+            if _TEMPLATE in before + read:
+                return True
+            before = read[-len(_TEMPLATE) :]
+    return False
 
 
 def _active(path: Path) -> float:

@@ -26,14 +26,15 @@ _LEAST_PLACES: Final = 2  # the newest token, and one to guess
 _MASK: Final = "tokenizer.ggml.mask_token_id"
 _READ: Final = 1 << 22  # bytes of a table of tokens: half a million
 
-# Architectures whose graphs give out what enters a layer (`t_layer_inp`).
-_TAPPED: Final = frozenset(
+TAPPED: Final = frozenset(
     {
         *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4"),
         *("gpt-oss", "lfm2", "mimo2", "minimax-01", "minimax-m2", "nemotron_h", "deepseek4"),
         *("bailingmoe3", "hunyuan_vl", "muse-glimmer", "nanbeige"),
     }
 )
+"""Architectures whose graphs give out what enters a layer (`t_layer_inp`): such heads read that."""
+
 # Architectures with a graph for one layer of MTP, and what it asserts besides (`graph_mtp`).
 _NEXTN: Final = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 _EXPERTS: Final = "ffn_gate_inp"
@@ -167,7 +168,7 @@ def _dflash_problems(head: GgufHeader) -> Iterator[str]:
 
 def _fit_problems(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
     layers = target.setting("block_count") - target.setting("nextn_predict_layers")
-    if target.architecture not in _TAPPED:
+    if target.architecture not in TAPPED:
         yield f"llama.cpp shows no layers of {target.architecture} models"
     if not all(0 <= tap < layers for tap in head.settings("target_layers")):
         yield f"it reads layers {head.settings('target_layers')} of {layers}"
