@@ -66,6 +66,7 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             await chat.send("/draft lookup")
             await chat.until(lambda: chat.ready() and not chat.app.session.draft_name, "lookup")
             await says(chat, "/draft none-such", "there is no pair named none-such")
+            await says(chat, "/draft", "drafting now: no model and lookup")  # as before
             await says(chat, "/bench", "Verdict")
             assert "Tell me a story." in chat.transcript()
             report = tmp_path / "report.json"

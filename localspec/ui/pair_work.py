@@ -378,7 +378,7 @@ class Pairs:
         if session is None:
             raise UsageError("no model is loaded", "Load one first: /pairs NAME.")
         pair, draft = session.pair_reference
-        lookup = self.engine.wanted.drafters.lookup
+        lookup = LoadRequest(draft=draft).drafters.lookup
 
         def look() -> None:
             asked = draft if draft == "none" else None
