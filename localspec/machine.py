@@ -156,11 +156,10 @@ def on_battery() -> bool | None:
 def clock() -> tuple[float | None, float | None]:
     """MHz now and at most of the fastest core, None where the system does not say.
 
-    The others may have nothing to do, and be slow for that.
+    The others may have nothing to do, and be slow for that, or be made to save power.
     """
-    cores = [core for core in told("cpu_freq", percpu=True) or () if core.max]
-    fastest = max(cores, key=lambda core: core.current, default=None)
-    return (None, None) if fastest is None else (fastest.current, fastest.max)
+    cores = [(core.max, core.current) for core in told("cpu_freq", percpu=True) or () if core.max]
+    return max(cores)[::-1] if cores else (None, None)
 
 
 def _memory() -> tuple[int, int]:

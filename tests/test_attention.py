@@ -148,8 +148,8 @@ def test_doctor_tells_what_was_found_of_the_models_that_were_loaded_here(
     assert doctor._attention_lines() == []
     scripted(monkeypatch, on=1.0, off=0.5)
     assert choice(model, store) == measured_here(store)[0]
-    said = "of 1 measured, 1 run without flash attention, up to 2.0x as fast"
-    assert doctor._attention_lines() == [f"attention   {said}"]
+    said = "1 of 1 ways to run models that were measured do without flash attention"
+    assert doctor._attention_lines() == [f"attention   {said}, up to 2.0x as fast"]
 
 
 def test_with_a_seed_the_next_run_has_the_same_attention(

@@ -139,7 +139,8 @@ def test_answers_aside_leave_what_is_decided_what_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "found"), [([(4700, 4800), (800, 4800)], (4700, 4800)), ([], (None, None))]
+    ("cores", "found"),
+    [([(800, 4800), (3000, 3000), (4700, 4800)], (4700, 4800)), ([], (None, None))],
 )
 def test_a_processor_is_as_fast_as_its_fastest_core(
     cores: list[tuple[int, int]], found: tuple[int, int], monkeypatch: pytest.MonkeyPatch

@@ -526,6 +526,7 @@ async def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(
 ) -> None:
     spoken = Spoken(DEMO)
     app = ChatApp(spoken.engine)
+    os.kill(spoken.children[0].pid, signal.SIGSTOP)  # a busy screen would stand too late
     async with app.run_test(size=(100, 40)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         os.kill(spoken.children[0].pid, signal.SIGKILL)

@@ -449,7 +449,7 @@ def test_a_worse_measurement_does_not_replace_a_better_one(
     monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: None)
     said = measured_with(0.1, 9e-3)
     assert stored() == {2e-3}
-    assert "there was no calm moment" in said
+    assert "Other programs kept cores busy at the end." in said
     assert "      2.00" in said  # what is in force
 
 

@@ -85,14 +85,17 @@ async def test_a_command_with_words_behind_a_paste_is_one_and_another_may_follow
 
 async def test_a_path_behind_a_paste_is_no_command() -> None:
     async with chatting() as chat:
-        await paste(chat, "src")
-        await chat.press(*"/main.py", "enter")
-        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
-        assert chat.session.messages[0].content == "src/main.py"
+        long = "https://example.org/" + "a" * 100  # more than a line of the screen
+        for at, before in enumerate(("src", long)):
+            await paste(chat, before)
+            await chat.press(*"/title", "enter")
+            await chat.until(lambda at=at: len(chat.session.messages) == 2 * at + 2)
+            await chat.until(chat.ready)
+            assert chat.session.messages[2 * at].content == f"{before}/title"
         await paste(chat, "Where is\n/temp 0")  # pasted, not typed
         await chat.press("enter")
-        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready())
-        assert chat.session.messages[2].content == "Where is\n/temp 0"
+        await chat.until(lambda: len(chat.session.messages) == 6 and chat.ready())
+        assert chat.session.messages[4].content == "Where is\n/temp 0"
 
 
 async def test_what_is_sent_during_an_answer_waits_for_its_end() -> None:

@@ -33,8 +33,8 @@ class Slow:
     def sentence(self, now: Figures) -> str:
         """The first reason there is; empty where nothing was found."""
         threads = self._target.threads
-        if threads.crowded:
-            return formats.busy(max(threads.others, BUSY), os.cpu_count() or 1)
+        if threads.crowded and threads.others >= BUSY:
+            return formats.busy(threads.others, os.cpu_count() or 1)
         if now.generating and time.monotonic() - self._looked >= _LOOK_S:  # idle cores are slow
             self._looked, self._machine = time.monotonic(), next(_machine(), "")
         return self._machine or next(self._pair(now), "")

@@ -53,7 +53,7 @@ def _threads_asked(settings: SettingsFile | None) -> int:
 
 
 def _attention_lines() -> list[str]:
-    """What was found out about flash attention, of models that were loaded here."""
+    """What was found out about flash attention, for every way in which a model was loaded here."""
     from localspec.loading.attention import measured_here  # noqa: PLC0415 - it needs llama.cpp
     from localspec.loading.measuring import profile_store  # noqa: PLC0415
 
@@ -62,7 +62,8 @@ def _attention_lines() -> list[str]:
     if not found:
         return []
     faster = f", up to {max(off):.1f}x as fast" if off else ""
-    return [f"attention   of {len(found)} measured, {len(off)} run without flash attention{faster}"]
+    runs = f"{len(off)} of {len(found)} ways to run models that were measured"
+    return [f"attention   {runs} do without flash attention{faster}"]
 
 
 def _fact_lines(facts: MachineFacts) -> list[str]:

@@ -76,7 +76,7 @@ class Measured:
         """
         missing = len(self.unkept)
         for context, known in list(self.unkept.items()):
-            if isinstance(context, Head) or busy_cores(LOOK_S) > bearable(context.threads.most):
+            if isinstance(context, Head) or busy_cores(LOOK_S) > bearable(context.threads.widest):
                 continue  # a head reads the cache of its target
             held, state = tuple(context.tokens), context.state()
             context.watch(cancel)
@@ -172,7 +172,7 @@ def _measured(
 ) -> dict[Context, Profile]:
     """Measure models, by what it holds for; of those whose profile is stored none is missing."""
     # Beside other programs decodes with all threads take many times as long, and tell nothing.
-    threads = max(context.threads.most for context in missing)
+    threads = max(context.threads.widest for context in missing)
     busy = not repeatable and busy_cores(LOOK_S) > bearable(threads)
     found = {}
     for context, known in list(missing.items()):

@@ -161,7 +161,7 @@ def remember(
     pairs = dict(known.pairs) if (known := recall()) else {}
     key = f"{name}{_CARD}" if measured.on_device else name
     before = pairs.get(key)
-    if before is None or measured.replaces(before):
+    if before is None or before.on_device != measured.on_device or measured.replaces(before):
         pairs[key] = measured
     speed = Speed(machine.processor_name(), pairs, room, advice)
     with suppress(OSError):

@@ -64,7 +64,7 @@ class Tuned:
         spread: how far timings lay apart, in shares.
         kept: whether an earlier measurement, which varied less, stays in its place; what is told
             is that one then.
-        busy: whether other programs kept cores busy to the end.
+        busy: whether other programs kept cores busy at the end.
     """
 
     name: str
@@ -130,7 +130,7 @@ def tuned_text(found: TunedPair) -> str:
     if spread > _NOISY:
         lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
     if any(model.busy for model in models):
-        lines += ["", "Other programs kept cores busy to the end: there was no calm moment."]
+        lines += ["", "Other programs kept cores busy at the end."]
     if kept := ", ".join(model.name for model in models if model.kept):
         lines += ["", f"What was measured before is better: it is kept, and told above. ({kept})"]
     if lost := ", ".join(one.name for one in models if not (one.stored or one.kept)):

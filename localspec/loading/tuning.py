@@ -113,13 +113,13 @@ def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft:
     new = Profile(
         identity_of(context, loaded, draft=draft), found, spread=timing.spread, onset=timing.onset
     )
-    before, busy = store.load(new.identity), busy_cores(LOOK_S) > bearable(threads)
+    before, busy = store.load(new.identity), busy_cores(LOOK_S) > bearable(context.threads.widest)
     worse = before and (busy or (not timing.steady and (before.spread or 0.0) < timing.spread))
     kept = before if worse else None
     stored = kept is None and store.save(new)
     if kept is not None:
-        points, tried = dict(kept.measured[min(kept.measured)]), {}
-    elif tried:
+        points = dict(kept.measured[min(kept.measured)])
+    if tried:  # beside other programs none are
         anyhow = identity(context, threads=ANY_THREADS, draft=draft)
         store.save(Profile(anyhow, threads=threads))
     return Tuned(

@@ -78,8 +78,8 @@ class Pairs:
     def propose(self) -> None:
         """Say what suits this machine better than the demo, or what was being fetched before."""
         wanted = pull.recall_wanted()
-        if self._getting is not None:
-            pass  # the user was faster
+        if self._getting is not None or self.offered is not None:
+            pass  # the user was faster, or has asked for another
         elif wanted is not None and self._answers(wanted):
             pull.remember_wanted(None)  # it was fetched and opened by other means
         elif wanted is not None:

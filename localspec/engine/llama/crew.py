@@ -9,6 +9,8 @@ from typing import Any, Final
 import psutil
 from llama_cpp import llama_cpp as lib
 
+from localspec.engine.llama.hardware import default_threads
+
 _LOOK: Final = 0.25  # seconds from one look at the cores to the next
 # A core is taken by others if they keep it busy half of the time. It is free again if they do so
 # for less than a quarter twice in a row: bursts last 0.5 to 3 seconds.
@@ -40,8 +42,11 @@ def busy_cores(seconds: float) -> float:
 
 
 def bearable(threads: int) -> float:
-    """Cores that other programs may keep busy at most while so many threads are timed."""
-    return BUSY + max(0, (psutil.cpu_count() or threads) - threads)
+    """Cores that other programs may keep busy at most while so many threads are timed.
+
+    Of those that `default_threads` counts: what shares a core with a thread disturbs it.
+    """
+    return BUSY + max(0, default_threads() - threads)
 
 
 class Crew:
@@ -172,6 +177,11 @@ class Threads:
     def now(self) -> int:
         """In use for a token at a time."""
         return int(lib.llama_n_threads(self._handle))
+
+    @property
+    def widest(self) -> int:
+        """For a token or a batch, whichever has more."""
+        return max(self.most, *self._asked)
 
     @property
     def most(self) -> int:

@@ -158,7 +158,9 @@ class PromptArea(TextArea):
         text = safe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         result = self.replace(text, *self.selection, maintain_selection_offset=False)
         self.move_cursor(result.end_location)
-        if "\n" in text or cell_len(text) > self.size.width:
+        self._slash_at = None
+        # A path or an address goes on with a slash, however long it is.
+        if "\n" in text or (cell_len(text) > self.size.width and len(text.split()) > 1):
             self._pasted_to = self.cursor_location
 
     def action_break_line(self) -> None:
