@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
@@ -620,20 +621,23 @@ def test_slow_headers_and_slow_bodies_are_given_up() -> None:
 def test_a_stream_that_waits_is_kept_alive() -> None:
     body = {"messages": [{"role": "user", "content": "Tell me a story."}], "gamma": 0}
     slow = streaming({**body, "max_tokens": 900, "logit_bias": {"2": -100}})
-    with Serving(program=("-c", SLOW)) as one:
-        socks = [socket.create_connection(("127.0.0.1", one.port), timeout=20) for _ in range(2)]
-        socks[0].sendall(slow)
+    with Serving(program=("-c", SLOW)) as one, ExitStack() as open_:
+        # Several ahead: one may be written in less than the time between two pings.
+        socks = [
+            open_.enter_context(socket.create_connection(("127.0.0.1", one.port), timeout=20))
+            for _ in range(5)
+        ]
+        for ahead in socks[:-1]:
+            ahead.sendall(slow)
         assert socks[0].recv(1)  # it is being answered
-        socks[1].sendall(slow)
+        socks[-1].sendall(slow)
         data = b""
         while b": ping\n\n" not in data:
-            part = socks[1].recv(65536)
+            part = socks[-1].recv(65536)
             assert part, data
             data += part
         assert data.startswith(b"HTTP/1.1 200")
         assert b"text/event-stream" in data
-        for sock in socks:
-            sock.close()
 
 
 def test_models_that_cannot_be_loaded_end_it_with_a_reason(tmp_path: Path) -> None:
