@@ -49,7 +49,9 @@ class Writer:
         self._drafting = drafting
         self._slow = Slow(pair.target, costs)
         self._grammar: tuple[str, LlamaGrammar] | None = None
-        self.counted = self._before = Meter(pair.target.n_ctx), TextKind()
+        self.counted: tuple[Meter, TextKind]
+        self._before: tuple[Meter, TextKind]
+        self.forget()
 
     def begin(self, answer: AnswerText, lenience: float | None) -> GenerationStats:
         """Count what `answer` takes from now on, under a rule of this lenience; the sums."""

@@ -101,7 +101,7 @@ def measured_here(store: ProfileStore) -> list[Attention]:
     """The choices of all models that were measured with this machine and llama.cpp."""
     known = {"use": "attention", "machine": machine(), "build": build()}
     first = store.matching({**known, "attention": next(iter(_WAYS))})
-    found = (stored({**one.identity}, store) for one in first)
+    found = (stored(one.identity, store) for one in first)
     return [choice for choice in found if choice is not None]
 
 

@@ -21,7 +21,7 @@ from localspec.pairs.references import Reference
 if TYPE_CHECKING:
     from localspec.pairs.examine import PairReport
 
-_DRAFT, _MTP = "draft", "mtp"
+_DRAFT = "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         besides = sizes[1:] + own_head(target)
         fit = placement.counted(facts(target), sizes[0] if sizes else None, besides)
         active = active_share(target)
-        drafter = drafter or (_MTP if heads.has_usable_mtp(target) else "")
+        drafter = drafter or (heads.MTP if heads.has_usable_mtp(target) else "")
     except LocalspecError:  # files are gone or damaged
         fit = placement.unread(n_bytes)
     return ListedPair(
@@ -220,7 +220,7 @@ def examined(report: PairReport) -> ListedPair:
         target_bytes=target.n_bytes,
         draft_bytes=draft.n_bytes if draft else 0,
         active=active_share(target.header),
-        drafter=_DRAFT if draft else _MTP if heads.has_usable_mtp(target.header) else "",
+        drafter=_DRAFT if draft else heads.MTP if heads.has_usable_mtp(target.header) else "",
         fit=report.outlook.fit,
         licence=target.licence,
         state="available",

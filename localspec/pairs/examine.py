@@ -33,11 +33,10 @@ from localspec.pairs.vocabulary import VocabularyReport
 # A draft that is not much smaller than its target costs more than it saves.
 LARGEST_SHARE: Final = 0.5
 AUTO: Final = "auto"
-MTP: Final = "mtp"
 _WITHOUT_A_MODEL: Final = {
     NO_DRAFT: "none was wanted",
     "lookup": "what repeats is copied (lookup)",
-    MTP: "the head inside the target was named",
+    heads.MTP: "the head inside the target was named",
 }
 # Of other programs' models so many are tried, the smallest first: each has its header read.
 MOST_OTHERS: Final = 40
@@ -147,9 +146,9 @@ def examine(
     _require_different(found)
     if further and not candidates:
         candidates = _try_all((target, *found), patience, scan)
-    if MTP in asked:
+    if heads.MTP in asked:
         heads.require_mtp(target.header, target.label)
-    own_heads = own_head(target.header) if {AUTO, MTP} & {*asked} else []
+    own_heads = own_head(target.header) if {AUTO, heads.MTP} & {*asked} else []
     sizes = [_draft_facts(each, target) for each in found]
     ahead = placement.look(
         facts(target.header, target.more_bytes),

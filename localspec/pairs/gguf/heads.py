@@ -18,6 +18,7 @@ from localspec.pairs.gguf.header import GgufHeader, ModelFiles, TensorInfo
 
 EAGLE3: Final = "eagle3"
 DFLASH: Final = "dflash"
+MTP: Final = "mtp"  # the head inside a target, by its name
 FILES: Final = (EAGLE3, DFLASH)
 """Architectures of heads that are files of their own."""
 
