@@ -1,10 +1,12 @@
-"""The demo pair at its first start: padded once, to the bit what it was, and never in the way."""
+"""The demo pair at its first start: padded once, what it was but for rounding, never in the way."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 
 import localspec
@@ -38,6 +40,23 @@ def test_it_is_padded_once(cache: Path) -> None:
     small, large = read_header(next(SHIPPED.glob("target*"))), read_header(found.target.path)
     assert list(small.tokens or ()) == list(large.tokens or ())
     assert small.text("tokenizer.chat_template") == large.text("tokenizer.chat_template")
+
+
+def test_every_weight_is_the_shipped_one_in_f16_and_the_rest_is_zero(cache: Path) -> None:
+    demo.pad()
+    small = gguf.GGUFReader(next(SHIPPED.glob("draft*")))
+    large = gguf.GGUFReader(next(cache.glob("draft*")))
+    gain = np.float32(np.sqrt(small.tensors[0].shape[0] / large.tensors[0].shape[0]))
+    found = {tensor.name: tensor for tensor in large.tensors}
+    assert {t.tensor_type.name for t in large.tensors if len(t.shape) > 1} == {"F16"}
+    assert large.fields["general.file_type"].contents() == gguf.LlamaFileType.MOSTLY_F16
+    for tensor in small.tensors:
+        old = gguf.dequantize(tensor.data, tensor.tensor_type)
+        new = found[tensor.name].data.astype(np.float32)
+        same = tuple(slice(size) for size in old.shape)
+        expected = old * gain if old.ndim == 1 and old.shape != new.shape else old
+        np.testing.assert_allclose(new[same], expected, rtol=2**-11, atol=1e-7)
+        assert np.count_nonzero(new) <= np.count_nonzero(old)
 
 
 def test_whoever_loads_it_is_told_once_and_hears_the_same_words(
@@ -92,7 +111,7 @@ def test_no_room_is_no_failure(cache: Path) -> None:
 def test_a_write_that_breaks_off_leaves_nothing(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr("localspec.pairs.gguf.padding._write", full)

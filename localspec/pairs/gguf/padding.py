@@ -10,7 +10,8 @@ the old one makes its result sqrt(D/d) times too large, which norm weights of sq
 old ones take back. The width of a head stays, and with it the scale of attention and the rotation.
 D is d, 4 d, 16 d or 64 d: then all of these factors are powers of two. In every type that llama.cpp
 has, a block of zero bytes stands for zeros. So not a bit of the result changes where the
-arithmetic does not round activations by blocks that are only partly padded, as with Q8_0.
+arithmetic does not round activations by blocks that are only partly padded, as with Q8_0. Weights
+in Q8_0 may be written in F16 as well, which holds each of them to 2^-11.
 
 For models of the `llama` architecture, or of `glm4moe` with a layer of MTP and one expert in that,
 with as many key heads as query heads, and tied embeddings; and for EAGLE-3 heads of them.
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 1 << 24
 _TYPE_IDS: Final = {name: number for number, (name, _, _) in GGML_TYPES.items()}
 _UINT32, _FLOAT32 = 4, 6
+_F16: Final = "F16"
+_MOSTLY_F16: Final = 1  # `general.file_type`
 _EPSILON: Final = "attention.layer_norm_rms_epsilon"
 _WIDTH, _INNER, _FF = "width", "inner", "feed_forward"
 # Of a matrix what each row reads, and what the rows write: the sizes that may grow. A row may read
@@ -102,11 +105,11 @@ class Shape:
         )
 
 
-def pad(source: Path, out: Path, n_bytes: int, step: int = 32) -> Shape:
-    """Write `source` at about `n_bytes`, its matrices in the type that they have; give the sizes.
+def pad(source: Path, out: Path, n_bytes: int, step: int = 32, *, halves: bool = False) -> Shape:
+    """Write `source` at about `n_bytes`; give the sizes.
 
     `out` appears whole or not at all. Widths are multiples of `step`, for types with blocks that
-    long.
+    long. The matrices stay in the type that they have; with `halves` those in Q8_0 become F16.
 
     Raises:
         UnsupportedModel: this model cannot be padded, or is larger already.
@@ -116,10 +119,10 @@ def pad(source: Path, out: Path, n_bytes: int, step: int = 32) -> Shape:
     header = read_header(source)
     small = read_shape(header)
     matrices = next(tensor.type for tensor in header.tensors if len(tensor.shape) > 1)
-    _, block, block_bytes = GGML_TYPES[_TYPE_IDS[matrices]]
+    _, block, block_bytes = GGML_TYPES[_TYPE_IDS[_F16 if halves else matrices]]
     large = sized(small, n_bytes * block / block_bytes, max(block, step))
     with source.open("rb") as weights, whole_file(out) as file:
-        _write(file, header, weights, small, large)
+        _write(file, header, weights, small, large, halves=halves)
     return large
 
 
@@ -194,7 +197,13 @@ def _wide_for(blocks: float, layers: int, width: int, step: int) -> int:
 
 
 def _write(
-    out: BinaryIO, header: GgufHeader, weights: BinaryIO, small: Shape, large: Shape
+    out: BinaryIO,
+    header: GgufHeader,
+    weights: BinaryIO,
+    small: Shape,
+    large: Shape,
+    *,
+    halves: bool,
 ) -> None:
     """Write the larger model; a few megabytes of it are in memory at a time."""
     growth = {
@@ -214,7 +223,8 @@ def _write(
     }
     if large.nextn:
         numbers["leading_dense_block_count"] = large.layers
-    _Padding(header, weights, growth).write(out, _tensors(header, small, large), numbers)
+    padding = _Padding(header, weights, growth, halves=halves)
+    padding.write(out, _tensors(header, small, large), numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +234,13 @@ class _Padding:
     Attributes:
         header, weights: what is padded.
         growth: sizes by name, what they were and what they become.
+        halves: whether matrices in Q8_0 become F16.
     """
 
     header: GgufHeader
     weights: BinaryIO
     growth: Mapping[str, tuple[int, int]]
+    halves: bool = False
 
     @property
     def gain(self) -> float:
@@ -245,13 +257,16 @@ class _Padding:
         """Write tensors under these names, or nothing but zeros in their place."""
         todo = [(old, self.grown(old, name), kept) for old, name, kept in tensors]
         contents = (self.pieces(old, new, kept=kept) for old, new, kept in todo)
+        own = {self.header.arch_key(name): value for name, value in numbers.items()}
+        own |= {"general.file_type": _MOSTLY_F16} if self.halves else {}
         keys = _metadata(
-            self.weights, self.header, numbers, _epsilon(self.header) * self.gain * self.gain
+            self.weights, self.header, own, _epsilon(self.header) * self.gain * self.gain
         )
         _write_file(out, self.header.alignment, [new for _, new, _ in todo], keys, contents)
 
     def grown(self, tensor: TensorInfo, name: str) -> TensorInfo:
-        """The tensor at its new size, row length first."""
+        """The tensor at its new size, row length first, and in its new type."""
+        kind = tensor.type
         if len(tensor.shape) == 1:
             old, new = self.growth[_WIDTH]
             shape: tuple[int, ...] = (new,) if tensor.shape == (old,) else tensor.shape
@@ -260,8 +275,9 @@ class _Padding:
             part, parts = self.reads(tensor)
             n_out = self.growth[writes][1] if writes in self.growth else tensor.shape[1]
             shape = (part * parts, n_out, *tensor.shape[2:])
-        n_bytes = math.prod(shape[1:]) * _row_bytes(tensor.type, shape[0])
-        return replace(tensor, name=name, shape=shape, n_bytes=n_bytes)
+            kind = _F16 if self.halves and kind == "Q8_0" else kind
+        n_bytes = math.prod(shape[1:]) * _row_bytes(kind, shape[0])
+        return replace(tensor, name=name, type=kind, shape=shape, n_bytes=n_bytes)
 
     def reads(self, matrix: TensorInfo) -> tuple[int, int]:
         """The new length of each part of a row, and of how many parts it is."""
@@ -288,6 +304,7 @@ class _Padding:
             filled = max(0, min(len(piece), old_rows - start)) if kept else 0
             if filled:
                 known = np.frombuffer(self.weights.read(filled * old_bytes), np.uint8)
+                known = known if new.type == old.type else _halved(known)
                 known = known.reshape(filled, parts, -1)
                 piece[:filled, :, : known.shape[2]] = known
             if len(new.shape) == 1 and new.shape != old.shape:
@@ -340,6 +357,13 @@ def _matrix(tensor: TensorInfo) -> tuple[str, str]:
     return _MATRICES[part]
 
 
+def _halved(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Weights in Q8_0 as F16: blocks of a scale in F16 and 32 whole numbers."""
+    blocks = raw.reshape(-1, 34)
+    scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    return (blocks[:, 2:].view(np.int8) * scales).astype(np.float16).view(np.uint8)
+
+
 def _row_bytes(kind: str, length: int) -> int:
     _, block, block_bytes = GGML_TYPES[_TYPE_IDS[kind]]
     return length // block * block_bytes
@@ -374,11 +398,8 @@ def pad_head(source: Path, out: Path, target: Path) -> None:
 def _metadata(
     file: BinaryIO, header: GgufHeader, numbers: Mapping[str, int], epsilon: float
 ) -> list[bytes]:
-    """All keys with their values as they stand in a file, those of sizes with the new ones."""
-    new = {
-        (key := header.arch_key(name)): _text(key) + struct.pack("<II", _UINT32, value)
-        for name, value in numbers.items()
-    }
+    """All keys with their values as they stand in a file, these numbers with the new ones."""
+    new = {key: _text(key) + struct.pack("<II", _UINT32, value) for key, value in numbers.items()}
     key = header.arch_key(_EPSILON)
     new[key] = _text(key) + struct.pack("<If", _FLOAT32, epsilon)
     kept = raw_metadata(file)
