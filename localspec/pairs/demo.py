@@ -5,7 +5,7 @@ it gains on a model of a useful size. Padded with zeros they say the same and re
 
 They are padded in F16. That is what lets a few cores wait for memory, as all decoding does that
 drafting can make faster: checking four tokens takes 1.5 times as long as one on two cores of a
-server on which it takes 3.1 times as long in Q8_0 (docs/measurements/gamma.md).
+server on which it takes 3.1 times as long in Q8_0 (docs/measurements/kernels.md).
 """
 
 from __future__ import annotations
