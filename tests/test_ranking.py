@@ -25,6 +25,7 @@ from localspec.pairs.hub.patience import Patience
 from localspec.pairs.memory.placement import Fit
 from localspec.pairs.references import quant_bits, quant_of
 from tests.support import gguf_models
+from tests.support.hub_world import World
 
 GB = 10**9
 
@@ -163,6 +164,14 @@ def test_a_mixture_and_what_an_earlier_version_kept_tell_of_no_other_pair(
     kept = ranking.recall()
     assert kept is not None
     assert ranking.ranked(rows, kept)[1].plain == pytest.approx(0.75)
+
+
+def test_list_tells_what_its_speeds_rest_on_and_where_there_is_nothing(hub_world: World) -> None:
+    ranking.remember("gone", costs(20, bits=0.0), None, None)
+    assert "Speeds can be expected once" in hub_world.run("list", "--no-scan").out
+    ranking.remember("gone", costs(20), None, None)
+    said = hub_world.run("list", "--no-scan").out
+    assert "Tokens/s are expected from gone, which reads 20 GB of weights a second" in said
 
 
 def test_of_a_loaded_model_the_weights_in_its_file_count(demo_target: Path, tmp_path: Path) -> None:
