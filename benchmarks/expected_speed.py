@@ -82,8 +82,9 @@ def main() -> None:
         both = ("plain", "expected", "off", "drafting", "expected", "off")
         chances = ("accepted", "chance", "knowing it", "off")
         head = ("target", "type", *both, *chances, *(f"T({n})" for n in PASSES))
-        rows = [head, *(row(pair, arguments.tokens, speed) for pair in pairs)]
-        print("\n".join(formats.columns(rows)))
+        print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+        for pair in pairs:
+            print(f"| {' | '.join(row(pair, arguments.tokens, speed))} |", flush=True)
 
 
 def basis(folder: Path | None) -> ranking.Speed:
