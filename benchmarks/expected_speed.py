@@ -6,8 +6,8 @@
 The demo pair, or the one in the folder of `--basis`, is loaded as the chat loads it: what it costs
 is the basis of all expectations. Pairs of three sizes are made of the demo in every type
 (`models/enlarge.py`: they say the same), the speeds of all are expected, then each is loaded and
-answers at temperature 0, without and with its draft in turns. Prints a table: medians of the
-answers, and how far an expectation is off; the share of the drafted tokens that was accepted, the
+answers at temperature 0, without and with its draft in turns. Prints a table: the speed of all
+answers together, and how far an expectation is off; the share of the drafted tokens that was accepted, the
 chance of one behind accepted ones, and the speed to expect had that been known; how far the times
 expected of passes over one token, two, three and five are off. What was measured in earlier runs
 is not used. The machine has to be idle. Takes two minutes a type on two cores, and room for the
@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import localspec
 from localspec import formats
@@ -118,8 +117,7 @@ def enlarged(folder: Path, size: str, kind: str, speed: ranking.Speed) -> Pair:
 
 def row(pair: Pair, tokens: int, speed: ranking.Speed) -> tuple[str, ...]:
     """Load a pair, have it answer, and compare."""
-    speeds: dict[int | str, list[float]] = {0: [], "auto": []}
-    drafted = accepted = rejected = 0
+    answers: dict[int | str, list[Figures]] = {0: [], "auto": []}
     with (
         measured_alone(),
         localspec.load(str(pair.target), draft=str(pair.draft), temp=0.0, n_predict=tokens) as chat,
@@ -127,12 +125,12 @@ def row(pair: Pair, tokens: int, speed: ranking.Speed) -> tuple[str, ...]:
         (own,) = known().pairs.values()
         answer(chat, PROMPTS[0], "auto")  # warms up
         for prompt in PROMPTS:
-            for gamma, found in speeds.items():
-                figures = answer(chat, prompt, gamma)
-                found.append(figures.speed_average or 0.0)
-                drafted, accepted = drafted + figures.drafted, accepted + figures.accepted
-                rejected += figures.recovered or 0
-    plain, drafting = median(speeds[0]), median(speeds["auto"])
+            for gamma, found in answers.items():
+                found.append(answer(chat, prompt, gamma))
+    plain, drafting = (pooled(found) for found in answers.values())
+    drafted = sum(figures.drafted for figures in answers["auto"])
+    accepted = sum(figures.accepted for figures in answers["auto"])
+    rejected = sum(figures.recovered or 0 for figures in answers["auto"])
     expected, costs = pair.expected, ranking.expected_costs(pair.expected.row, speed)
     assert costs is not None
     assert costs.step is not None
@@ -157,6 +155,13 @@ def answer(chat: Chat, prompt: str, gamma: int | str) -> Figures:
     for _ in chat.ask(prompt):
         pass
     return chat.figures
+
+
+def pooled(answers: list[Figures]) -> float:
+    """Tokens per second of all answers together."""
+    tokens = [figures.generated for figures in answers]
+    seconds = [figures.generated / (figures.speed_average or 1.0) for figures in answers]
+    return sum(tokens) / sum(seconds)
 
 
 @contextmanager
