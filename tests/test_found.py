@@ -330,7 +330,7 @@ def test_a_found_mixture_is_as_fast_as_the_experts_it_reads_and_then_as_measured
         ),
     )
     stores.file(f"{place}/whole.gguf", ggufs.model(n_bytes=n_bytes, seed=1))
-    other = PairCosts(10 * n_bytes, (0.1,) * 26)
+    other = PairCosts(10 * n_bytes, (0.1,) * 26, bits=8.5)
 
     def speeds() -> dict[str, RankedPair]:
         found_ones = found.rows(found.scan().models)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +11,21 @@ from types import SimpleNamespace
 import pytest
 
 from localspec import machine
-from localspec.engine.length.cost import Costs
+from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.stopping import gamma_for
+from localspec.engine.llama import Model
 from localspec.loading import ranking
 from localspec.loading.expected import note
 from localspec.loading.ranking import PairCosts, Speed
 from localspec.pairs import catalogue
 from localspec.pairs.catalogue import ListedPair
+from localspec.pairs.examine import examine
+from localspec.pairs.gguf.header import read_model
+from localspec.pairs.hub.patience import Patience
 from localspec.pairs.memory.placement import Fit
+from localspec.pairs.references import quant_bits, quant_of
+from tests.support import gguf_models
+from tests.support.hub_world import World
 
 GB = 10**9
 
@@ -36,7 +44,7 @@ def costs(rate: float, weights: float = 0.3, *, flat: bool = True, **more: objec
     """Weights (in GB) are read at so many GB a second; more tokens cost nothing, or as much."""
     one = weights / rate
     times = tuple(one * (1.0 if flat else n) for n in range(26))
-    return PairCosts(int(weights * GB), times, **more)
+    return PairCosts(int(weights * GB), times, **({"bits": 8.5} | more))
 
 
 def speed(rate: float = 20, **more: object) -> Speed:
@@ -52,17 +60,13 @@ def test_a_token_takes_as_long_as_its_weights_are_read() -> None:
     assert mixture.plain == pytest.approx(100)
 
 
-def test_what_no_weights_explain_does_not_grow_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pass takes 1 ms and 40 ms for every GB: target and draft tell both."""
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-
-    def seconds(gb: float) -> float:
-        return 0.001 + 0.04 * gb
+def noted(seconds: Callable[[float], float], *, mixture: bool = False) -> None:
+    """The demo, of 300 MB, takes so many seconds a pass; its weights are held twice."""
 
     def context(gb: float) -> SimpleNamespace:
-        return SimpleNamespace(model=SimpleNamespace(weights_bytes=int(gb * GB)))
+        counts = {"file_weights": int(gb * GB), "n_params": int(gb * GB * 8 / 4.8)}
+        more = {"weights_bytes": int(1.8 * gb * GB), "is_mixture": mixture}
+        return SimpleNamespace(model=SimpleNamespace(**counts, **more))
 
     pair = SimpleNamespace(
         name="demo",
@@ -73,13 +77,134 @@ def test_what_no_weights_explain_does_not_grow_with_them(
     )
     flat = {n: seconds(0.3) for n in (1, 2, 4, 8, 32)}
     note(pair, Costs({0: flat}, {"draft": {0: {1: seconds(0.03)}}}))
+
+
+def test_what_no_weights_explain_does_not_grow_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass takes 1 ms and 40 ms for every GB: target and draft tell both."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+
+    def seconds(gb: float) -> float:
+        return 0.001 + 0.04 * gb
+
+    noted(seconds)
     found = ranking.recall()
+    assert found is not None
+    assert found.pairs["demo"].bits == pytest.approx(4.8)
     for gb in (0.6, 1.2, 2.4):
         drafted = row("a", gb, drafter="draft", draft_bytes=int(gb * GB / 10))
         (one,) = ranking.ranked([drafted], found)
         assert one.plain == pytest.approx(1 / seconds(gb), rel=1e-6)
         gain = gamma_for(0.7, [seconds(gb)] * 26, seconds(gb / 10))[1]
         assert one.drafted == pytest.approx(one.plain * gain, rel=1e-6)
+
+
+# T(n) / T(1) of llama models of 300 MB, two threads, AMD EPYC (Zen 5, AVX-512).
+SIZES = (1, 2, 3, 4, 5, 6, 8, 16)
+F16 = (1, 1.23, 1.34, 1.48, 1.61, 1.66, 1.96, 2.66)
+Q4_K_M = (1, 1.55, 2.0, 2.56, 3.1, 3.59, 4.09, 5.02)
+
+
+def curve(points: tuple[float, ...], one: float = 0.01) -> tuple[float, ...]:
+    whole = Curve(dict(zip(SIZES, (one * each for each in points), strict=True)))
+    return tuple(whole.times(16))
+
+
+def test_every_further_token_of_a_check_costs_by_its_weights_and_not_by_their_bytes() -> None:
+    known = Speed("here", {"demo": PairCosts(3 * GB // 10, curve(F16), bits=16.0)})
+    pair = row("a", 3, drafter="draft", draft_bytes=3 * GB // 10)
+
+    def gain(bits: float) -> float:
+        (one,) = ranking.ranked([replace(pair, bits=bits)], known)
+        assert one.plain == pytest.approx(10)
+        return one.drafted / one.plain
+
+    of_f16, of_q4_k_m = (gamma_for(0.7, curve(each, 0.1), 0.01)[1] for each in (F16, Q4_K_M))
+    assert gain(16) == gain(0) == pytest.approx(of_f16)  # 0: nobody knows
+    assert gain(4.86) == pytest.approx(of_q4_k_m, rel=0.05)
+    assert of_f16 > 1.3 * of_q4_k_m
+    twice = [0.1 * (1 + 2 * (each / 0.01 - 1)) for each in curve(F16)]
+    assert gain(8) == pytest.approx(gamma_for(0.7, twice, 0.01)[1])
+
+
+def test_a_check_that_is_measured_faster_than_one_token_takes_as_long() -> None:
+    faster = (0.0, 0.1, *(0.09,) * 24)
+    known = Speed("here", {"demo": PairCosts(GB, faster, bits=32.0)})
+    pair = row("a", 1, drafter="draft", draft_bytes=GB // 10, bits=2.0)
+    (one,) = ranking.ranked([pair], known)
+    assert one.drafted / one.plain == pytest.approx(gamma_for(0.7, (0.1,) * 26, 0.01)[1])
+
+
+def test_a_mixture_and_what_an_earlier_version_kept_tell_of_no_other_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    rows = [row("other", 2), row("demo", 0.3, state="installed")]
+
+    def told() -> str:
+        known = ranking.recall()
+        assert known is not None
+        mine, other = ranking.ranked(rows, known)
+        assert (mine.plain, mine.measured) == (pytest.approx(10), True)
+        assert (other.row.name, other.plain, other.short) == ("other", None, "fits")
+        assert ranking.ranked(rows[:1], known)[0].plain is None
+        assert known.basis([other]) == ""
+        return known.basis([mine, other])
+
+    noted(lambda gb: 0.1 * gb / 0.3, mixture=True)
+    assert told() == "as measured"
+    noted(lambda gb: 0.1 * gb / 0.3)
+    path = tmp_path / "speed.json"
+    known = json.loads(path.read_text())
+    assert known["pairs"]["demo"].pop("bits") == pytest.approx(4.8)
+    path.write_text(json.dumps(known))
+    assert told() == "as measured"
+    noted(lambda gb: 0.2 * gb / 0.3)  # slower, and tells more
+    kept = ranking.recall()
+    assert kept is not None
+    assert ranking.ranked(rows, kept)[1].plain == pytest.approx(0.75)
+
+
+def test_list_tells_what_its_speeds_rest_on_and_where_there_is_nothing(hub_world: World) -> None:
+    ranking.remember("gone", costs(20, bits=0.0), None, None)
+    assert "Speeds can be expected once" in hub_world.run("list", "--no-scan").out
+    ranking.remember("gone", costs(20), None, None)
+    said = hub_world.run("list", "--no-scan").out
+    assert "Tokens/s are expected from gone, which reads 20 GB of weights a second" in said
+
+
+def test_of_a_loaded_model_the_weights_in_its_file_count(demo_target: Path, tmp_path: Path) -> None:
+    header = read_model(demo_target).header
+    with Model.load(demo_target) as model:
+        assert model.file_weights == header.tensor_bytes
+        assert 8 * model.file_weights / model.n_params == pytest.approx(header.bits)
+        assert 8.5 <= header.bits < 8.6  # Q8_0, and some norms
+        assert not model.is_mixture
+    with Model.load(gguf_models.write_random_moe(tmp_path / "moe.gguf")) as mixture:
+        assert mixture.is_mixture
+
+
+@pytest.mark.parametrize(
+    ("file", "bits"),
+    [
+        *(("a-F16.gguf", 16), ("a-bf16.gguf", 16), ("a-F32.gguf", 32), ("a-q8_0.gguf", 8.5)),
+        *(("a-Q4_0.gguf", 4.5), ("a-IQ4_XS.gguf", 4.25), ("a-MXFP4.gguf", 4.25)),
+        *(("a-Q4_K_M.gguf", 4.86), ("a-UD-Q4_K_XL.gguf", 4.86), ("a-Q6_K.gguf", 6.56)),
+        *(("a-IQ3_XXS.gguf", 3.06), ("a-Q3_K_M.gguf", 3.9), ("a-UD-Q2_K_XL.gguf", 3.0)),
+        *(("a-MXFP4_MOE.gguf", 4.5), ("a-TQ1_0.gguf", 1.69), ("a.gguf", 0), ("", 0)),
+    ],
+)
+def test_bits_of_a_weight_are_about_known_from_a_files_name(file: str, bits: float) -> None:
+    assert quant_bits(quant_of(file)) == pytest.approx(bits, rel=0.1)
+
+
+def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(demo_target: Path) -> None:
+    rows = {one.name: one for one in catalogue.rows()}
+    assert rows["demo"].bits > 8
+    assert all(one.bits > 0 for one in rows.values())
+    report = examine(str(demo_target), None, Patience(), scan=False)
+    assert catalogue.examined(report).bits == read_model(demo_target).header.bits
 
 
 def test_a_draft_that_is_no_faster_than_its_target_tells_nothing_of_weights() -> None:
@@ -235,6 +360,7 @@ def test_what_a_damaged_file_says_of_one_pair_is_left_out(
         *(("times", []), ("times", [0.1]), ("times", [0, 0]), ("times", [0.1, -1])),
         *(("weights", 0), ("weights", -1), ("weights", 1 << 60), ("overhead", 1e9), ("step", 0)),
         *(("times", [0, 5e-324]), ("times", [0, 0.1, 1e300]), ("overhead", -1)),
+        *(("bits", -1), ("bits", 1e-300), ("bits", 1e300)),
     ):
         other = {**sound["pairs"]["demo"], key: value}
         (tmp_path / "speed.json").write_text(

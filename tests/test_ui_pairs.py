@@ -717,7 +717,7 @@ def test_a_fast_pair_takes_one_line_on_a_small_screen() -> None:
 
 def test_a_pair_that_nothing_drafts_for_is_shown_without_an_assumed_acceptance() -> None:
     row = catalogue.rows()[0]
-    measured = Speed("here", {"demo": PairCosts(10**9, (0.1, 0.1, 0.1))})
+    measured = Speed("here", {"demo": PairCosts(10**9, (0.1, 0.1, 0.1), bits=8.5)})
     for drafted, told in ((10.0, False), (15.0, True)):
         pairs = [RankedPair(row, "fits", 10.0, drafted)]
         state = PairsState(ranked=pairs, speed=measured)

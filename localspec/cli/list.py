@@ -63,7 +63,7 @@ def command(scan: bool, as_json: bool) -> None:
 
 def _print_proposed(pairs: list[RankedPair], speed: Speed | None) -> None:
     """What suits this machine, and what the speeds rest on."""
-    if speed is None:
+    if speed is None or not (basis := speed.basis(pairs)):
         click.echo("\nSpeeds can be expected once a pair was loaded here: localspec chat")
         return
     if speed.advice is not None:
@@ -73,7 +73,7 @@ def _print_proposed(pairs: list[RankedPair], speed: Speed | None) -> None:
         click.echo("\nFor this machine:\n")
         rows = [(one.row.kind, f"localspec chat {one.row.name}", one.offer) for one in best]
         click.echo("\n".join(f"  {line}" for line in formats.columns(rows)))
-    click.echo(f"\nTokens/s are {speed.basis(pairs)}.")
+    click.echo(f"\nTokens/s are {basis}.")
 
 
 def _print_found(others: Scan, room: int) -> None:

@@ -134,7 +134,10 @@ def _shortest(profile: Profile) -> Points:
 
 
 def note(pair: LoadedPair, costs: Costs) -> None:
-    """Have lists and the screen know what `pair` was measured to cost (see `ranking`)."""
+    """Have lists and the screen know what `pair` was measured to cost (see `ranking`).
+
+    Of weights the bytes in the file count: of rearranged ones llama.cpp has a second copy, unused.
+    """
     target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
     times = tuple(costs.target.at(0).times(LONGEST + 1))
     steps = {name: costs.drafts[name].at(0).seconds(1) for name in pair.drafts}
@@ -142,12 +145,13 @@ def note(pair: LoadedPair, costs: Costs) -> None:
     overhead = 0.0
     if (model := pair.drafts.get(DRAFT)) is not None:
         overhead = ranking.overhead(
-            target.weights_bytes, times[1], model.model.weights_bytes, steps[DRAFT]
+            target.file_weights, times[1], model.model.file_weights, steps[DRAFT]
         )
+    bits = 0.0 if target.is_mixture else 8 * target.file_weights / target.n_params
     own = [each.free for each in pair.devices_before if not each.integrated]
     ranking.remember(
         pair.name,
-        ranking.PairCosts(target.weights_bytes, times, overhead, step, on_device),
+        ranking.PairCosts(target.file_weights, times, overhead, step, on_device, bits),
         sum(own) if own else None,
         None if devices() else unused_card(),
     )

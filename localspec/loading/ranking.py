@@ -1,9 +1,11 @@
 """Which pairs suit this machine: the speed to expect of each, their order, and a short proposal.
 
-An expectation is made of what was measured when a pair was loaded here: a token of any other model
-takes as much longer as it reads more bytes of weights, but for what target and draft together show
-to be none of theirs, and a check of several tokens as many times a single one. What drafts is taken
-to be accepted as `ACCEPTED` says. No llama.cpp, no numpy: lists and the screen ask this.
+An expectation is made of what was measured when a pair was loaded here. One token takes the time in
+which its weights are read: as much longer as they are more bytes, but for what target and draft
+together show to be none of theirs. Every further token of a check takes the time in which they are
+multiplied: as much longer as they are more weights, and those of a Q4_K_M file are three times as
+many to a byte as those of F16. What drafts is taken to be accepted as `ACCEPTED` says. No
+llama.cpp, no numpy: lists and the screen ask this.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ LEAST: Final = {"chat": 6.0, "code": 6.0, "reasoning": 10.0}
 """Tokens per second from which on a kind of pair is no pain: people read about six."""
 
 _MOST_WEIGHTS: Final = 1 << 50  # bytes
+_FEWEST_BITS, _MOST_BITS = 0.5, 64.0  # of a weight
 _BRIEF, _LONG = 1e-7, 1e5  # seconds that a decode takes, at least and at most
 _HEAD: Final = 0.05  # of a target's bytes: what a head inside it reads
 _ROOM: Final = 1.225  # bytes that a model takes, for every byte of its files
@@ -42,11 +45,13 @@ class PairCosts:
     """What a pair was measured to cost here.
 
     Attributes:
-        weights: bytes of the target's weights.
+        weights: bytes of the target's weights, as its file holds them.
         times: seconds of its decodes of 0 (no matter), 1, 2, ... tokens.
         overhead: seconds of a decode that no weights explain.
         step: seconds of a drafted token; None where no model drafts.
         on_device: whether an accelerator computed.
+        bits: of one of these weights; 0 where nothing follows for other pairs: of a mixture of
+            experts, whose tokens read some of them, and of what earlier versions kept.
     """
 
     weights: int
@@ -54,6 +59,7 @@ class PairCosts:
     overhead: float = 0.0
     step: float | None = None
     on_device: bool = False
+    bits: float = 0.0
 
     def replaces(self, before: PairCosts) -> bool:
         """Whether it is to be kept in place of what was measured of the pair there before.
@@ -61,7 +67,7 @@ class PairCosts:
         A draft tells more than none: what a decode takes that no weights explain. Whatever
         disturbs a measurement makes it longer.
         """
-        if self.weights != before.weights:  # another model has that name now
+        if (self.weights, self.bits) != (before.weights, before.bits):  # that name is another's now
             return True
         if (self.step is None) != (before.step is None):
             return before.step is None
@@ -77,6 +83,7 @@ class PairCosts:
         """Whether it can be reckoned with; a damaged file says anything."""
         spans = [*self.times[1:], *([] if self.step is None else [self.step])]
         sound = len(self.times) > 1 and all(_BRIEF <= span <= _LONG for span in spans)
+        sound &= not self.bits or _FEWEST_BITS <= self.bits <= _MOST_BITS
         return sound and 0 < self.weights < _MOST_WEIGHTS and 0 <= self.overhead < self.times[1]
 
 
@@ -101,8 +108,9 @@ class Speed:
         return self.pairs.get(f"{name}{_CARD}") or self.pairs.get(name)
 
     def largest(self, *, on_device: bool) -> tuple[str, PairCosts] | None:
-        """The pair that tells most of others: the largest that ran there."""
-        there = [item for item in self.pairs.items() if item[1].on_device == on_device]
+        """The pair that tells most of others: the largest that ran there, mixtures left out."""
+        told = (item for item in self.pairs.items() if item[1].bits)
+        there = [item for item in told if item[1].on_device == on_device]
         return max(there, key=lambda item: item[1].weights, default=None)
 
     def basis(self, pairs: Sequence[RankedPair]) -> str:
@@ -111,12 +119,14 @@ class Speed:
         What is taken to be accepted is told of those alone that draft, and gain by it.
         """
         one = self.largest(on_device=True) or self.largest(on_device=False)
-        if one is None:
-            return ""
-        rate = formats.size(round(1 / one[1].per_byte))
-        made = f"expected from {one_line(one[0], 40)}, which reads {rate} of weights a second here"
-        if pairs and all(pair.measured for pair in pairs):
+        told = [pair.measured for pair in pairs if pair.plain]
+        if told and all(told):
             made = "as measured"
+        elif one is None:
+            return ""
+        else:
+            name, rate = one_line(one[0], 40), formats.size(round(1 / one[1].per_byte))
+            made = f"expected from {name}, which reads {rate} of weights a second here"
         accepted = f", if {formats.percent(ACCEPTED[DRAFT])} of drafted tokens are accepted"
         return made + (accepted if any(pair.gains for pair in pairs) else "")
 
@@ -234,7 +244,7 @@ def ranked(rows: Iterable[ListedPair], speed: Speed | None) -> list[RankedPair]:
     The demo comes first, then what is installed.
     """
     found = [_expected(row, speed) for row in rows]
-    return sorted(found, key=_key) if speed is not None and speed.pairs else found
+    return sorted(found, key=_key) if any(one.plain for one in found) else found
 
 
 def _key(one: RankedPair) -> tuple[float, ...]:
@@ -261,7 +271,7 @@ def _expected(row: ListedPair, speed: Speed | None) -> RankedPair:
         row = replace(row, fit=row.fit.beside(speed.room))
     known = None if speed is None else speed.own(row.name)
     own = known is not None and row.state in _HERE
-    costs = known if own else None if speed is None else _costs(row, speed)
+    costs = known if own else None if speed is None else expected_costs(row, speed)
     if costs is None or row.fit.verdict == "too large":
         return RankedPair(row, row.fit.verdict)
     plain = 1 / costs.times[1]
@@ -270,27 +280,38 @@ def _expected(row: ListedPair, speed: Speed | None) -> RankedPair:
     return RankedPair(row, "slow" if slow else row.fit.verdict, plain, drafted, own)
 
 
-def _costs(row: ListedPair, speed: Speed) -> PairCosts | None:
+def expected_costs(row: ListedPair, speed: Speed) -> PairCosts | None:
     """What `row` would cost, by the largest pair that ran where it would run."""
-    read = row.target_bytes * row.active
     device, host = speed.largest(on_device=True), speed.largest(on_device=False)
     basis = device or host
-    if basis is None or not read:
+    if basis is None or not row.target_bytes:
         return None
-    like, seconds = basis[1], basis[1].overhead + read * basis[1].per_byte
+    like = basis[1]
+    times = _times(row, like)
     if device is not None and speed.room is not None and row.target_bytes * _ROOM > speed.room:
         if host is None:  # nobody knows how fast the processor does the rest
             return None
-        share = speed.room / (row.target_bytes * _ROOM)
-        seconds = share * seconds + (1 - share) * (host[1].overhead + read * host[1].per_byte)
-        like = host[1]
+        like, share = host[1], speed.room / (row.target_bytes * _ROOM)
+        both = zip(times, _times(row, like), strict=False)
+        times = [share * there + (1 - share) * here for there, here in both]
     step = None
     if row.drafter == DRAFT:
         step = like.overhead + row.draft_bytes * like.per_byte
     elif row.drafter == MTP:
-        step = like.overhead + _HEAD * read * like.per_byte
-    times = tuple(seconds * each / like.times[1] for each in like.times)
-    return PairCosts(row.target_bytes, times, like.overhead, step, like.on_device)
+        step = like.overhead + _HEAD * row.target_bytes * row.active * like.per_byte
+    return PairCosts(row.target_bytes, tuple(times), like.overhead, step, like.on_device)
+
+
+def _times(row: ListedPair, like: PairCosts) -> list[float]:
+    """Seconds of decodes of 0, 1, 2, ... tokens where all of `row` runs as `like` does.
+
+    With B bytes and W weights: T(n) = a + B r + W c(n), of which a and r are those of `like`, and
+    c(n) is what its further tokens took, over its weights.
+    """
+    read = row.target_bytes * row.active
+    one = like.overhead + read * like.per_byte
+    more = read / like.weights * like.bits / (row.bits or like.bits)  # weights, over those of like
+    return [one + more * max(0.0, each - like.times[1]) for each in like.times]
 
 
 def _gain(row: ListedPair, costs: PairCosts) -> float:

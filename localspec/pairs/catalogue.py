@@ -16,7 +16,7 @@ from localspec.pairs.installed import DEMO, InstalledPair
 from localspec.pairs.memory import placement
 from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.placement import Fit
-from localspec.pairs.references import Reference
+from localspec.pairs.references import Reference, quant_bits, quant_of
 
 if TYPE_CHECKING:
     from localspec.pairs.examine import PairReport
@@ -125,6 +125,7 @@ class ListedPair:
         n_bytes: size of all its files.
         target_bytes, draft_bytes: of each model's.
         active: share of the target's weights that a token reads.
+        bits: of one of its weights, about; 0 where nobody knows.
         drafter: what model drafts: ``draft``, ``mtp`` (inside the target), or none.
         state: ``installed``, ``incomplete`` (files are gone), ``available``, or ``found`` (of
             another program).
@@ -139,6 +140,7 @@ class ListedPair:
     target_bytes: int = 0
     draft_bytes: int = 0
     active: float = 1.0
+    bits: float = 0.0
     drafter: str = ""
     fit: Fit
     licence: str
@@ -181,13 +183,13 @@ def _demo() -> ListedPair:
 
 def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     n_bytes = sum(model.n_bytes for model in pair.models)
-    active, drafter = 1.0, _DRAFT if pair.draft else ""
+    active, bits, drafter = 1.0, 0.0, _DRAFT if pair.draft else ""
     try:
         target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
         sizes = [draft_facts(each) for each in drafts]
         besides = sizes[1:] + own_head(target)
         fit = placement.counted(facts(target), sizes[0] if sizes else None, besides)
-        active = active_share(target)
+        active, bits = active_share(target), target.bits
         drafter = drafter or (heads.MTP if heads.has_usable_mtp(target) else "")
     except LocalspecError:  # files are gone or damaged
         fit = placement.unread(n_bytes)
@@ -199,6 +201,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         target_bytes=pair.target.n_bytes,
         draft_bytes=pair.draft.n_bytes if pair.draft else 0,
         active=active,
+        bits=bits,
         drafter=drafter,
         fit=fit,
         licence=entry.licence if entry else pair.target.licence,
@@ -220,6 +223,7 @@ def examined(report: PairReport) -> ListedPair:
         target_bytes=target.n_bytes,
         draft_bytes=draft.n_bytes if draft else 0,
         active=active_share(target.header),
+        bits=target.header.bits,
         drafter=_DRAFT if draft else heads.MTP if heads.has_usable_mtp(target.header) else "",
         fit=report.outlook.fit,
         licence=target.licence,
@@ -239,6 +243,7 @@ def _available(entry: CuratedPair) -> ListedPair:
         target_bytes=entry.target.n_bytes,
         draft_bytes=entry.draft.n_bytes if entry.draft else 0,
         active=entry.active,
+        bits=quant_bits(quant_of(entry.target.file)),
         drafter=entry.drafter,
         fit=placement.unread(entry.n_bytes),
         licence=entry.licence,

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from localspec.errors import BadReference, NotOnHub
 from localspec.pairs import folders
-from localspec.pairs.gguf.header import SPLIT_NAME, split_names
+from localspec.pairs.gguf.header import GGML_TYPES, SPLIT_NAME, split_names
 
 _REPO: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 _QUANT: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,39}", re.ASCII)
@@ -28,6 +28,7 @@ _FORMS: Final = (
 )
 # What llama.cpp's -hf falls back to, in this order, before it takes the first file.
 DEFAULTS: Final = ("Q4_K_M", "Q8_0")
+_BITS: Final = {name: 8 * size / n for name, n, size in GGML_TYPES.values() if "K" not in name}
 _NOT_A_MODEL: Final = re.compile(r"mmproj|imatrix|(^|/)(mtp|eagle3|dflash|dspark)-", re.I)
 _QUANT_IN_NAME: Final = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|F16|F32))(?=[-.]|$)", re.I
@@ -196,6 +197,17 @@ def quant_of(name: str) -> str:
     stem = split["stem"] if split else re.sub(r"\.gguf$", "", name, flags=re.I)
     found = _QUANT_IN_NAME.findall(stem)
     return found[-1].upper() if found else ""
+
+
+def quant_bits(quant: str) -> float:
+    """About how many bits a weight of this quant takes, such as ``Q4_K_M``; 0 where nobody knows.
+
+    A name with a K stands for a mixture: mostly of the type with that digit, whose scales take half
+    a bit more, and some of finer ones.
+    """
+    exact = _BITS.get(quant.upper())
+    digit = re.search(r"(?:Q|FP)(\d)", quant, re.I)
+    return exact or (int(digit[1]) + 0.75 if digit else 0.0)
 
 
 def _by_name(names: list[str], models: list[str], reference: Reference) -> str:

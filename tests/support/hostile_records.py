@@ -25,7 +25,7 @@ from localspec.pairs.installed import InstalledModel, InstalledPair
 from tests.support import hostile_options
 
 KNOWN = {"machine": "here", "use": "target"}
-_COSTS = ranking.PairCosts(10**9, (0.1, 0.1, 0.11, 0.12), 0.01, 0.02)
+_COSTS = ranking.PairCosts(10**9, (0.1, 0.1, 0.11, 0.12), 0.01, 0.02, bits=8.5)
 _MODEL = InstalledModel(
     ("/nowhere/a.gguf",), "u/r:Q4", "u/r", "c" * 40, ("a.gguf",), ("0" * 64,), 9
 )

@@ -30,6 +30,7 @@ class Model:
         n_vocab: vocabulary size.
         n_ctx_train: trained context length in tokens.
         n_params: parameter count.
+        file_weights: bytes of all weights in the file.
         weights_bytes: bytes of all weight buffers, mapped or copied, on all devices.
         metadata: the GGUF's scalar metadata as text.
         mtp: whether the layers that predict more tokens are there.
@@ -44,7 +45,8 @@ class Model:
         self.n_vocab = lib.llama_vocab_n_tokens(self._vocab)
         self.n_ctx_train = lib.llama_model_n_ctx_train(handle)
         self.n_params = lib.llama_model_n_params(handle)
-        self.weights_bytes = weights_bytes or lib.llama_model_size(handle)
+        self.file_weights = lib.llama_model_size(handle)
+        self.weights_bytes = weights_bytes or self.file_weights
         self.metadata = _metadata(handle)
         self.mtp, self.gpu_layers, self.remote, self.offloaded = False, 0, False, False
         # Asked for token by token: to ask for a whole large vocabulary takes a tenth of a second.
@@ -125,6 +127,16 @@ class Model:
         if lib.llama_model_has_encoder(self.handle) or lib.llama_model_is_diffusion(self.handle):
             return f"does not write token by token ({architecture})"
         return ""
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether a token uses some of several experts."""
+        architecture = self.metadata.get("general.architecture", "")
+        used, count = (
+            self.metadata.get(f"{architecture}.expert_{each}", "")
+            for each in ("used_count", "count")
+        )
+        return bool(count) and used != count
 
     @property
     def name(self) -> str:

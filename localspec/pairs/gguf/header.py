@@ -187,6 +187,12 @@ class GgufHeader:
         """Bytes of all tensors in this file."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
+    @property
+    def bits(self) -> float:
+        """Bits of a weight, on average; 0 where there are none."""
+        weights = sum(math.prod(tensor.shape) for tensor in self.tensors)
+        return 8 * self.tensor_bytes / weights if weights else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
