@@ -107,16 +107,17 @@ def ratio(pairs: int, threads: str) -> None:
 
 
 @contextmanager
-def llama_server(binary: Path, threads: str, length: str) -> Iterator[int]:
-    """llama.cpp's server with the same pair and a draft length, 0 for no draft; its port."""
+def llama_server(
+    binary: Path, target: Path, threads: str, drafting: Sequence[str]
+) -> Iterator[int]:
+    """llama.cpp's server with a model and what else its command line says; its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
-    target, draft = (model.paths[0] for model in demo.pair().models)
-    drafting = ("-md", str(draft), "--spec-type", "draft-simple", "-td", threads)
     command = [
         *(str(binary), "-m", str(target), "-t", threads, "-c", "1024", "-np", "1"),
-        *("--port", str(port), *(() if repacking_works() else ("--no-repack",))),
-        *((*drafting, "--spec-draft-n-max", length) if length != "0" else ()),
+        *("--cache-ram", "0", "--port", str(port)),
+        *(() if repacking_works() else ("--no-repack",)),
+        *drafting,
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -133,8 +134,12 @@ def llama_server(binary: Path, threads: str, length: str) -> Iterator[int]:
 def versus(binary: Path, count: int, threads: str) -> None:
     rng, chain = random.Random(1), {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
     with Serving("-t", threads) as served, ExitStack() as stack:
-        ports = {n: stack.enter_context(llama_server(binary, threads, n)) for n in LENGTHS}
-        ports["auto"] = served.port
+        target, draft = (model.paths[0] for model in demo.pair().models)
+        ports = {"auto": served.port}
+        for n in LENGTHS:
+            drafting = ("-md", str(draft), "--spec-type", "draft-simple", "-td", threads)
+            words = (*drafting, "--spec-draft-n-max", n) if n != "0" else ()
+            ports[n] = stack.enter_context(llama_server(binary, target, threads, words))
         for temperature, aim in ((0.0, 1.0), (0.8, 1.1)):
             runs: list[dict[str, float]] = []
             fields = {**chain, "temperature": temperature, "max_tokens": 128, "logit_bias": NO_END}

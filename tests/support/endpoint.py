@@ -24,16 +24,18 @@ SAID = re.compile(rb"http://([0-9a-f.:\[\]]+):(\d+)/v1")
 
 
 class Serving:
-    """A server with the demo pair, on a port of its own.
+    """A server with the demo pair or another one, on a port of its own.
 
     Attributes:
         process: of the endpoint; the engine's is its child.
         port: where it listens.
     """
 
-    def __init__(self, *options: str, program: tuple[str, ...] = ("-m", "localspec")) -> None:
+    def __init__(
+        self, *options: str, pair: str = "demo", program: tuple[str, ...] = ("-m", "localspec")
+    ) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        words = ["serve", "demo", "-t", "1", "-c", "1024", "--port", "0", *options]
+        words = ["serve", pair, "-t", "1", "-c", "1024", "--port", "0", *options]
         self.process = subprocess.Popen(
             [sys.executable, *program, *words],
             stdin=subprocess.DEVNULL,
