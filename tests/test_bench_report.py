@@ -24,8 +24,8 @@ from localspec.bench.picture import Drawing
 from localspec.bench.result import AnswersAgree, Interval, Parting, Report, Run, Shares
 from localspec.bench.runner import in_turn
 from localspec.bench.summarise import rows, shares, speedups
+from localspec.bench.tables import brief, markdown, text
 from localspec.bench.tables import csv as as_csv
-from localspec.bench.tables import markdown, text
 from localspec.bench.verdict import verdict
 from localspec.engine.stats import Round
 from localspec.errors import LocalspecError, UsageError
@@ -256,6 +256,17 @@ def test_text_and_markdown_say_the_same() -> None:
     assert "\x1b[32m" in text(made, colour=True)
     widths = {line.count("|") for line in marked.splitlines() if line.startswith("| code |")}
     assert widths == {9}
+
+
+def test_in_brief_it_is_the_verdict_first_in_narrow_lines() -> None:
+    made = full()
+    said = brief(made)
+    assert said.startswith("Verdict\n" + made.verdict[0])
+    for word in ("code", "1.60x (1.50 to 1.70)", "80 %"):
+        assert word in said
+    tables = said.split("\n\n", 1)[1].splitlines()
+    assert max(map(len, tables)) <= 74
+    assert "\x1b" not in said
 
 
 def test_csv_has_a_line_for_every_setting_and_kind() -> None:

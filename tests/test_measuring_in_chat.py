@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,9 +17,11 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import pull
 from localspec.pairs.installed import remember_last
 from localspec.process.client import EngineClient
+from localspec.process.messages import Asking
 from localspec.process.server import Server, loader
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
+from localspec.ui.measuring import Measuring
 from tests.support.chat_pilot import Chat
 from tests.support.heads import write_mtp
 from tests.support.scripted_session import ScriptedSession
@@ -62,12 +65,14 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             now = " ".join(chat.transcript().split())
             assert "drafting now: localspec demo draft and lookup" in now
             assert "and lookup, which copies what repeats" in now
-            assert "--draft" in now  # others that were tried
-            await chat.send("/draft lookup")
-            await chat.until(lambda: chat.ready() and not chat.app.session.draft_name, "lookup")
+            assert "more models do not fit and would have to be fetched" in now
+            assert "fetched):" not in now  # what nobody can choose has no line of its own
+            await says(chat, "/draft lookup", "drafting now: no model and lookup")
+            assert chat.app.session.draft_name is None
             await says(chat, "/draft none-such", "there is no pair named none-such")
             await says(chat, "/draft", "drafting now: no model and lookup")  # as before
             await says(chat, "/bench", "Verdict")
+            assert "more characters" not in chat.transcript()
             assert "Tell me a story." in chat.transcript()
             report = tmp_path / "report.json"
             await says(chat, f"/bench {report}", "the report is in")
@@ -96,6 +101,7 @@ def test_tuning_can_be_ended_and_the_pair_is_there_again(monkeypatch: pytest.Mon
             await says(chat, "/preset", "no system prompt is kept")
             await says(chat, "/system Speak like a pirate.", "set for the answers")
             await says(chat, "/preset save pirate", "pirate is kept")
+            await says(chat, "/preset", "/preset NAME takes one")
             await says(chat, "/system none", "removed")
             await says(chat, "/preset pirate", "to come: Speak like a pirate.")
             assert chat.app.session.settings.system_prompt == "Speak like a pirate."
@@ -103,6 +109,19 @@ def test_tuning_can_be_ended_and_the_pair_is_there_again(monkeypatch: pytest.Mon
             await says(chat, "/preset pirate", "there is no system prompt pirate")
 
     asyncio.run(body())
+
+
+def test_the_bar_of_a_bench_is_of_its_time() -> None:
+    told: list[tuple[str, float | None]] = []
+    status = SimpleNamespace(lasting=lambda said, share, hint: told.append((said, share)))
+    bench = Measuring(None, None, status)  # type: ignore[arg-type]
+    bench.hear(Asking("stories-1", 0, 1750, None))
+    bench._began -= 30.0  # type: ignore[operator]
+    bench.hear(Asking("stories-2", 6, 1750, 10.0))
+    (first, unknown), (second, share) = told
+    assert (first, unknown) == ("question 1: stories-1", None)
+    assert second == "question 7, about 10 s left: stories-2"
+    assert share == pytest.approx(0.75, abs=0.05)
 
 
 @pytest.mark.parametrize("pair", ["demo", None])

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from textual.command import CommandPalette
 from textual.widgets import Input, OptionList
 
+from localspec import formats
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
+from localspec.loading import ranking
 from localspec.loading.ranking import PairCosts, RankedPair, Speed
 from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, found, installed, pull
@@ -26,6 +29,7 @@ from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
 from localspec.process.client import EngineClient
 from localspec.process.server import Loader, Server
+from localspec.ui import proposing
 from localspec.ui.app import ChatApp, Looks
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
@@ -595,6 +599,16 @@ async def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Re
         assert f"{NAME} is not installed" in chat.screen()
 
 
+def test_what_is_said_before_the_list_is_there_stays_with_its_pair_too() -> None:
+    state = PairsState()
+    state.say(("demo is installed",), "demo")
+    rows = catalogue.rows()
+    state.list([RankedPair(row, "fits") for row in rows], None, 0)
+    for row in rows[:2]:
+        lines = "\n".join(line.plain for line in detail_lines(state, row, 80, 30))
+        assert ("demo is installed" in lines) is (row.name == "demo")
+
+
 async def test_a_reference_that_failed_stands_in_its_line_again(
     hub_world: World, strangers: Repo
 ) -> None:
@@ -691,9 +705,27 @@ async def test_a_pair_that_is_fetched_to_be_used_waits_for_the_answers_end_and_s
         chat.session.gate.open()
         await chat.until(lambda: f"load {NAME}" in rooms.log, "the change")
         await chat.until(lambda: chat.ready() and pull.recall_wanted() is None, "the end")
+        await chat.until(lambda: f"{NAME} answers from now on" in chat.transcript(), "that it is")
         await browse(chat)
         assert "being loaded" not in chat.screen()
         assert rooms.sessions[-1].messages[0].content == "Tell me something."
+
+
+async def test_a_pair_that_is_here_is_changed_to_without_a_network(
+    hub_world: World, target: Repo
+) -> None:
+    rooms = Rooms()
+    async with chatting(rooms) as chat:
+        await chat.send(f"/get {NAME}")
+        await chat.until(lambda: f"{NAME} answers from now on" in chat.transcript(), "the pair")
+        await chat.send("/pairs first")
+        await chat.until(lambda: f"free {NAME}" in rooms.log and chat.ready(), "the other one")
+        asked, loads = len(hub_world.server.seen), rooms.log.count(f"load {NAME}")
+        await chat.send(f"/get {NAME}")
+        await chat.until(lambda: rooms.log.count(f"load {NAME}") > loads, "the change")
+        await chat.until(chat.ready, "the pair again")
+        assert len(hub_world.server.seen) == asked
+        assert pull.recall_wanted() is None
 
 
 async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
@@ -713,6 +745,39 @@ def test_a_fast_pair_takes_one_line_on_a_small_screen() -> None:
     fast = RankedPair(own, "fits", 883.0, 1498.0, measured=True)
     state = PairsState(ranked=[fast])
     assert row_line(state, own, 68).cell_length == head_line(68).cell_length == 68
+    state = PairsState(ranked=[RankedPair(own, "fits", 1636.0, 1939.0, measured=True)])
+    assert row_line(state, own, 68).cell_length == 68
+    assert "1,636 › 1,939" in row_line(state, own, 68).plain
+
+
+async def test_the_command_for_a_card_without_a_backend_comes_first(
+    hub_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    advice = ("llama.cpp was not built for the card here", "build --for-it")
+    ranking.remember("demo", PairCosts(10**9, (0.02, 0.02, 0.021, 0.022)), None, advice)
+    async with chatting(Rooms(), first="demo", proposes=True) as chat:
+        await chat.until(lambda: "for this machine (" in chat.transcript(), "the proposal")
+        said = " ".join(chat.transcript().split())
+        assert 0 < said.index(f"first of all: {advice[0]}") < said.index("for this machine (")
+        assert advice[1] in said
+    listed = hub_world.run("list", "--no-scan").out
+    first, help_, then = f"First of all: {advice[0]}", advice[1], "For this machine:"
+    assert 0 < listed.index(first) < listed.index(help_) < listed.index(then)
+    assert "Tokens/s are expected from demo" in listed
+    assert "; behind a › with drafting." in listed
+
+
+def test_what_the_key_does_is_said_with_the_size_or_that_it_is_here_already() -> None:
+    row = next(one for one in catalogue.rows() if one.state == "available")
+    known = RankedPair(row, "fits", 9.0, 12.0)
+    wanted = PullRequest(row.name)
+    said = proposing.what_get_does(wanted, known)
+    assert f"fetches {row.name} ({formats.size(row.n_bytes)}), checks" in said
+    assert "(" not in proposing.what_get_does(wanted, None)
+    here = RankedPair(replace(row, state="installed"), "fits", 9.0, 12.0, measured=True)
+    assert proposing.what_get_does(wanted, here) == f"Ctrl+F changes to {row.name}, which is here."
+    assert "measured 9.0 tokens/s" in proposing.answers_now(wanted, here)
 
 
 def test_a_pair_that_nothing_drafts_for_is_shown_without_an_assumed_acceptance() -> None:

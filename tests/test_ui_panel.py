@@ -228,6 +228,14 @@ def test_why_it_is_slow_is_said_where_the_speed_is() -> None:
     assert "busy" not in " ".join(line.plain for line in full_lines(state, 34, 60))
 
 
+def test_that_drafting_is_switched_off_is_seen_beside_the_last_answer_too() -> None:
+    after = replace(DRAFTED, generating=False, speculation=False, speed_average=60.2)
+    for width in (50, 76):
+        first = compact_lines(PanelState(figures=after), width)[0].plain
+        assert "last answer" in first
+        assert "○ off" in first
+
+
 def answer(tokens: int, drafted: int, accepted: int) -> dict[str, Any]:
     stats = GenerationStats(generated_tokens=tokens, after_first_s=tokens / 50.0)
     stats.drafted_tokens, stats.accepted_tokens = drafted, accepted

@@ -174,6 +174,20 @@ async def opened(chat: Chat) -> RoundScreen:
     return screen
 
 
+async def end_of_rounds(chat: Chat, screen: RoundScreen) -> None:
+    """Where there is no further round, that is said until something else is asked for."""
+    now = screen.player.inside
+    assert now is not None
+    screen.player.show(replace(now, later=0, earlier=0))
+    await chat.press("n")
+    assert "no later round has a draft" in chat.screen()
+    await chat.press("p")
+    assert "no earlier round has a draft" in chat.screen()
+    await chat.press("right")
+    assert "round has a draft" not in chat.screen()
+    screen.player.show(now)
+
+
 async def test_keys_step_turn_pause_and_close() -> None:
     async with chatting(size=(80, 24)) as chat:
         chat.session.inside = inside()
@@ -192,6 +206,7 @@ async def test_keys_step_turn_pause_and_close() -> None:
         await chat.until(lambda: "round 3 of 9" in chat.screen())
         await chat.press("p")  # told before, and not asked for again
         assert chat.session.looks == [0, 7, 3]
+        await end_of_rounds(chat, screen)
         assert "pause" not in chat.screen()
         await chat.press("space")
         assert "pause" in chat.screen()

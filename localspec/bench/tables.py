@@ -14,6 +14,7 @@ from localspec.formats import columns, known, milliseconds, number, percent, tim
 _GREEN, _RED, _BOLD, _DIM, _RESET = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _WIDTH = 40  # characters of the longest bar
 _MOST_PARTINGS = 8
+_WIDE = ("tokens/round", "gamma", "first token off/on, ms")  # columns of what is no speed
 
 TitledRows: TypeAlias = tuple[str, list[dict[str, str]]]
 """A title, and rows: from the column's header to the cell, the same headers in each."""
@@ -161,7 +162,22 @@ def text(report: Report, *, colour: bool) -> str:
         parts.append("\n  ".join(["Where answers part", *shown]))
     parts.append("\n".join([_paint("Verdict", _BOLD), *report.verdict]))
     said = "\n\n".join(parts)
-    return said if colour else re.sub("\x1b\\[[0-9]+m", "", said)
+    return said if colour else _plain(said)
+
+
+def brief(report: Report) -> str:
+    """The verdict and what it rests on, in lines that fit a terminal of 80 cells."""
+    arms = report.on or ()
+    found = [_speeds(report.off, arm) for arm in arms] or [_plain_speeds(report.off)]
+    parts = ["\n".join(["Verdict", *report.verdict])]
+    for title, rows in [*found, _shares(report)]:
+        short = [{name: row[name] for name in row if name not in _WIDE} for row in rows]
+        parts += [_plain(_aligned((title, short)))] if short else []
+    return "\n\n".join(parts)
+
+
+def _plain(said: str) -> str:
+    return re.sub("\x1b\\[[0-9]+m", "", said)
 
 
 def _paint(said: str, style: str) -> str:

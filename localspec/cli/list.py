@@ -73,7 +73,8 @@ def _print_proposed(pairs: list[RankedPair], speed: Speed | None) -> None:
         click.echo("\nFor this machine:\n")
         rows = [(one.row.kind, f"localspec chat {one.row.name}", one.offer) for one in best]
         click.echo("\n".join(f"  {line}" for line in formats.columns(rows)))
-    click.echo(f"\nTokens/s are {basis}.")
+    both = "; behind a › with drafting" if any(pair.gains for pair in pairs) else ""
+    click.echo(f"\nTokens/s are {basis}{both}.")
 
 
 def _print_found(others: Scan, room: int) -> None:

@@ -47,14 +47,22 @@ def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[s
         used: the models that draft.
         lookup: whether what repeats is copied as well.
     """
-    now = [used or "no model", *(["lookup"] if lookup else [])]
-    found, own = [f"drafting now: {' and '.join(now)}"], report.draft
+    found, own = [drafting_line(used, lookup=lookup)], report.draft
     if own is not None:
         auto = " and ".join(f"{it.label}, {formats.size(it.n_bytes)}" for it in report.drafts)
         found.append(f"auto: {auto}, {report.draft_reason}; and lookup, which copies what repeats")
     if heads.has_usable_mtp(report.target.header):
         found.append("mtp: a head inside the target, which predicts more tokens")
-    return found + candidate_lines(report.candidates)
+    shown = tuple(one for one in report.candidates if one.fits or one.on_disk)
+    if others := len(report.candidates) - len(shown):
+        models = "model does" if others == 1 else "models do"
+        found.append(f"{others} more {models} not fit and would have to be fetched")
+    return found + candidate_lines(shown)
+
+
+def drafting_line(used: str | None, *, lookup: bool) -> str:
+    """Say what drafts: models by name, and lookup."""
+    return f"drafting now: {' and '.join([used or 'no model', *(['lookup'] if lookup else [])])}"
 
 
 def _role(source: ModelSource) -> str:

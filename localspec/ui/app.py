@@ -469,7 +469,8 @@ class ChatApp(App[None], inherit_bindings=False):
         """The status line for what is going on."""
         text, hint = self._gate.shown()
         if self.turns.phase is Phase.READY and not hint and (why := self.dashboard.unsaid()):
-            hint = textwrap.shorten(why, max(20, self.size.width - 12), placeholder=" …")
+            lines = 2 if self.size.height >= 16 else 1
+            hint = textwrap.shorten(why, max(20, lines * (self.size.width - 12)), placeholder=" …")
         if waiting := len(self._sending.waiting):
             hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
         if self._pairs is not None and (doing := self._pairs.doing()):

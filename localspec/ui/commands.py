@@ -235,7 +235,7 @@ def _pairs(app: Parts, argument: str) -> None:
 
 def _draft(app: Parts, argument: str) -> None:
     if argument:
-        app.in_use.reload(draft=argument)
+        app.in_use.reload(lambda: app.pairs().drafting(), draft=argument)
     else:
         app.pairs().drafts()
 
@@ -262,7 +262,7 @@ def _preset(app: Parts, argument: str) -> None:
         app.transcript.say(
             "\n".join(f"{name}: {text}" for name, text in parameters.presets().items())
             or "no system prompt is kept",
-            "/preset save NAME keeps the present one.",
+            "/preset NAME takes one, /preset save NAME keeps the present one.",
         )
 
 

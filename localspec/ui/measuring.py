@@ -12,7 +12,7 @@ from localspec import formats
 from localspec.bench import files, request
 from localspec.bench.request import BenchRequest
 from localspec.bench.result import Report
-from localspec.bench.tables import text
+from localspec.bench.tables import brief
 from localspec.errors import LocalspecError
 from localspec.loading.request import LoadRequest
 from localspec.loading.results import TunedPair, tuned_text
@@ -39,6 +39,7 @@ class Measuring:
     _kind: type[Report] | type[TunedPair] = Report
     _output: Path | None = None
     _about: tuple[str, str | None] | None = None  # the pair that `report` is about
+    _began: float | None = None  # when the first question of a bench was asked
 
     def tune(self) -> None:
         """Measure thoroughly, as `localspec tune`."""
@@ -76,15 +77,18 @@ class Measuring:
                 self.in_use.tell(tuned_text(msgpack.decode(result, type=TunedPair)))
             case Performed(bytes() as result):
                 self.report = msgpack.decode(result, type=Report)
-                shown = text(self.report, colour=False)
-                self.in_use.tell(shown, "/bench FILE writes it: .json, .csv, .md.")
+                remedy = "/bench FILE writes all of the report: .json, .csv, .md."
+                self.in_use.tell(brief(self.report), remedy)
                 if self._output is not None:
                     self._write(self.report, self._output)
 
     def _asking(self, at: Asking) -> None:
-        left = f", about {formats.duration(at.left_s)} left" if at.left_s is not None else ""
-        share = at.done / at.total if at.total else None
-        said = f"{at.done + 1} of {at.total}{left}: {one_line(at.prompt, 40)}"
+        if at.done == 0 or self._began is None:
+            self._began = perf_counter()
+        passed, left, share = perf_counter() - self._began, "", None
+        if at.left_s is not None:  # the time ends it long before the last repeat
+            left, share = f", about {formats.duration(at.left_s)} left", _share(passed, at.left_s)
+        said = f"question {at.done + 1}{left}: {one_line(at.prompt, 40)}"
         self.status.lasting(said, share, hint="Esc ends it")
 
     def _write(self, report: Report, path: Path) -> None:
@@ -94,6 +98,11 @@ class Measuring:
             self.in_use.trouble(error)
         else:
             self.in_use.tell(f"the report is in {path}")
+
+
+def _share(passed: float, left: float) -> float:
+    whole = passed + max(0.0, left)
+    return passed / whole if whole else 0.0
 
 
 def _quick(loaded: LoadRequest) -> BenchJob:

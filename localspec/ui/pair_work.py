@@ -29,11 +29,11 @@ from localspec.pairs.installed import DEMO
 from localspec.pairs.pull import PullPlan, PullProgress, PullRequest
 from localspec.process.client import EngineClient
 from localspec.safe_text import one_line
+from localspec.ui import proposing
 from localspec.ui.conversation.gate import ANSWER, LOADABLE, Gate, Phase
 from localspec.ui.screens.pair_lines import PairsState, Work
 from localspec.ui.screens.pairs import PairsScreen
 
-GET = "Ctrl+F"
 _STOP_WITHIN_S = 2.0
 _NEWS_S = 0.5
 _PASSING = (DownloadCorrupt, HubOffline, HubUnavailable, NotEnoughDisk)
@@ -84,9 +84,7 @@ class Pairs:
             pull.remember_wanted(None)  # it was fetched and opened by other means
         elif wanted is not None:
             self.offered = wanted
-            remedy = f"{GET} goes on: it fetches the rest, measures it, and changes to it."
-            name = one_line(str(wanted), 120)
-            self.tell(f"{name} was being fetched; what came is kept", remedy)
+            self.tell(*proposing.interrupted(wanted))
         elif self._in_demo:
             self._reminds = True
             self._list_and(lambda: self._propose(ranking.proposed(self.state.ranked)))
@@ -107,14 +105,11 @@ class Pairs:
         elif self._asks:
             self._answered()
         else:
-            lines = [f"{one.row.kind}: {one.row.name}, {one.offer}" for one in best]
-            basis = f"for this machine ({speed.basis(best)}):"
-            said = "\n".join([self._what_get_does(), basis, *lines])  # in sight are the first ones
+            said = proposing.proposal(best, speed, self._what_get_does())
             self.tell(said, "/get NAME takes another, F12 shows all.", unasked=True)
 
     def _what_get_does(self) -> str:
-        name = one_line(str(self.offered or ""), 120)
-        return f"{GET} fetches {name}, checks and measures it, and changes to it."
+        return proposing.what_get_does(self.offered, self._known(self.offered))
 
     def offer(self, asked: LoadRequest, missing: str) -> None:
         """Offer to fetch what was asked for and is not here.
@@ -128,20 +123,20 @@ class Pairs:
         self.offered = PullRequest(pair, asked.draft)
 
         def say() -> None:
-            known = self._known()
+            known = self._known(self.offered)
             more = f": {known.offer}" if known is not None else ""
             self.tell(f"{missing} yet{more}", self._what_get_does())
 
         self._list_and(say)
 
-    def _known(self) -> RankedPair | None:
-        """What to expect of what is offered, where it is a listed pair as it stands there."""
-        name = str(self.offered or "").lower()  # with a draft of its own it is no listed one
+    def _known(self, wanted: PullRequest | None) -> RankedPair | None:
+        """What to expect of what is wanted, where it is a listed pair as it stands there."""
+        name = str(wanted or "").lower()  # with a draft of its own it is no listed one
         return next((one for one in self.state.ranked if one.row.name == name), None)
 
     def _answered(self) -> None:
         """The first answer of the demo is followed by the proposal."""
-        known = self._known()
+        known = self._known(self.offered)
         if self._reminds and self._in_demo and known is not None and self._getting is None:
             self._reminds = False
             self.tell(f"for this machine: {known.row.name}, {known.offer}", self._what_get_does())
@@ -160,6 +155,10 @@ class Pairs:
         if self._answers(wanted):
             pull.forget_wanted(wanted)
             self.gate.say(f"{one_line(str(wanted), 40)} is in use")
+        elif (known := self._known(wanted)) is not None and known.row.state == "installed":
+            self._arrived = known.row.name  # it was checked when it came: no network is needed
+            self.phase_changed()
+            self.news()
         elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
             self._getting = wanted
             pull.remember_wanted(wanted)
@@ -170,13 +169,8 @@ class Pairs:
 
     def doing(self) -> str:
         """What goes on with the screen closed, for the status line; empty for nothing."""
-        state = self.state
-        name = one_line(state.name, 40)
-        if state.work is Work.PULLING:
-            return f"fetching {name}{state.share()}"
-        if state.work is Work.CHECKING:
-            return f"checking {name}"
-        return f"{self._arrived} waits for the answer's end" if self._arrived else ""
+        waits = f"{self._arrived} waits for the answer's end" if self._arrived else ""
+        return self.state.doing() or waits
 
     def phase_changed(self) -> None:
         """The engine does something else: what waited for that is done after all that it means."""
@@ -201,6 +195,8 @@ class Pairs:
         self.refresh_in_use()
         gone = self.state.work is Work.NONE and not self._arrived
         offered = self.offered is not None and self._answers(self.offered)
+        if gone and (wanted := self._getting) is not None and self._answers(wanted):
+            self._list_and(lambda: self.tell(proposing.answers_now(wanted, self._known(wanted))))
         if (self._getting is not None and gone) or offered:
             self._forget()
 
@@ -387,6 +383,10 @@ class Pairs:
             self._settle(lambda: self._told_drafts(lines))
 
         self._begin(Work.CHECKING, session.pair_name, look)
+
+    def drafting(self) -> None:
+        """Say what drafts, since another draft was chosen."""
+        self.tell(proposing.drafting(self.engine.info))
 
     def _told_drafts(self, lines: Sequence[str]) -> None:
         self.state.end(())

@@ -140,8 +140,10 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
         _figure(accepted_words(now.drafted, now.accepted, now.generated), "accepted"),
         bar(accepted_share(now.drafted, now.accepted, now.generated), bar_width),
         Content.assemble((formats.number(now.tokens_per_round, 2), "bold"), ("/round", MUTED)),
-        gamma if now.speculation else Content.styled(*_SWITCHED_OFF),
     ]
+    # That it is switched off is no figure among others: it stands where it is always seen.
+    off = Content.styled(*_SWITCHED_OFF)
+    first = [*first, gamma] if now.speculation else [first[0], off, *first[1:]]
     second = [
         _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
         _figure(formats.count(now.drafted), "drafted"),

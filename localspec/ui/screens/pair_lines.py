@@ -22,6 +22,7 @@ from localspec.ui.panel.drawing import Piece, bar, two_sides
 
 _NAME = 22
 _MOST_FILES = 4
+_UNKNOWN = "not known before loading"
 
 
 class Work(Enum):
@@ -46,7 +47,7 @@ class PairsState:
         plan: what was found out about `name`, until it is pulled or left.
         note: what is being looked at.
         said: how the last work ended, in short lines.
-        about: the pair that `said` is about, which it is shown with; empty for none.
+        about: the pair that `said` is about, which it is shown with where it is listed.
         doomed: the pair that is removed if the user says so again.
         typed: whether `name` is what the user has typed, which is no pair yet.
         guest: the pair that came of it, until it is installed or left.
@@ -99,6 +100,13 @@ class PairsState:
         left = f", {formats.duration(at.seconds_left)} left" if at and at.seconds_left else ""
         return share + left
 
+    def doing(self) -> str:
+        """What is being done that takes its time, for a single line; empty for nothing."""
+        name = one_line(self.name, 40)
+        if self.work is Work.PULLING:
+            return f"fetching {name}{self.share()}"
+        return f"checking {name}" if self.work is Work.CHECKING else ""
+
     def end(self, said: tuple[str, ...]) -> None:
         """The work is done."""
         self.work, self.plan, self.progress = Work.NONE, None, None
@@ -107,7 +115,7 @@ class PairsState:
     def say(self, said: tuple[str, ...], about: str = "") -> None:
         """Have lines shown with the pair that they are about, with any where it is not listed."""
         self.said = tuple(text for text in said if text)
-        self.about = about if self.row(about) is not None else ""
+        self.about = about
 
 
 def row_line(state: PairsState, row: ListedPair, width: int) -> Content:
@@ -134,13 +142,12 @@ def head_line(width: int) -> Content:
 
 
 def _columns(left: list[Piece], right: list[Piece], width: int) -> Content:
-    """As many of the columns as there is room for."""
+    """As many of the columns as there is room for, where long figures need more, too."""
     shown = 2 + sum(width >= least for least in (44, 62, 84))
-    return two_sides(
-        Content.assemble(*left[:shown]),
-        Content.assemble(*(right if width >= 54 else right[1:])),
-        width,
-    )
+    ends = right if width >= 54 else right[1:]
+    while sum(len(text) for text, _ in [*left[:shown], *ends]) >= width and shown > 2:
+        shown -= 1
+    return two_sides(Content.assemble(*left[:shown]), Content.assemble(*ends), width)
 
 
 def _state(state: PairsState, row: ListedPair) -> str:
@@ -176,7 +183,7 @@ def _said_lines(state: PairsState, name: str, width: int) -> list[Content]:
     """What is said of the pair `name`, or of none in particular."""
     if state.doomed and state.doomed == name:
         return _wrap(f"Remove {state.doomed}? X once more removes it.", width, "bold")
-    if state.about not in ("", name):
+    if state.about != name and state.row(state.about) is not None:
         return []
     style = "bold $text-error" if state.said and state.said[0].startswith("✗") else "bold"
     return [line for text in state.said for line in _wrap(text, width, style)]
@@ -186,7 +193,8 @@ def _row_lines(state: PairsState, row: ListedPair, width: int) -> list[Content]:
     """What is known about a pair that nobody has looked at yet."""
     need, known = row.fit, state.expected(row)
     basis = state.speed.basis([known]) if state.speed is not None else ""
-    speeds = f"{known.speeds} tokens/s, {basis}" if known.speeds else "not known before loading"
+    both = ", without › with drafting" if known.gains else ""
+    speeds = f"{known.speeds} tokens/s{both}, {basis}" if known.speeds else _UNKNOWN
     memory = (
         f"about {formats.size(need.needed)} needed, {formats.size(need.available)} available:"
         f" {need.verdict}"

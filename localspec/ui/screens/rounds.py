@@ -34,6 +34,7 @@ class Player:
         playing: whether the next one follows by itself.
         kept: the rounds that have been told, by number.
         waits: why there is nothing new; empty where nothing is waited for.
+        end: that there is no round beyond this one; empty until one was asked for.
     """
 
     inside: Inside | None = None
@@ -41,11 +42,12 @@ class Player:
     playing: bool = True
     kept: dict[int, Inside] = field(default_factory=dict)
     waits: str = ""
+    end: str = ""
 
     def show(self, inside: Inside, *, at_end: bool = False) -> None:
         """Begin with a round, or with its end."""
         self.kept[inside.number] = self.inside = inside
-        self.waits = ""
+        self.waits = self.end = ""
         self.at = len(pictures(inside)) - 1 if at_end else 0
 
     def step(self, by: int) -> bool:
@@ -53,6 +55,7 @@ class Player:
         if self.inside is None or not 0 <= self.at + by < len(pictures(self.inside)):
             return False
         self.at += by
+        self.end = ""
         return True
 
 
@@ -157,6 +160,7 @@ class RoundScreen(ModalScreen[None]):
             self._want(number, at_end=at_end)
         else:
             self.player.playing = False
+            self.player.end = f"no {'later' if by > 0 else 'earlier'} round has a draft"
             self.redraw()
 
     def action_pause(self) -> None:
@@ -169,7 +173,7 @@ class RoundScreen(ModalScreen[None]):
         width, height = self._text.size
         if width <= 0:
             return
-        inside, said = self.player.inside, self.player.waits
+        inside, said = self.player.inside, self.player.waits or self.player.end
         lines = [] if not said else Content.styled(one_line(said, 300), KEY).wrap(width)
         if inside is not None:
             drafter = f"drafter {inside.made.proposed_by}, rule {inside.rule}"
