@@ -298,14 +298,10 @@ def free_memory(
     """What this machine has free now.
 
     Args:
-        target: names of the devices that the target may use, in their order; None for all.
+        target: names of the devices that the target may use, None for all.
         draft: the same for the draft.
         threads: that will be started.
     """
-    found = list(devices())
-    if target is not None:
-        known = {label: at for at, label in enumerate(target)}
-        found.sort(key=lambda each: known.get(each.label, len(known)))
     return Free(
         ram=machine.available(),
         devices=tuple(
@@ -317,7 +313,7 @@ def free_memory(
                 label=each.label,
                 worker=each.name if each.label.startswith(RPC) else "",
             )
-            for each in found
+            for each in devices()
         ),
         address_space=machine.address_space_left(threads),
     )

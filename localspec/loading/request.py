@@ -29,8 +29,8 @@ class LoadRequest:
         threads_batch: the same for batches, None for as many as `threads`.
         n_gpu_layers: layers on an accelerator, -1 for all, None for as many as fit.
         device: names of the devices to use, empty for none, None for all.
-        tensor_split: the proportions in which the target's devices share its layers, in their
-            order; empty to choose.
+        tensor_split: the proportions in which the target's devices share its layers, as llama.cpp
+            lists them; empty to choose.
         draft_threads, draft_n_gpu_layers: the same for the draft.
         draft_device: the same for the draft; None for those of the target.
         rpc: other machines' servers, HOST:PORT, whose devices are used as well.
