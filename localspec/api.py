@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from math import inf
 from typing import Any, Self, Unpack
 
 from localspec.chat.conversation import Message
@@ -27,7 +28,7 @@ from localspec.loading.load import load_session
 from localspec.loading.models import Progress
 from localspec.loading.request import LoadOptions, LoadRequest
 
-_SEVERAL = ("stop", "device", "draft_device", "rpc")
+_SEVERAL = ("stop", "device", "draft_device", "rpc", "tensor_split")
 _ONE_OF = {
     "flash_attn": ("on", "off", "auto"),
     "cache_type_k": CACHE_TYPES,
@@ -78,6 +79,9 @@ def _check(request: LoadRequest) -> None:
             raise UsageError(f"{name} is {value!r}", f"Choose one of {', '.join(allowed)}.")
     if request.gamma not in ("auto", *range(MAX_GAMMA + 1)):
         raise UsageError(f"gamma is {request.gamma!r}", f"Choose auto, or 0 to {MAX_GAMMA}.")
+    split = request.tensor_split
+    if split and not (all(0 <= each < inf for each in split) and 0 < sum(split) < inf):
+        raise UsageError(f"tensor_split is {split!r}", "Give proportions, such as (3, 1).")
 
 
 class Chat:

@@ -126,6 +126,7 @@ def test_two_answers_at_once_are_refused(chat: localspec.Chat) -> None:
         ({"cache_type_k": "q1"}, "cache_type_k is 'q1'"),
         ({"temp": -1.0}, "temperature"),
         ({"ctx_size": 3}, "a context of 3"),
+        ({"tensor_split": (1.0, -1.0)}, "tensor_split is"),
         ({"logit_bias": {10**6: 1.0}}, "names token 1000000"),
     ],
 )

@@ -35,6 +35,10 @@ def test_bytes_that_are_no_text_are_refused_by_every_option(
     [
         *(["worker", f"--memory={wild}"] for wild in ("nan", "inf", "1e300")),
         ["serve", "missing.gguf", "--timeout=nan"],
+        *(
+            ["run", "-p", "x", f"--tensor-split={wild}"]
+            for wild in ("nan", "inf,1", "0", "", "2,-1")
+        ),
     ],
 )
 def test_numbers_that_are_none_are_wrong_usage(asked: list[str], tmp_path: Path) -> None:

@@ -14,14 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from benchmarks.workers import Uneven
 from localspec.engine.length.profile import acquaint, measure
 from localspec.engine.llama import (
     Context,
@@ -31,9 +33,13 @@ from localspec.engine.llama import (
     backends,
     devices,
     rpc,
+    time_reading,
 )
 from localspec.errors import EngineError, UsageError
+from localspec.loading import paces, planning
+from localspec.pairs.gguf.header import read_header
 from localspec.process import messages as m
+from models import enlarge
 from tests.conftest import DEMO as MODELS
 from tests.support import ENDLESS
 from tests.support.workers import relay, worker
@@ -174,8 +180,39 @@ def test_nothing_is_told_to_other_networks(monkeypatch: pytest.MonkeyPatch, host
     called = scripted(monkeypatch, registered=42)
     with pytest.raises(UsageError, match="can be reached from other networks") as refused:
         add_workers([f"{host}:50052"])
-    assert "ssh -L" in refused.value.remedy
+    assert "ssh -N -L" in refused.value.remedy
     assert len(called) == 1
+
+
+NEAR = ("127.0.0.1", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.20", "169.254.7.7")
+FAR = ("8.8.8.8", "0.0.0.0", "172.15.0.1", "172.32.0.1", "192.169.0.1", "11.0.0.1")
+
+
+@pytest.mark.parametrize("host", [*NEAR, *FAR])
+def test_both_sides_keep_to_private_networks(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    """Where a worker may listen unless it is forced, and what is connected to. Nothing is sent."""
+    scripted(monkeypatch, registered=42)
+    tried: list[tuple[str, int]] = []
+
+    def refuse(place: tuple[str, int], **_: object) -> None:
+        tried.append(place)
+        raise OSError("nobody is there")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "create_server", refuse)
+    sides = (lambda: add_workers([f"{host}:50052"]),
+             lambda: rpc._free_address(host, 50052, force=False))  # fmt: skip
+    for side in sides:
+        if host in FAR:
+            with pytest.raises(UsageError, match="can be reached from other networks"):
+                side()
+        else:
+            with suppress(UsageError):  # of the listening one: it cannot
+                side()
+    assert tried == ([] if host in FAR else [(host, 50052)] * 2)
+    with pytest.raises(UsageError, match="cannot listen at"):
+        rpc._free_address(host, 50052, force=True)
+    assert tried[-1] == (host, 50052)
 
 
 # A real worker
@@ -195,6 +232,8 @@ RUN = [
     "-fa",
     "off",
 ]
+THERE = ["-ngl", "all"]  # where memory and speed would leave the demo's layers here
+BOTH = [*THERE, "--tensor-split", "1,1"]
 
 
 def localspec(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -213,7 +252,7 @@ def _most_resident(pid: int) -> int:
 def test_a_target_on_two_workers_says_what_it_says_here() -> None:
     with worker() as (one, first), worker() as (two, second):
         idle = [_most_resident(each.pid) for each in (first, second)]
-        there = localspec(*RUN, "-n", "40", "--json", "--workers", f"{one},{two}")
+        there = localspec(*RUN, *BOTH, "-n", "40", "--json", "--workers", f"{one},{two}")
         busy = [_most_resident(each.pid) for each in (first, second)]
     assert all(now > before + 6_000_000 for before, now in zip(idle, busy, strict=True))
     here = localspec(*RUN, "-n", "40", "--json")
@@ -221,6 +260,7 @@ def test_a_target_on_two_workers_says_what_it_says_here() -> None:
     assert found["tokens"] == expected["tokens"]
     assert found["settings"]["rpc"] == [one, two]
     assert found["settings"]["n_gpu_layers"] == -1
+    assert {*found["settings"]["tensor_split"]} == {"RPC0", "RPC1"}
 
 
 @needs_backend
@@ -228,7 +268,7 @@ def test_a_head_here_reads_tensors_of_a_target_that_is_there() -> None:
     """It stays on this machine, but llama.cpp ended the process where it cannot reach them."""
     head = ("-n", "12", "--json", "--draft", str(MODELS / "eagle3-Q8_0.gguf"))
     with worker() as (endpoint, _):
-        there = localspec(*RUN, *head, "--workers", endpoint)
+        there = localspec(*RUN, *THERE, *head, "--workers", endpoint)
     assert there.returncode == 0, there.stderr
     found, expected = json.loads(there.stdout), json.loads(localspec(*RUN, *head).stdout)
     assert found["tokens"] == expected["tokens"]
@@ -281,6 +321,9 @@ def test_a_worker_tells_what_it_lends() -> None:
         done = localspec("doctor", "--workers", f"{endpoint},{gone}")
     assert done.returncode == 0
     assert re.search(rf"worker +{endpoint}: 1\.[45]\d* GB free of", done.stdout)
+    assert re.search(r"weights +here: read at [\d.]+ GB/s\n", done.stdout)
+    there = rf"weights +on RPC\d {endpoint}: read at [\d.]+ GB/s, [\d.]+ ms away\n"
+    assert re.search(there, done.stdout)
     assert f"no worker answers at {gone}" in done.stdout
     assert "no accelerator" in done.stdout
 
@@ -333,6 +376,77 @@ def test_a_full_worker_is_no_end_but_a_sentence(lie: str, said: str) -> None:
     assert re.search(said, done.stderr.splitlines()[0])
 
 
+@needs_backend
+def test_where_this_machine_is_faster_a_worker_gets_no_layers() -> None:
+    """The demo has room here, and to wait for a network takes longer than its passes."""
+    with worker() as (endpoint, _), relay(endpoint, 0.01) as far:
+        done = localspec(*RUN, "-n", "20", "--json", "--workers", far)
+        shown = localspec("show", "demo", "--workers", far)
+        as_data = json.loads(localspec("show", "demo", "--json", "--workers", far).stdout)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["settings"]["rpc"] == [far]
+    assert found["settings"]["tensor_split"] == {"RPC0": 0}
+    assert found["settings"]["n_gpu_layers"] == 0
+    assert found["tokens"] == json.loads(localspec(*RUN, "-n", "20", "--json").stdout)["tokens"]
+    said = rf"by memory and speed: 9 here at [\d.]+ GB/s, none on RPC0 \({far}\) at [\d.]+ GB/s"
+    away = re.search(rf"{said} and ([\d.]+) ms away", shown.stdout)
+    assert away is not None, shown.stdout
+    assert float(away[1]) >= 20
+    assert re.search(said, done.stderr)
+    assert as_data["plan"]["target"]["tensor_split"] == {"RPC0": 0}
+
+
+@needs_backend
+def test_a_speed_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    header = read_header(MODELS / "target-Q8_0.gguf")
+    monkeypatch.setattr(paces, "busy_cores", lambda _seconds: 0.0)
+    with worker() as (endpoint, _):
+        add_workers([endpoint])
+        first = planning.free_for([endpoint], header)
+        kept = {path.name for path in (tmp_path / "costs").iterdir()}
+        monkeypatch.setattr(paces, "time_reading", lambda *_, **__: pytest.fail("once is enough"))
+        again = planning.free_for([endpoint], header)
+        monkeypatch.setattr(paces, "time_reading", time_reading)
+        anew = paces.measured_anew([endpoint], 1)
+        monkeypatch.setattr(paces, "busy_cores", lambda _seconds: 99.0)
+        monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "busy"))
+        assert planning.free_for([endpoint], header).pace is not None
+        assert not (tmp_path / "busy" / "costs").exists()
+        add_workers(())
+    assert again.pace == first.pace
+    assert [each.pace for each in again.devices] == [each.pace for each in first.devices]
+    assert len(kept) == 2
+    assert sorted(name.partition(" ")[2] for name in anew) == ["", endpoint]
+    for each in (first.pace, *anew.values()):
+        assert each is not None
+        assert 1e8 < each.speed < 1e13
+
+
+@pytest.mark.slow
+@needs_backend
+@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be stopped for a moment")
+def test_a_slow_worker_gets_fewer_layers_and_answers_come_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may run for a quarter of the time; the same answers take turns over both divisions."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    path = tmp_path / "large.gguf"
+    enlarge.enlarge(MODELS / "target-Q8_0.gguf", path, 120_000_000, "f16")
+    with ExitStack() as closing:
+        found = Uneven(path, 0.25, closing)
+        slow, fast = found.layers["by speed"]
+        assert slow < found.layers["by memory"][0] < fast
+        ratios = []
+        for turn in range(7):
+            ways = [*found.layers][:: 1 - 2 * (turn % 2)]
+            answers = {way: found.answer(way, 15) for way in ways}
+            assert answers["by speed"][0] == answers["by memory"][0]
+            ratios.append(answers["by speed"][1] / answers["by memory"][1])
+    assert median(ratios) > 1.05
+
+
 @pytest.mark.slow
 @needs_backend
 def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
@@ -340,7 +454,8 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
     rng = random.Random(20261122)
     for _ in range(3):
         with worker() as (endpoint, running), worker() as (other, _):
-            chat = Heard(replace(DEMO, rpc=(other, endpoint), n_predict=-1, grammar=ENDLESS))
+            both = replace(DEMO, rpc=(other, endpoint), n_gpu_layers=-1, tensor_split=(1.0, 1.0))
+            chat = Heard(replace(both, n_predict=-1, grammar=ENDLESS))
             chat.until(m.Loaded)
             chat.ask("Tell me a story.")
             chat.until(m.Turn)

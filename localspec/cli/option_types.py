@@ -145,6 +145,19 @@ def devices(value: Any) -> tuple[str, ...]:
     return () if names == ("none",) else names
 
 
+def shares(value: Any) -> tuple[float, ...]:
+    """Proportions with commas between, at least one of them above 0."""
+    if isinstance(value, tuple):
+        return value
+    try:
+        found = tuple(float(each) for each in listed(value))
+    except ValueError:
+        found = ()
+    if not all(0 <= each < math.inf for each in found) or not 0 < sum(found) < math.inf:
+        raise click.BadParameter(f"{value!r} is not of the form 3,1.")
+    return found
+
+
 def above_zero(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
     """None for what is below 1."""
     return None if value is None or value < 1 else value

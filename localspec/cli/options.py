@@ -108,6 +108,15 @@ BUT_THREADS: tuple[Option, ...] = (
         "NAMES",
     ),
     option(
+        "-ts --tensor-split",
+        types.shares,
+        "Share the target's layers among its devices in these proportions.  [default: by memory,"
+        " with workers by speed as well]",
+        "N,N,...",
+        default=_DEFAULTS.tensor_split,
+        show_default=False,
+    ),
+    option(
         "-devd --draft-device",
         types.devices,
         "The same for the draft.  [default: --device]",

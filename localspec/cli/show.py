@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 from typing import Any
 
 import click
 
-from localspec.cli.options import SCAN
+from localspec.cli.options import SCAN, WORKERS
 from localspec.loading.request import AUTO
 from localspec.pairs import catalogue, demo, describe
 from localspec.pairs.examine import PairReport, examine
@@ -29,22 +30,35 @@ from localspec.safe_text import unbroken
     type=click.IntRange(1, 1 << 24),
     help="Tokens of context to count memory for.  [default: what fits]",
 )
+@WORKERS
 @SCAN
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(pair: str, draft: str | None, ctx_size: int | None, scan: bool, as_json: bool) -> None:
+def command(
+    *,
+    pair: str,
+    draft: str | None,
+    ctx_size: int | None,
+    rpc: tuple[str, ...],
+    scan: bool,
+    as_json: bool,
+) -> None:
     """Show a pair's vocabulary check, memory plan, licence, and its speed as far as measured.
 
     PAIR is a pair's name, a GGUF file or a Hub reference, of which only the headers are read.
     """
-    from localspec.loading.planning import free_memory  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.loading import planning  # noqa: PLC0415 - it needs llama.cpp
 
     if demo.is_meant(pair) and demo.to_be_padded():
         click.echo(demo.pad(), err=True)
-    free = free_memory(draft=None)
-    found = examine(pair, draft, Patience(), n_ctx=ctx_size, free=free, scan=scan)
+    notices = planning.greet(rpc)
+    found = examine(
+        pair, draft, Patience(), n_ctx=ctx_size, free=partial(planning.free_for, rpc), scan=scan
+    )
     named = [] if draft in (None, AUTO) else ["--draft", str(draft)]
     tune = shlex.join(["localspec", "tune", pair, *named])
     speed, profile = _speed(found, tune)
+    for notice in notices:
+        click.echo(unbroken(notice), err=True)
     if as_json:
         click.echo(json.dumps(describe.as_data(found) | {"profile": profile}, indent=2))
         return

@@ -51,7 +51,7 @@ def command(
 
     There: `localspec chat PAIR --workers HOST:PORT`, with the same llama-cpp-python. One at a time
     may use it. What is said is neither encrypted nor signed: for networks that you trust, or
-    through a tunnel (ssh -L 50052:127.0.0.1:50052 HOST). Ctrl+C ends it.
+    through a tunnel (ssh -N -L 50052:127.0.0.1:50052 HOST). Ctrl+C ends it.
     """
     from localspec.engine.llama import default_threads, rpc  # noqa: PLC0415 - it needs llama.cpp
 

@@ -38,7 +38,7 @@ _USUAL = {
     "cache_type_k": "f16",
     "cache_type_v": "f16",
 }
-UNUSUAL = {*_USUAL, "devices", "rpc"}
+UNUSUAL = {*_USUAL, "devices", "rpc", "split"}
 """What a profile's identity names only where it is not as usual."""
 
 
@@ -210,7 +210,20 @@ def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     found = {name: value for name, value in found.items() if value != _USUAL[name]}
     if devices is not None:
         found["devices"] = list(devices)
-    return found | ({"rpc": list(loaded.rpc)} if loaded.rpc else {})
+    split = loaded.tensor_split
+    if split and any(split.values()) and not draft:
+        found["split"] = _quarters(split)
+    lent = loaded.rpc and (split is None or any(split.values()))
+    return found | ({"rpc": list(loaded.rpc)} if lent else {})
+
+
+def _quarters(split: Mapping[str, int]) -> list[int]:
+    """How many quarters of the layers that are on devices each has, with a few of them one.
+
+    How many layers there is room for changes a little from one load to the next.
+    """
+    whole = sum(split.values())
+    return [n and max(1, round(4 * n / whole)) for n in split.values()]
 
 
 def made_by(pair: LoadedPair) -> str:

@@ -135,6 +135,7 @@ class ModelLoader:
             device=options.device,
             draft_device=devices_of_draft(options),
             rpc=plan.workers,
+            tensor_split=dict(setup.split) or None,
             flash_attn=self.flash_attn,
             cache_type_k=setup.cache_k,
             cache_type_v=setup.cache_v,
@@ -162,11 +163,15 @@ class ModelLoader:
     ) -> Model:
         """Load a file's weights; those of a head, which reads the target's tensors."""
         step, options = f"Loading {path.name}", self.options
+        where = devices_of_draft(options) if draft else _devices_of_target(options)
+        if setup.split:
+            where = [label for label, layers in setup.split if layers]
         try:
             model = Model.load(
                 path,
                 n_gpu_layers=setup.gpu_layers,
-                devices=devices_of_draft(options) if draft else _devices_of_target(options),
+                devices=where,
+                split=[dict(setup.split)[each] for each in where or ()] if setup.split else (),
                 beside=_devices_with(reads, options) if reads else (),
                 mmap=options.mmap,
                 mlock=options.mlock,

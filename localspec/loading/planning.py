@@ -10,11 +10,12 @@ from localspec import formats, machine
 from localspec.engine.llama import RPC, add_workers, default_threads, devices
 from localspec.engine.stats import DRAFT, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
+from localspec.loading.paces import with_paces
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, strict
-from localspec.pairs.gguf.header import ModelFiles
+from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 from localspec.pairs.memory.free import Device, Free, read_speed
 from localspec.pairs.memory.need import ModelFacts, Setup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.placement import (
@@ -99,8 +100,10 @@ def load_plan(options: LoadRequest) -> LoadPlan:
     greeted = add_workers(options.rpc)
     told = tuple(filter(None, (each.notice for each in greeted)))
     workers = tuple(each.endpoint for each in greeted if not each.problem)
+    # Proportions say nothing of devices that are left.
+    split = options.tensor_split if workers == tuple(options.rpc) else ()
     try:
-        found = _load_plan(replace(options, rpc=workers))
+        found = _load_plan(replace(options, rpc=workers, tensor_split=split))
     except OutOfMemory as error:
         raise OutOfMemory("; ".join((error.message, *told)), error.remedy) from None
     return replace(found, notices=(*told, *found.notices), workers=workers)
@@ -113,6 +116,8 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
     if not (found.drafts or options.drafters.lookup):
         wishes = replace(wishes, snapshots=0)
     free = free_memory(options.device, devices_of_draft(options), _threads(options))
+    if not wishes.split:
+        free = with_paces(free, found.target.header, options.threads or default_threads())
     more, free = _placed_alone(
         found.drafts[1:], free, wishes, wishes.n_ctx or usual_context(target)
     )
@@ -131,6 +136,7 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
     notices = [
         *(line for model in found.models for line in _beyond_training(n_ctx, model)),
         *(f"to fit the memory: {line}" for line in memory.gave_up),
+        *([memory.divided] if memory.divided else []),
         *memory.advice,
         *(_unlocked(memory) if options.mlock else []),
     ]
@@ -199,7 +205,7 @@ def _placed_alone(
     for draft in drafts:
         theirs = tuple(replace(each, target=each.draft) for each in free.devices)
         try:
-            placed = plan(draft.facts, None, replace(free, devices=theirs), alone)
+            placed = plan(draft.facts, None, replace(free, devices=theirs, pace=None), alone)
         except OutOfMemory as error:
             name = draft.files.paths[0].name
             raise OutOfMemory(f"the draft {name}: {error.message}", "Name fewer drafts.") from None
@@ -304,11 +310,28 @@ def free_memory(
                 shared=each.integrated,
                 target=target is None or each.label in target,
                 draft=draft is None or each.label in draft,
+                label=each.label,
+                worker=each.name if each.label.startswith(RPC) else "",
             )
             for each in devices()
         ),
         address_space=machine.address_space_left(threads),
     )
+
+
+def free_for(workers: Sequence[str], target: GgufHeader) -> Free:
+    """What a pair whose target has this header would find now, with the workers as greeted."""
+    here = devices_of_draft(LoadRequest(rpc=tuple(workers)))
+    return with_paces(free_memory(draft=here), target, default_threads())
+
+
+def greet(workers: Sequence[str]) -> tuple[str, ...]:
+    """Make those that answer known; what the user should know of each.
+
+    Raises:
+        UsageError, EngineError: as `add_workers`.
+    """
+    return tuple(filter(None, (each.notice for each in add_workers(workers))))
 
 
 def _threads(options: LoadRequest) -> int:
@@ -348,6 +371,7 @@ def _wishes(options: LoadRequest, target: ModelFacts) -> Wishes:
         cache_v=kinds[1] or ("f16" if kinds[0] else None),
         gpu_layers=options.n_gpu_layers,
         draft_gpu_layers=0 if devices_of_draft(options) == () else options.draft_n_gpu_layers,
+        split=options.tensor_split,
         flash=None if options.flash_attn == "auto" else options.flash_attn == "on",
         snapshots=SNAPSHOTS,
         mapped=options.mmap and not options.mlock,

@@ -29,6 +29,8 @@ class LoadRequest:
         threads_batch: the same for batches, None for as many as `threads`.
         n_gpu_layers: layers on an accelerator, -1 for all, None for as many as fit.
         device: names of the devices to use, empty for none, None for all.
+        tensor_split: the proportions in which the target's devices share its layers, as llama.cpp
+            lists them; empty to choose.
         draft_threads, draft_n_gpu_layers: the same for the draft.
         draft_device: the same for the draft; None for those of the target.
         rpc: other machines' servers, HOST:PORT, whose devices are used as well.
@@ -61,6 +63,7 @@ class LoadRequest:
     threads_batch: int | None = None
     n_gpu_layers: int | None = None
     device: tuple[str, ...] | None = None
+    tensor_split: tuple[float, ...] = ()
     draft_threads: int | None = None
     draft_n_gpu_layers: int | None = None
     draft_device: tuple[str, ...] | None = None
@@ -147,6 +150,7 @@ class LoadOptions(TypedDict, total=False):
     threads_batch: int | None
     n_gpu_layers: int | None
     device: str | Sequence[str] | None
+    tensor_split: Sequence[float]
     draft_threads: int | None
     draft_n_gpu_layers: int | None
     draft_device: str | Sequence[str] | None

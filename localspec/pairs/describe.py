@@ -104,6 +104,7 @@ def _plan_lines(outlook: Outlook) -> list[str]:
     return [
         first,
         *(f"  {role:10}{_sizes(need)}" for role, need in zip(_ROLES, found.needs, strict=False)),
+        *([f"  layers    {found.divided}"] if found.divided else []),
         *(f"  given up: {line}" for line in found.gave_up),
         *(f"  note: {line}" for line in found.advice),
     ]
@@ -184,11 +185,12 @@ def _plan_data(outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def _placed_data(setup: Setup | None, need: Need | None) -> dict[str, int] | None:
+def _placed_data(setup: Setup | None, need: Need | None) -> dict[str, Any] | None:
     if setup is None or need is None:
         return None
     sizes = {f"{part}_bytes": n_bytes for part, n_bytes in need.parts.items()}
-    return {"gpu_layers": setup.gpu_layers} | sizes
+    split = {"tensor_split": dict(setup.split)} if setup.split else {}
+    return {"gpu_layers": setup.gpu_layers} | split | sizes
 
 
 def _model_data(source: ModelSource) -> dict[str, Any]:

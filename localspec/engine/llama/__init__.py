@@ -15,6 +15,7 @@ from localspec.engine.llama.hardware import (
 from localspec.engine.llama.head import Head
 from localspec.engine.llama.model import Model
 from localspec.engine.llama.options import ContextOptions
+from localspec.engine.llama.pace import time_reading
 from localspec.engine.llama.rpc import add_workers
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "head_of",
     "machine",
     "repacking_works",
+    "time_reading",
 ]

@@ -61,6 +61,7 @@ class Model:
         *,
         n_gpu_layers: int = -1,
         devices: Sequence[str] | None = None,
+        split: Sequence[float] = (),
         beside: Sequence[str] = (),
         mmap: bool = True,
         mlock: bool = False,
@@ -76,6 +77,7 @@ class Model:
             path: the file, or the first of several.
             n_gpu_layers: layers on accelerators, counted from the last; -1 for all.
             devices: llama.cpp's names of those to use; None for all, empty for the CPU alone.
+            split: the proportions in which these share the layers; empty for what is free on each.
             beside: those where another model is, of which a head reads tensors: its contexts
                 compute there, too, but none of its layers go there.
             mmap: map the weights into memory; copy them otherwise.
@@ -103,8 +105,9 @@ class Model:
             others = [each for each in beside if each not in devices]
             chosen = device_list([*devices, *others])  # have to live while the model is read
             params.devices = ctypes.addressof(chosen)
-            shares = (ctypes.c_float * lib.llama_max_devices())(*[1.0] * len(devices))
-            if devices and others:
+            parts = split or [1.0] * len(devices)
+            shares = (ctypes.c_float * lib.llama_max_devices())(*parts)
+            if devices and (others or split):
                 params.tensor_split = shares
         params.progress_callback = _progress_callback(progress, cancel)
         model = cls(path, *_loaded(path, params, cancel))

@@ -204,9 +204,10 @@ def _greet(endpoint: str, place: tuple[str, int]) -> Greeted:
         EngineError: somebody else answers there.
     """
     try:
-        _require_private(place[0], "Reach it through a tunnel: ssh -L 50052:127.0.0.1:50052 HOST.")
+        remedy = "Reach it through a tunnel: ssh -N -L 50052:127.0.0.1:50052 HOST."
+        address = _require_private(place[0], remedy)
         with (
-            socket.create_connection(place, timeout=_ANSWER_S) as connection,
+            socket.create_connection((address, place[1]), timeout=_ANSWER_S) as connection,
             connection.makefile("rb") as answer,
         ):
             begun = perf_counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +17,19 @@ BUDGET_S: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
+class ReadPace:
+    """How fast weights are read somewhere.
+
+    Attributes:
+        speed: bytes per second.
+        wait: seconds that a pass waits besides, for the network.
+    """
+
+    speed: float
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator.
 
@@ -24,12 +37,18 @@ class Device:
         free: bytes that are free there.
         shared: whether it uses the main memory.
         target, draft: whether that model may use it.
+        label: llama.cpp's name of it.
+        worker: the address of the machine whose it is, HOST:PORT; empty for this one.
+        pace: how fast it is; None where nobody measured.
     """
 
     free: int
     shared: bool = False
     target: bool = True
     draft: bool = True
+    label: str = ""
+    worker: str = ""
+    pace: ReadPace | None = None
 
     def serves(self, *, draft: bool) -> bool:
         """Whether the draft, or else the target, may use it."""
@@ -45,11 +64,13 @@ class Free:
         devices: the accelerators.
         address_space: what a limit on the address space leaves, None where there is none. It counts
             mapped weights too, so nothing can be left on disk under it.
+        pace: how fast this machine's processor is; None where nobody measured.
     """
 
     ram: int
     devices: tuple[Device, ...] = ()
     address_space: int | None = None
+    pace: ReadPace | None = None
 
     def on_devices(self, *, draft: bool) -> int:
         """Bytes that are free on the accelerators of one model."""
@@ -61,19 +82,22 @@ class Free:
             max(0, each.free - DEVICE_RESERVE) for each in self.devices if each.serves(draft=draft)
         )
 
-    def less(self, n_bytes: int, *, draft: bool) -> Free:
+    def less(self, n_bytes: int, *, draft: bool, split: Mapping[str, int] | None = None) -> Free:
         """What is left when one model has taken `n_bytes`.
 
-        It is spread over its devices as llama.cpp does it: by what is free on each.
+        It is spread over its devices by their shares in `split`, without it as llama.cpp does: by
+        what is free on each.
         """
-        whole = self.on_devices(draft=draft)
+        parts = [
+            (split.get(each.label, 0) if split else each.free) if each.serves(draft=draft) else 0
+            for each in self.devices
+        ]
+        whole = sum(parts)
         if not whole:
             return self
         devices = (
-            replace(each, free=each.free - n_bytes * each.free // whole)
-            if each.serves(draft=draft)
-            else each
-            for each in self.devices
+            replace(each, free=each.free - n_bytes * part // whole)
+            for each, part in zip(self.devices, parts, strict=True)
         )
         return replace(self, devices=tuple(devices))
 

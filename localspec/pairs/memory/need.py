@@ -101,6 +101,8 @@ class Setup:
         gpu_layers: layers on an accelerator, the output layer counted as the first; -1 for all.
         flash: whether flash attention is on.
         snapshots: of a recurrent state.
+        split: by the devices' names how many of these layers each has, in their order; empty where
+            llama.cpp divides them by what is free.
     """
 
     n_ctx: int
@@ -109,6 +111,7 @@ class Setup:
     gpu_layers: int = 0
     flash: bool = True
     snapshots: int = 0
+    split: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

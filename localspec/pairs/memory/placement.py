@@ -13,6 +13,7 @@ from typing import Final
 
 from localspec import formats, machine
 from localspec.errors import OutOfMemory, UsageError
+from localspec.pairs.memory import division
 from localspec.pairs.memory.free import Free
 from localspec.pairs.memory.need import ModelFacts, Need, Setup, block_of, need
 
@@ -40,6 +41,7 @@ class Wishes:
         n_ctx: tokens of context.
         cache_k, cache_v: cache types.
         gpu_layers, draft_gpu_layers: layers on an accelerator, -1 for all.
+        split: the proportions in which the target's devices share its layers.
         flash: whether flash attention is on. A quantised cache needs it.
         snapshots: of a recurrent target's state; none where nothing drafts.
         mapped: whether weights may be left on disk: mapped, and not locked in memory.
@@ -50,6 +52,7 @@ class Wishes:
     cache_v: str | None = None
     gpu_layers: int | None = None
     draft_gpu_layers: int | None = None
+    split: tuple[float, ...] = ()
     flash: bool | None = None
     snapshots: int = 0
     mapped: bool = True
@@ -66,6 +69,7 @@ class MemoryPlan:
         gave_up: what was chosen smaller than usual, for people.
         advice: what one could do about it.
         from_disk: bytes of weights that find no room and are read again and again.
+        divided: which place got how many layers, and why; empty where memory alone decided.
     """
 
     target: Setup
@@ -77,6 +81,7 @@ class MemoryPlan:
     gave_up: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     from_disk: int = 0
+    divided: str = ""
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -186,6 +191,7 @@ class _Planner:
             chosen,
             gave_up=tuple(self.given_up(chosen, tried[0])),
             advice=tuple(self.advice(chosen, reduced=chosen is not tried[0])),
+            divided=division.told(chosen.target, self.target, self.free),
         )
 
     def from_disk(self, tried: list[MemoryPlan]) -> MemoryPlan | None:
@@ -231,8 +237,15 @@ class _Planner:
             left = left.less(draft_need.device, draft=True)
         setup = replace(setup, snapshots=wishes.snapshots)
         setup = _on_device(self.target, setup, left, wishes.gpu_layers, draft=False)
+        if wishes.split:
+            setup = division.by_shares(setup, self.target, left, wishes.split)
+        else:
+            room = left.ram - PROGRAM - (draft_need.host if draft_need else 0)
+            setup = division.by_speed(
+                setup, self.target, left, host_room=room, asked=wishes.gpu_layers
+            )
         taken = need(self.target, setup)
-        left = left.less(taken.device, draft=False)
+        left = left.less(taken.device, draft=False, split=dict(setup.split))
         return MemoryPlan(setup, draft_setup, taken, draft_need, self.free, left)
 
     def refusal(self, least: MemoryPlan) -> OutOfMemory:
@@ -287,7 +300,8 @@ class _Planner:
             yield f"a cache in {target.cache_k} instead of {best.target.cache_k}"
         if self.target.state[1] and target.snapshots < best.target.snapshots:
             yield "snapshots of the recurrent state: after a rejection more is read again"
-        if free.on_devices(draft=False) and wishes.gpu_layers is None:
+        by_speed = division.told(target, self.target, free)
+        if free.on_devices(draft=False) and wishes.gpu_layers is None and not by_speed:
             whole = self.target.layers + 1  # with the output, as llama.cpp counts
             if 0 <= target.gpu_layers < whole:
                 yield f"{target.gpu_layers} of {whole} layers of the target on the accelerator"

@@ -1,0 +1,91 @@
+"""What is built from this folder: a wheel that answers on its own, from a source that builds it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from localspec import __version__
+
+ROOT = Path(__file__).parent.parent
+WINDOWS = sys.platform == "win32"
+
+pytestmark = pytest.mark.slow
+
+
+def done(*command: str | Path, where: Path, **environment: str) -> str:
+    """What a command says that has to succeed; it knows nothing of this folder."""
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.run(
+        [*map(str, command)], cwd=where, env=known | environment, timeout=120,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def built(kind: str, source: Path, out: Path) -> Path:
+    """The file that the build backend makes, with what this environment has of it."""
+    done(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", out, where=source)
+    (found,) = out.iterdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from what the source distribution holds, and nothing else."""
+    folder = tmp_path_factory.mktemp("built")
+    with tarfile.open(built("sdist", ROOT, folder / "sdist")) as archive:
+        archive.extractall(folder, filter="data")
+    return built("wheel", folder / f"localspec-{__version__}", folder / "wheel")
+
+
+def test_a_wheel_from_the_source_holds_all_that_it_needs(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {each.filename: each.file_size for each in archive.infolist()}
+    package = {
+        str(path.relative_to(ROOT)).replace(os.sep, "/"): path.stat().st_size
+        for path in (ROOT / "localspec").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    demo = {
+        f"localspec/data/demo/{path.name}": path.stat().st_size
+        for path in (ROOT / "models" / "demo").iterdir()
+        if path.is_file()
+    }
+    catalogue = {"localspec/data/catalogue.toml": (ROOT / "models/catalogue.toml").stat().st_size}
+    licence = f"localspec-{__version__}.dist-info/licenses/LICENSE"
+    assert package | demo | catalogue == {
+        name: size for name, size in held.items() if name.startswith("localspec/")
+    }
+    assert held[licence] == (ROOT / "LICENSE").stat().st_size
+    assert not [name for name in held if not name.startswith(("localspec/", "localspec-"))]
+
+
+def test_a_wheel_answers_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    """The packages that it needs are this environment's: a .pth file adds no other .pth files."""
+    done(sys.executable, "-m", "venv", tmp_path / "venv", where=tmp_path)
+    scripts = tmp_path / "venv" / ("Scripts" if WINDOWS else "bin")
+    done(scripts / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel,
+         where=tmp_path)  # fmt: skip
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    own = Path(done(scripts / "python", "-c", where, where=tmp_path).strip())
+    (own / "needed.pth").write_text("\n".join(each for each in sys.path if "-packages" in each))
+    folders = {name: str(tmp_path / name) for name in ("LOCALSPEC_CACHE", "LOCALSPEC_DATA")}
+
+    def localspec(*arguments: str) -> str:
+        return done(scripts / "localspec", *arguments, where=tmp_path, LOCALSPEC_DEMO="small",
+                    **folders)  # fmt: skip
+
+    file = done(scripts / "python", "-c", "import localspec; print(localspec.__file__)",
+                where=tmp_path)  # fmt: skip
+    assert Path(file.strip()).is_relative_to(own)
+    assert __version__ in localspec("--version")
+    assert str(own / "localspec" / "data" / "demo") in localspec("show", "demo")
+    assert localspec("run", "demo", "-p", "Tell me a story.", "-n", "8", "--temp", "0").strip()
