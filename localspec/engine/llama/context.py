@@ -54,7 +54,11 @@ class Context:
             by batch, rounds, what is read again after going back.
         tapped: how many of them read which layer's states.
         threads: with which it decodes.
+        options: how it was made.
+        holds: whether what it decodes stays in a cache of its own.
     """
+
+    holds = True
 
     def __init__(self, model: Model, options: ContextOptions, cancel: Cancel | None = None) -> None:
         """Allocate the cache and decode two tokens once, to warm up and to learn what works.
@@ -65,6 +69,7 @@ class Context:
             Cancelled: `cancel` was set meanwhile.
         """
         self.model = model
+        self.options = options
         self.n_ctx = options.n_ctx
         self.n_batch = min(options.n_batch, options.n_ctx)
         self._copies = options.copies
@@ -228,9 +233,19 @@ class Context:
         return self._handle
 
     @property
+    def behind(self) -> int:
+        """Tokens that the next decode is behind."""
+        return len(self.tokens)
+
+    @property
     def free(self) -> int:
         """Tokens that still fit."""
-        return self.n_ctx - len(self.tokens)
+        return self.n_ctx - self.behind
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes of a token in the cache, which every decode behind it reads."""
+        return self.cache_bytes / self.n_ctx
 
     @property
     def can_truncate(self) -> bool:
