@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
+from llama_cpp import llama_cpp_ext
 
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.request import DEMO as DEMO_PROMPTS
@@ -890,6 +894,46 @@ def test_a_build_without_the_functions_is_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UnsupportedModel, match="does not export"):
         head._symbols()
     head._symbols.cache_clear()
+
+
+WINDOWS = {  # src/llama-ext.h, as llvm-undname reads the names
+    "void __cdecl llama_set_embeddings_layer_inp(struct llama_context *, unsigned int, bool)",
+    "float *__cdecl llama_get_embeddings_layer_inp(struct llama_context *, unsigned int)",
+    "int const *__cdecl llama_model_target_layer_ids(struct llama_model const *)",
+    "unsigned int __cdecl llama_model_target_layer_ids_n(struct llama_model const *)",
+    "void __cdecl llama_set_embeddings_nextn(struct llama_context *, bool, bool)",
+    "float *__cdecl llama_get_embeddings_nextn(struct llama_context *)",
+    "void __cdecl llama_set_nextn_layer_offset(struct llama_context *, int)",
+}
+
+
+def test_a_build_with_the_names_of_msvc_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No such build was seen: what is known of it are the names."""
+
+    class Exports:
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        def __getattr__(self, name: str) -> object:
+            if not name.startswith("?"):
+                raise AttributeError(name)
+            self.asked.append(name)
+            return SimpleNamespace(name=name)
+
+    exports = Exports()
+    head._symbols.cache_clear()
+    monkeypatch.setattr(head, "lib", SimpleNamespace(_lib=exports))
+    found = head._symbols()
+    head._symbols.cache_clear()
+    assert found.set_states.argtypes[1:] == (ctypes.c_bool, ctypes.c_bool)
+    assert found.get_layer.name.startswith("?llama_get_embeddings_layer_inp@@")
+    assert sorted(exports.asked) == sorted(head._MSVC.values())
+    bound = Path(llama_cpp_ext.__file__).read_text()  # which names some of them itself
+    assert sum(name in bound for name in exports.asked) == 3
+    if (undname := shutil.which("llvm-undname")) is not None:
+        told = subprocess.run([undname, *exports.asked], capture_output=True, text=True, check=True)
+        lines = told.stdout.replace("* __cdecl", "*__cdecl").splitlines()
+        assert {line for line in lines if "(" in line} == WINDOWS
 
 
 @pytest.mark.parametrize("write", [write_mtp, write_random_qwen35])

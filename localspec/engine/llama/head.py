@@ -36,6 +36,31 @@ _ABORTED: Final = 2
 _ABOUT: Final = 24  # bytes of three numbers ahead of a head's state
 _LAST: Final = -1  # stands for the state after the last layer
 
+# What MSVC calls the functions that have these names under GCC and Clang.
+_MSVC: Final = {
+    "_Z30llama_set_embeddings_layer_inpP13llama_contextjb": (
+        "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"
+    ),
+    "_Z30llama_get_embeddings_layer_inpP13llama_contextj": (
+        "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"
+    ),
+    "_Z28llama_model_target_layer_idsPK11llama_model": (
+        "?llama_model_target_layer_ids@@YAPEBHPEBUllama_model@@@Z"
+    ),
+    "_Z30llama_model_target_layer_ids_nPK11llama_model": (
+        "?llama_model_target_layer_ids_n@@YAIPEBUllama_model@@@Z"
+    ),
+    "_Z26llama_set_embeddings_nextnP13llama_contextbb": (
+        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"
+    ),
+    "_Z26llama_get_embeddings_nextnP13llama_context": (
+        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"
+    ),
+    "_Z28llama_set_nextn_layer_offsetP13llama_contexti": (
+        "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z"
+    ),
+}
+
 Rows = NDArray[np.float32]
 
 
@@ -54,7 +79,7 @@ class _Symbols:
 
 @cache
 def _symbols() -> _Symbols:
-    """Find them by their names under GCC and Clang; those under MSVC are not known here.
+    """Find them, by the names that compilers make of their declarations (src/llama-ext.h).
 
     Raises:
         UnsupportedModel: this build exports none of that name.
@@ -74,7 +99,8 @@ def _symbols() -> _Symbols:
 
 def _symbol(name: str, result: Any, *arguments: Any) -> Any:
     """Find a function of a context, or of a model, and what it takes besides."""
-    found = getattr(lib._lib, name, None)  # noqa: SLF001 - these functions are not bound
+    its = [getattr(lib._lib, each, None) for each in (name, _MSVC[name])]  # noqa: SLF001 - not bound
+    found = next((each for each in its if each is not None), None)
     if found is None:
         raise UnsupportedModel(
             f"this build of llama.cpp can draft with no head: it does not export {name}",
