@@ -289,6 +289,16 @@ def test_a_curated_head_is_pulled_with_its_target(
     assert (found.target.name, found.draft.name) == (entry.target.file, entry.draft.file)
 
 
+def test_every_gemma_4_comes_with_its_assistant() -> None:
+    found = [each for each in catalogue.pairs().values() if each.architecture == "gemma4"]
+    assert len(found) > 4
+    for entry in found:
+        assert "not used" not in entry.notes
+        assert entry.draft is not None
+        assert entry.draft.file.startswith("mtp-gemma-4-")
+        assert not references.is_model(entry.draft.file)  # nobody gets it who asks for a model
+
+
 def test_no_curated_head_is_called_unused_that_could_draft() -> None:
     for entry in catalogue.pairs().values():
         if "not used" in entry.notes and re.search("DFlash|DSpark|EAGLE", entry.notes):

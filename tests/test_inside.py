@@ -24,12 +24,13 @@ from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.look import look_again
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import SamplingParams
-from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, LOOKUP, MTP
+from localspec.engine.stats import ASSISTANT, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP
 from localspec.engine.trace import Recorder
 from localspec.errors import EngineError
 from localspec.limits import HEAD_REACH
 
 from .conftest import DEMO
+from .support.gemma4 import write_assistant, write_gemma4
 from .support.heads import write_dflash
 from .support.replay import Trace, TracedRound, read_trace
 from .support.stub_context import StubContext, StubModel, near, random_script
@@ -230,11 +231,13 @@ def test_a_drafter_that_has_changed_is_told() -> None:
 # ---------------------------------------------------------------- the real models
 
 
-@pytest.fixture(params=[DRAFT, EAGLE3, MTP, DFLASH])
+@pytest.fixture(params=[DRAFT, EAGLE3, MTP, DFLASH, ASSISTANT])
 def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """The demo's target, one thread, with each of its drafters."""
     options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
     path = next(DEMO.glob("mtp-*" if request.param == MTP else "target-*"))
+    if request.param == ASSISTANT:
+        path = write_gemma4(tmp_path / "target.gguf")
     with ExitStack() as stack:
         model = stack.enter_context(Model.load(path, mtp=request.param == MTP))
         target = stack.enter_context(Context(model, options))
@@ -248,6 +251,9 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
             held = stack.enter_context(Model.load(next(DEMO.glob("eagle3-*")), head=True))
         if request.param == DFLASH:
             path = write_dflash(tmp_path / "head.gguf")
+            held = stack.enter_context(Model.load(path, head=True))
+        if request.param == ASSISTANT:
+            path = write_assistant(tmp_path / "assistant.gguf")
             held = stack.enter_context(Model.load(path, head=True))
         head = stack.enter_context(head_of(held, target, options))
         yield Engine(target, head_drafter(head))

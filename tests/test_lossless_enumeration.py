@@ -22,13 +22,13 @@ from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.heads import BlockDrafter, HeadDrafter
+from localspec.engine.heads import BlockDrafter, HeadDrafter, SharedDrafter
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copying
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation, StoppingPlan
-from localspec.engine.llama import BlockHead, Head
+from localspec.engine.llama import BlockHead, Head, SharedHead
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.head import Rows, TargetStates
 from localspec.engine.lookup import Lookup
@@ -755,6 +755,18 @@ class StubHead(Head):
         return self.script(text), np.array([[self._state(text)]], np.float32)
 
 
+class StubShared(StubHead, SharedHead):
+    """A head that holds nothing: each pass is behind what the target holds."""
+
+    def read(self, tokens: Sequence[int], states: Rows, *, output: bool) -> tuple[Rows, Rows]:
+        assert output
+        assert len(tokens) == 1
+        text = (*self.texts[int(states[0][0])], tokens[0])
+        assert text[: self.behind] == tuple(self.target.tokens)
+        assert len(text) > self.behind
+        return self.script(text), np.array([[self._state(text)]], np.float32)
+
+
 class StubBlock(StubHead, BlockHead):
     """A head that guesses in blocks: every place has logits of its own, other ones in other blocks.
 
@@ -804,6 +816,7 @@ def world_engine(
     model: bool = True,
     lookup: bool = False,
     head: bool = False,
+    shared: bool = False,
     drafter: type[ModelDrafter] = ModelDrafter,
     block: str = "",
 ) -> Engine:
@@ -824,6 +837,8 @@ def world_engine(
     drafters: list[Drafter] = [drafter(draft, V)] if model else []  # type: ignore[arg-type]
     if head:
         drafters = [HeadDrafter(StubHead(target, drafts, V + extra), DRAFT)]
+    if shared:
+        drafters = [SharedDrafter(StubShared(target, drafts, V + extra), DRAFT)]
     if block:
         drafters = [BlockDrafter(StubBlock(target, V + extra, block), DRAFT)]
     copier = Lookup(64, target.model.is_end) if lookup else None
@@ -904,11 +919,12 @@ def test_the_engines_round_is_lossless(
 @pytest.mark.parametrize("accept", list(Accept))
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("chain", ["unsure", "grammar, q masked"])
+@pytest.mark.parametrize("kind", ["head", "shared"])
 def test_the_engines_round_is_lossless_with_a_head(
-    chain: str, policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+    kind: str, chain: str, policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, plans = CHAINS[chain], POLICIES[policy]
-    off, lengths = engine_distance(world, accept, plans, monkeypatch, head=True, extra=1)
+    world, plans, how = CHAINS[chain], POLICIES[policy], {kind: True, "extra": 1}
+    off, lengths = engine_distance(world, accept, plans, monkeypatch, **how)
     assert off < EXACT
     assert len(lengths) > 1 or policy == "stopping and cutting"
 
@@ -987,7 +1003,7 @@ def generation_distance(
     return _completed_distance(world, joint), drafted
 
 
-@pytest.mark.parametrize("how", [{}, {"head": True}, {"block": "independent"}])
+@pytest.mark.parametrize("how", [{}, {"head": True}, {"shared": True}, {"block": "independent"}])
 @pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])
 def test_a_generation_under_the_default_policy_is_lossless(
     accept: Accept, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -34,7 +34,7 @@ from localspec.cli.serve import _keys
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine
 from localspec.engine.grammar import Awaited
-from localspec.engine.llama import Context, Model
+from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
 from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.errors import EngineError, UsageError
@@ -51,6 +51,7 @@ from localspec.serve.tally import Tally
 from localspec.serve.tools import BEGIN, END, CallPiece, CallSplitter, Toolbox
 from tests.fakes import rounds_of
 from tests.support.endpoint import Serving, streaming
+from tests.support.gguf_models import write_random_gemma3
 
 # --- whose turn it is -------------------------------------------------------------------------
 
@@ -291,6 +292,40 @@ def test_a_prefix_that_was_left_is_gone_back_to(
     target_context.clear()
     target_context.decode([*texts[0], 7, 8, 9], 0)
     assert np.allclose(target_context.decode([4], 1), after, atol=0.05)
+
+
+def test_of_a_window_a_copy_is_gone_back_to_whole(tmp_path: Path) -> None:
+    """llama.cpp copies of such layers what its last token sees: cut shorter, some would lack."""
+    path = write_random_gemma3(tmp_path / "g.gguf", window=32)
+    options = ContextOptions(n_ctx=512, threads=1, flash_attention=True)
+    with (
+        Model.load(path) as model,
+        Context(model, options) as context,
+        Context(model, options) as alone,
+    ):
+        prefixes = Prefixes([context])
+        one, other = [*range(300, 420)], [*range(420, 540)]
+        for prompt, missing in (
+            (one, 120),
+            (other, 120),
+            ([*one, 9], 1),
+            ([*other[:90], 8], 91),
+            ([*one, 9, 7, 8], 1),
+            ([*other[:20], 8], 21),
+        ):
+            assert read([context], prefixes, prompt) == missing
+            alone.clear()
+            alone.decode(prompt, 0)
+            assert np.abs(context.decode([7], 1) - alone.decode([7], 1)).max() < 0.2
+        held, state = tuple(context.tokens), context.state()
+        context.restore(one, state[:0])  # no state: it holds nothing
+        assert context.tokens == []
+        context.restore(held, state)
+        assert context.keep_prefix(held) == len(held)
+        context.truncate(15)  # read again
+        alone.truncate(15)
+        assert context.tokens == alone.tokens == [*held[:15]]
+        assert np.abs(context.decode([7], 1) - alone.decode([7], 1)).max() < 0.2
 
 
 def test_what_is_on_the_disk_is_not_written_again(target_context: Context, tmp_path: Path) -> None:

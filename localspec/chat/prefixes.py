@@ -16,7 +16,6 @@ from localspec import machine, private
 from localspec.chat.prompt import KnownIds
 from localspec.chat.states import StateHeader, States
 from localspec.engine.llama import Context
-from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import common_prefix
 
 _WORTH = 16  # tokens that are sooner read again than copied
@@ -180,7 +179,6 @@ class StoredPrefix:
 
 
 def _reach(target: Context, tokens: Sequence[int], prompt: Sequence[int]) -> int:
-    """How many tokens of `prompt` a copy with `tokens` has; a recurrent state only as a whole."""
+    """How many tokens of `prompt` a copy with `tokens` has; some only as a whole."""
     common = common_prefix(tokens, prompt)
-    whole = common == len(tokens)
-    return common if whole or target.rollback is Rollback.REMOVAL else 0
+    return common if target.reaches(common, len(tokens)) else 0

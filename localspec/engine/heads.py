@@ -9,7 +9,7 @@ import numpy as np
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, write
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import BlockHead, Head, Listener
+from localspec.engine.llama import BlockHead, Head, Listener, SharedHead
 from localspec.engine.llama.head import Rows
 from localspec.engine.proposer import Proposer, argmax_proposer
 from localspec.engine.sampling import Logits
@@ -215,6 +215,57 @@ class BlockDrafter(HeadDrafter):
         )
 
 
+class SharedDrafter(HeadDrafter):
+    """A head without a cache: Gemma 4's assistant, which reads what the target holds.
+
+    Each pass reads the newest token with the target's state before it, or a drafted one with the
+    state of the pass before; all are made for the newest token's place. So there is nothing to
+    catch up on, and nothing to take back.
+    """
+
+    head: SharedHead
+
+    def lag(self, tokens: Sequence[int]) -> int:  # noqa: ARG002 - the target has read them
+        """None but the newest token."""
+        return 1
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        plan: Plan,
+        path: tuple[int, ...] = (),  # noqa: ARG002 - every pass needs the state of the one before
+    ) -> Drafted:
+        """Draft while the plan goes on.
+
+        Nothing where the target's last state was not seen, as after a drafter was added late, or
+        where its cache does not end there.
+        """
+        head, last = self.head, len(tokens) - 2
+        limit = min(plan.limit, head.n_ctx - len(tokens))
+        if limit < 1 or head.behind != last + 1 or not head.states.knows(last):
+            return Drafted(self.name)
+        n_vocab = head.target.model.n_vocab
+        logits, state = head.read(tokens[-1:], head.states.get(last, 1), output=True)
+
+        def follow(token: int, drafted: int) -> Logits:  # noqa: ARG001 - all at one place
+            nonlocal state
+            self._cancel.check()
+            row, state = head.read([token], state, output=True)
+            return row[:n_vocab]
+
+        written = write(
+            lambda row, drafted: self._proposer(row, tokens, drafted),
+            follow,
+            logits[None, :n_vocab],
+            plan=plan,
+            limit=limit,
+            is_end=head.target.model.is_end,
+        )
+        return Drafted(self.name, *written, read=1, cached=last + 1, begun=last)
+
+
 def head_drafter(head: Head, name: str = "") -> HeadDrafter:
     """What drafts with a head of any kind, called by that where no name is given."""
+    if isinstance(head, SharedHead):
+        return SharedDrafter(head, name)
     return BlockDrafter(head, name) if isinstance(head, BlockHead) else HeadDrafter(head, name)

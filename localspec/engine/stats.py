@@ -17,6 +17,7 @@ TRANSLATED = "translated"
 EAGLE3 = "eagle3"
 MTP = "mtp"
 DFLASH = "dflash"
+ASSISTANT = "gemma4-assistant"
 """The names of draft heads, as llama.cpp has them."""
 
 LOOKUP = "lookup"

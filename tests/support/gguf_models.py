@@ -144,6 +144,7 @@ class Weights:
         self.vocabulary = vocabulary
         self.random = np.random.default_rng(seed)
         self.kind = KINDS[kind]
+        self.architecture = arch
         self.writer = gguf.GGUFWriter(path, arch)
         self.writer.add_name(f"random {arch}" if name is None else name)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEMO_WIDTH = 384
 
 
-class _Picky(Weights):
+class Picky(Weights):
     """Leaves tensors out, or gives them another type."""
 
     def __init__(self, *args: Any, without: Sequence[str] = (), **kwargs: Any) -> None:
@@ -61,7 +61,7 @@ def write_eagle3(path: Path, head: Eagle | None = None, *, seed: int = 0) -> Pat
     head = head or Eagle()
     vocabulary = replace(head.vocabulary or read_vocabulary(DEMO_TARGET), template=None)
     sizes, width = head.sizes, head.sizes.n_embd
-    weights = _Picky(path, "eagle3", vocabulary, seed, "q8_0", without=head.without)
+    weights = Picky(path, "eagle3", vocabulary, seed, "q8_0", without=head.without)
     weights.sizes(sizes)
     writer = weights.writer
     writer.add_rope_dimension_count(sizes.head)
@@ -121,7 +121,7 @@ def write_dflash(path: Path, head: Block | None = None, *, seed: int = 0) -> Pat
     head = head or Block()
     vocabulary = replace(head.vocabulary or read_vocabulary(DEMO_TARGET), template=None)
     sizes, width = head.sizes, head.sizes.n_embd
-    weights = _Picky(path, "dflash", vocabulary, seed, "q8_0", without=head.without)
+    weights = Picky(path, "dflash", vocabulary, seed, "q8_0", without=head.without)
     weights.sizes(sizes)
     weights.writer.add_rope_dimension_count(sizes.head)
     if head.taps:
@@ -187,7 +187,7 @@ def write_mtp(
     trunk = Sizes(n_layer=2, n_ff=64)
     sizes = replace(trunk, n_layer=trunk.n_layer + nextn)
     vocabulary = read_vocabulary(DEMO_TARGET)
-    weights = _Picky(path, architecture, vocabulary, seed, "q8_0", without=without)
+    weights = Picky(path, architecture, vocabulary, seed, "q8_0", without=without)
     weights.sizes(sizes)
     writer = weights.writer
     writer.add_rope_dimension_count(sizes.head)
@@ -223,7 +223,7 @@ def write_chain(path: Path, *, nextn: int = 3, without: Sequence[str] = (), seed
     """Write a target of architecture `hy_v3` with several layers that predict one token each."""
     sizes = Sizes(n_layer=2 + nextn, n_ff=64)
     vocabulary = read_vocabulary(DEMO_TARGET)
-    weights = _Picky(path, "hy_v3", vocabulary, seed, "q8_0", without=without)
+    weights = Picky(path, "hy_v3", vocabulary, seed, "q8_0", without=without)
     weights.sizes(sizes)
     weights.writer.add_rope_dimension_count(sizes.head)
     weights.writer.add_expert_feed_forward_length(32)

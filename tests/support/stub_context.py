@@ -47,6 +47,12 @@ class StubContext:
     on_decode: Callable[[], None] = lambda: None
     readers: tuple[Listener, ...] = ()
 
+    holds = True
+
+    @property
+    def behind(self) -> int:
+        return len(self.tokens)
+
     @property
     def free(self) -> int:
         return self.n_ctx - len(self.tokens)

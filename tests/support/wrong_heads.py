@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +20,10 @@ from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
+from tests.support.gemma4 import USUAL, Assistant, write_assistant, write_gemma4
 from tests.support.gguf_models import (
     DEMO_TARGET,
     Sizes,
-    Weights,
     other_vocabulary,
     read_vocabulary,
     write_random_llama,
@@ -116,15 +117,63 @@ BLOCKS = {
 }
 
 
-ASSISTANT = "an assistant that shares its target's cache"
+ASSISTANT = Assistant()
+SHORT = ASSISTANT.attention
 
 
-def write_assistant(path: Path) -> Path:
-    """What Gemma 4 drafts with, as far as a header tells."""
-    weights = Weights(path, "gemma4-assistant", VOCABULARY, 0, "q8_0")
-    weights.sizes(Sizes())
-    weights.ends(64)
-    return weights.save()
+def _attending(**how: Any) -> Assistant:
+    return replace(ASSISTANT, attention=replace(SHORT, **how))
+
+
+ASSISTANTS = {
+    "an assistant for another width": replace(ASSISTANT, reads=96),
+    "an assistant that promises its own width": replace(ASSISTANT, promises=32),
+    "an assistant that promises no width": replace(ASSISTANT, promises=0),
+    "an assistant of another vocabulary": replace(ASSISTANT, vocabulary=other_vocabulary()),
+    "an assistant that knows a token less": replace(
+        ASSISTANT,
+        vocabulary=replace(VOCABULARY, tokens=VOCABULARY.tokens[:-1], types=VOCABULARY.types[:-1]),
+    ),
+    "an assistant without a window": _attending(sliding=(False, False)),
+    "an assistant with nothing but windows": _attending(sliding=(True, True)),
+    "an assistant for wider keys": _attending(width=96),
+    "an assistant for narrower keys": _attending(width=32),
+    "an assistant for wider keys in windows": _attending(width_swa=64),
+    "an assistant for more keys": _attending(kv=2),
+    "an assistant for fewer keys in windows": _attending(kv_swa=1),
+    "an assistant that shares keys unevenly": _attending(heads=3),
+    "an assistant with a layer that predicts nothing": replace(ASSISTANT, nextn=1),
+    "an assistant that predicts nothing": replace(ASSISTANT, nextn=0),
+    "an assistant that turns more than there is": replace(
+        ASSISTANT, keys={"rope.dimension_count_swa": 64}
+    ),
+    "an assistant that turns an odd number": replace(
+        ASSISTANT, keys={"rope.dimension_count_swa": 31}
+    ),
+    "an assistant with values narrower than keys": replace(
+        ASSISTANT, keys={"attention.value_length": 32}
+    ),
+    "an assistant with other values in windows": replace(
+        ASSISTANT, keys={"attention.value_length_swa": 64}
+    ),
+    "a scale in half precision": replace(ASSISTANT, scale_type=np.float16),
+    "an assistant without tokens": replace(ASSISTANT, without=["token_embd"]),
+    "an assistant without its way in": replace(ASSISTANT, without=["nextn.pre_projection"]),
+    "an assistant without its way out": replace(ASSISTANT, without=["nextn.post_projection"]),
+    "an assistant without queries": replace(ASSISTANT, without=["blk.1.attn_q"]),
+    "an assistant without a norm": replace(ASSISTANT, without=["blk.0.post_ffw_norm"]),
+    "an assistant without a scale": replace(ASSISTANT, without=["blk.0.layer_output_scale"]),
+    "an assistant without frequencies": replace(ASSISTANT, without=["rope_freqs"]),
+}
+ALONE = "an assistant without its target"
+SHARING = {
+    "a target that ends with a window": replace(USUAL, sliding=(True, False, False, True)),
+    "a target that ends without windows": replace(USUAL, sliding=(True, True, False, False)),
+    "a target of one layer": replace(USUAL, sliding=(True,)),
+    "a target whose last layers share narrower keys": replace(
+        USUAL, sliding=(True, False, True, False), kv_swa=1
+    ),
+}
 
 
 Make = Callable[[Path], Path]
@@ -145,6 +194,7 @@ TARGETS: dict[str, tuple[Make, str]] = {
     "no queries in the head": (lambda path: write_mtp(path, without=["blk.2.attn_q"]), "mtp"),
     "a plain target": (lambda _: DEMO_TARGET, "mtp"),
     "a head for a target": (write_eagle3, "none"),
+    "a target without such a cache": (lambda _: DEMO_TARGET, "assistant"),
 }
 
 
@@ -154,10 +204,17 @@ def cases(folder: Path) -> Iterator[tuple[str, Path, str]]:
         yield name, DEMO_TARGET, str(write_eagle3(folder / f"{name}.gguf", head))
     for name, block in BLOCKS.items():
         yield name, DEMO_TARGET, str(write_dflash(folder / f"{name}.gguf", block))
-    yield ASSISTANT, DEMO_TARGET, str(write_assistant(folder / "assistant.gguf"))
+    target = write_gemma4(folder / "gemma4.gguf")
+    for name, its in ASSISTANTS.items():
+        yield name, target, str(write_assistant(folder / f"{name}.gguf", its))
+    assistant = str(write_assistant(folder / "assistant.gguf"))
+    for name, attention in SHARING.items():
+        yield name, write_gemma4(folder / f"{name}.gguf", attention=attention), assistant
+    yield ALONE, assistant, "none"
     head = str(write_eagle3(folder / "head.gguf"))
+    files = {"head": head, "assistant": assistant}
     for name, (make, draft) in TARGETS.items():
-        yield name, make(folder / f"{name}.gguf"), head if draft == "head" else draft
+        yield name, make(folder / f"{name}.gguf"), files.get(draft, draft)
 
 
 def main(folder: Path) -> None:

@@ -233,7 +233,7 @@ def measure_by_context(
     """
     sizes = repeats * (DRAFT_SIZES if draft else TARGET_SIZES)
     deep = repeats * (DRAFT_DEEP if draft else TARGET_DEEP)
-    held, later, end = len(context.tokens), len(deep) + 1, clock() + budget
+    held, later, end = context.behind, len(deep) + 1, clock() + budget
     once_more = len(_AGAIN) + 1
     timed = partial(measure, context, one_row=draft, clock=clock)
     first = timed(sizes, budget=_SHALLOW * budget, passes=passes - later - once_more)
@@ -251,8 +251,8 @@ def measure_by_context(
 
 
 def affordable_depth(context: Context, points: Points) -> int:
-    """How much context to measure behind, 0 where too little can be read in time."""
-    if not points:
+    """How much context to measure behind, 0 where too little can be read in time, or held."""
+    if not points or not context.holds:
         return 0
     token = min(seconds / n for n, seconds in points.items())
     depth = min(_DEPTH, context.n_ctx // 2, int(_FILLING / token))
@@ -266,7 +266,7 @@ def growth(context: Context, *, on_device: bool) -> dict[int, float]:
     reads it once for all rows; the processor more often, though not for every row anew (see the
     table in docs/gamma.md).
     """
-    share = context.cache_bytes / context.n_ctx / max(1, context.model.weights_bytes)
+    share = context.token_bytes / max(1, context.model.weights_bytes)
     many = max(TARGET_DEEP)
     return {1: share, many: share if on_device else (many + 1) / 2 * share}
 

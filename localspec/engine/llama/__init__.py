@@ -1,6 +1,6 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
-from localspec.engine.llama.block import BlockHead, head_of
+from localspec.engine.llama.block import BlockHead
 from localspec.engine.llama.context import Context, Listener
 from localspec.engine.llama.crew import BUSY, LOOK_S, bearable, busy_cores
 from localspec.engine.llama.hardware import (
@@ -17,6 +17,7 @@ from localspec.engine.llama.model import Model
 from localspec.engine.llama.options import ContextOptions
 from localspec.engine.llama.pace import time_reading
 from localspec.engine.llama.rpc import add_workers
+from localspec.engine.llama.shared import SharedHead, head_of
 
 __all__ = [
     "BUSY",
@@ -28,6 +29,7 @@ __all__ = [
     "Head",
     "Listener",
     "Model",
+    "SharedHead",
     "add_workers",
     "backends",
     "bearable",

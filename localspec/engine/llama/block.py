@@ -19,7 +19,6 @@ from localspec.engine.llama.context import Context
 from localspec.engine.llama.head import Head, Rows, view
 from localspec.engine.llama.model import Model
 from localspec.engine.llama.options import ContextOptions
-from localspec.engine.stats import DFLASH
 from localspec.errors import EngineError
 
 Behind: TypeAlias = Callable[[int, int], Rows]
@@ -133,11 +132,3 @@ class BlockHead(Head):
             return found
 
         return behind
-
-
-def head_of(
-    model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
-) -> Head:
-    """Make the context of a head of any kind; arguments and errors are those of `Head`."""
-    blocks = model.metadata["general.architecture"] == DFLASH
-    return (BlockHead if blocks else Head)(model, target, options, cancel)

@@ -54,7 +54,11 @@ class Context:
             by batch, rounds, what is read again after going back.
         tapped: how many of them read which layer's states.
         threads: with which it decodes.
+        options: how it was made.
+        holds: whether what it decodes stays in a cache of its own.
     """
+
+    holds = True
 
     def __init__(self, model: Model, options: ContextOptions, cancel: Cancel | None = None) -> None:
         """Allocate the cache and decode two tokens once, to warm up and to learn what works.
@@ -65,6 +69,7 @@ class Context:
             Cancelled: `cancel` was set meanwhile.
         """
         self.model = model
+        self.options = options
         self.n_ctx = options.n_ctx
         self.n_batch = min(options.n_batch, options.n_ctx)
         self._copies = options.copies
@@ -79,6 +84,7 @@ class Context:
             raise _creation_failure(model, options, section)
         self.threads = Threads(self._handle)
         self._memory = lib.llama_get_memory(self._handle)
+        self._window = int(lib.llama_model_n_swa(model.handle))  # tokens; 0 where all see all
         self.cache_bytes = section.allocated("KV", "RS")
         self.buffer_bytes = section.allocated("compute", "output")
         self._batch = _Batch(self.n_batch)
@@ -227,9 +233,19 @@ class Context:
         return self._handle
 
     @property
+    def behind(self) -> int:
+        """Tokens that the next decode is behind."""
+        return len(self.tokens)
+
+    @property
     def free(self) -> int:
         """Tokens that still fit."""
-        return self.n_ctx - len(self.tokens)
+        return self.n_ctx - self.behind
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes of a token in the cache, which every decode behind it reads."""
+        return self.cache_bytes / self.n_ctx
 
     @property
     def can_truncate(self) -> bool:
@@ -262,7 +278,8 @@ class Context:
     def truncate(self, n: int) -> None:
         """Keep the first `n` tokens of the cache.
 
-        A recurrent state goes back to the last `mark`, and what follows there is read again.
+        A recurrent state goes back to the last `mark`, and what follows there is read again. So is
+        all of a restored cache that lacks what layers with a sliding window see from there.
 
         Raises:
             EngineError: llama.cpp cannot remove the rest; the cache is then empty.
@@ -270,7 +287,8 @@ class Context:
         if n >= len(self.tokens) or self._remove(n):
             return
         kept = self.tokens[:n]
-        if self.rewind(n) == 0 and n > 0 and self._checkpoint.n is None:
+        lacks = self._lacks(n)
+        if self.rewind(n) == 0 and n > 0 and self._checkpoint.n is None and not lacks:
             raise EngineError(
                 f"{self.model.name} cannot take back decoded tokens",
                 "Switch speculation off for this model with --draft none.",
@@ -316,7 +334,10 @@ class Context:
         return copy[: int(lib.llama_state_seq_get_data(self._handle, data, size, 0))]
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
-        """Hold `tokens` again, as when `state` was copied; nothing at all where that fails."""
+        """Hold `tokens` again, as when `state` was copied; nothing at all where that fails.
+
+        Of layers with a sliding window the last tokens alone are copied: see `reaches`.
+        """
         self.clear()
         data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if lib.llama_state_seq_set_data(self._handle, data, len(state), 0):
@@ -324,6 +345,12 @@ class Context:
             self._batch_start = len(self.tokens)
         else:
             self.clear()
+
+    def reaches(self, n: int, of: int) -> bool:
+        """Whether one can go back to the first `n` of so many tokens that were restored."""
+        if self.rollback is not Rollback.REMOVAL:
+            return n == of
+        return not self._window or of <= self._window or n + 1 >= of
 
     def repeat(self, cells: int) -> bool:
         """Fill at least so many cells of the cache with copies of what it holds.
@@ -357,12 +384,19 @@ class Context:
         taken = len(self.tokens) - n <= self._snapshots and n > self._batch_start
         if self.rollback is not Rollback.REMOVAL and not taken:
             return False
+        if self._lacks(n):
+            return False
         if not lib.llama_memory_seq_rm(self._memory, 0, n, -1):
             return False
         del self.tokens[n:]
         self._batch_start = n
         self._checkpoint.forget(after=n)
         return True
+
+    def _lacks(self, n: int) -> bool:
+        """Whether some of what layers with a sliding window see from `n` on was not restored."""
+        first = lib.llama_memory_seq_pos_min(self._memory, 0) if n and self._window else 0
+        return bool(first > max(0, n + 1 - self._window))
 
     def _go_back(self) -> None:
         """Be as at the last mark, or empty."""

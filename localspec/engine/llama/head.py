@@ -26,7 +26,7 @@ from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context
 from localspec.engine.llama.model import Model
 from localspec.engine.llama.options import ContextOptions
-from localspec.engine.stats import DFLASH, EAGLE3, MTP
+from localspec.engine.stats import ASSISTANT, DFLASH, EAGLE3, MTP
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.limits import HEAD_BATCH, HEAD_REACH
 
@@ -35,6 +35,31 @@ _ENCODE, _DECODE = 0, 1  # enum llama_process_type
 _ABORTED: Final = 2
 _ABOUT: Final = 24  # bytes of three numbers ahead of a head's state
 _LAST: Final = -1  # stands for the state after the last layer
+
+# What MSVC calls the functions that have these names under GCC and Clang.
+_MSVC: Final = {
+    "_Z30llama_set_embeddings_layer_inpP13llama_contextjb": (
+        "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"
+    ),
+    "_Z30llama_get_embeddings_layer_inpP13llama_contextj": (
+        "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"
+    ),
+    "_Z28llama_model_target_layer_idsPK11llama_model": (
+        "?llama_model_target_layer_ids@@YAPEBHPEBUllama_model@@@Z"
+    ),
+    "_Z30llama_model_target_layer_ids_nPK11llama_model": (
+        "?llama_model_target_layer_ids_n@@YAIPEBUllama_model@@@Z"
+    ),
+    "_Z26llama_set_embeddings_nextnP13llama_contextbb": (
+        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"
+    ),
+    "_Z26llama_get_embeddings_nextnP13llama_context": (
+        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"
+    ),
+    "_Z28llama_set_nextn_layer_offsetP13llama_contexti": (
+        "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z"
+    ),
+}
 
 Rows = NDArray[np.float32]
 
@@ -54,7 +79,7 @@ class _Symbols:
 
 @cache
 def _symbols() -> _Symbols:
-    """Find them by their names under GCC and Clang; those under MSVC are not known here.
+    """Find them, by the names that compilers make of their declarations (src/llama-ext.h).
 
     Raises:
         UnsupportedModel: this build exports none of that name.
@@ -74,7 +99,8 @@ def _symbols() -> _Symbols:
 
 def _symbol(name: str, result: Any, *arguments: Any) -> Any:
     """Find a function of a context, or of a model, and what it takes besides."""
-    found = getattr(lib._lib, name, None)  # noqa: SLF001 - these functions are not bound
+    its = [getattr(lib._lib, each, None) for each in (name, _MSVC[name])]  # noqa: SLF001 - not bound
+    found = next((each for each in its if each is not None), None)
     if found is None:
         raise UnsupportedModel(
             f"this build of llama.cpp can draft with no head: it does not export {name}",
@@ -137,7 +163,7 @@ class Head(Context):
     As a `Context` it decodes rows of nothing, which take as long as others: that is for measuring.
 
     Attributes:
-        kind: `EAGLE3` or `MTP`; of a `BlockHead` `DFLASH`.
+        kind: `EAGLE3` or `MTP`; of a `BlockHead` `DFLASH`, of a `SharedHead` `ASSISTANT`.
         target: the context whose decodes it reads.
         width: floats of a state.
         layers: of MTP, how many there are: each guesses one token further than the one before.
@@ -174,11 +200,13 @@ class Head(Context):
         self._call = _symbols()
         self._rows: Any = None
         self._seen: dict[int, Rows] = {}  # llama.cpp's buffers, by their addresses
-        taps = None if self.kind == MTP else self._call.layers(model.handle)
+        reads_last = self.kind in (MTP, ASSISTANT)
+        taps = None if reads_last else self._call.layers(model.handle)
         self._taps = tuple(taps[: self._call.n_layers(model.handle)]) if taps else (_LAST,)
         self._inner = int(lib.llama_model_n_embd(target.model.handle))
         shown = len(self._taps) * self._inner
-        self.width = shown if self.kind == DFLASH else int(lib.llama_model_n_embd(model.handle))
+        own = int(lib.llama_model_n_embd(model.handle))
+        self.width = shown if self.kind in (DFLASH, ASSISTANT) else own
         self.states = TargetStates(min(HEAD_REACH, options.n_ctx), shown)
         n_batch = min(HEAD_BATCH, options.n_batch)
         super().__init__(model, replace(options, n_batch=n_batch, snapshots=0), cancel)
@@ -246,7 +274,7 @@ class Head(Context):
             EngineError: llama.cpp gives out nothing.
         """
         handle = self.target.handle
-        if self.kind == MTP:
+        if self._taps == (_LAST,):
             return [self._buffer(self._call.get_states(handle))[:n]]
         return [self._buffer(self._call.get_layer(handle, tap))[:n] for tap in self._taps]
 
@@ -392,10 +420,7 @@ class Head(Context):
 
     def state(self) -> NDArray[np.uint8]:
         """As `Context.state`, with what the target computed and where the rows begin."""
-        known = self.states
-        about = np.array([self.first, known.first, known.end], np.int64)
-        rows = known.get(known.first, known.end - known.first).reshape(-1)
-        return np.concatenate([about.view(np.uint8), rows.view(np.uint8), super().state()])
+        return np.concatenate([self._known(), super().state()])
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
         """As `Context.restore`."""
@@ -404,8 +429,19 @@ class Head(Context):
         super().restore(tokens, state[at:])
         if len(self.tokens) == len(tokens):
             self.first = first
-            rows = state[_ABOUT:at].view(np.float32).reshape(-1, self.states.width)
-            self.states.put(known, [rows])
+            self._recall(state[:at])
+
+    def _known(self) -> NDArray[np.uint8]:
+        """A copy of what the target computed, and of where the rows begin."""
+        known = self.states
+        about = np.array([self.first, known.first, known.end], np.int64)
+        rows = known.get(known.first, known.end - known.first).reshape(-1)
+        return np.concatenate([about.view(np.uint8), rows.view(np.uint8)])
+
+    def _recall(self, known: NDArray[np.uint8]) -> None:
+        """Know again what the target computed."""
+        _, start, _ = map(int, known[:_ABOUT].view(np.int64))
+        self.states.put(start, [known[_ABOUT:].view(np.float32).reshape(-1, self.states.width)])
 
     def close(self) -> None:
         """Free the context."""

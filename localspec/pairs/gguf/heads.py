@@ -1,8 +1,9 @@
 """Draft heads by their headers: what llama.cpp ends the process over, or gets wrong in silence.
 
-An EAGLE-3 or DFlash head is a file of its own; MTP is a layer after the target's last one.
-llama.cpp takes for granted that a head was made for the target that it is given
-(src/models/eagle3.cpp, dflash.cpp, those with a `graph_mtp`, src/llama-graph.cpp).
+An EAGLE-3 or DFlash head or a Gemma 4 assistant is a file of its own; MTP is a layer after the
+target's last one. llama.cpp takes for granted that a head was made for the target that it is given
+(src/models/eagle3.cpp, dflash.cpp, gemma4-assistant.cpp, those with a `graph_mtp`,
+src/llama-graph.cpp, src/llama-kv-cache.cpp).
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from localspec.pairs.gguf.header import GgufHeader, ModelFiles, TensorInfo
 
 EAGLE3: Final = "eagle3"
 DFLASH: Final = "dflash"
+ASSISTANT: Final = "gemma4-assistant"
 MTP: Final = "mtp"  # the head inside a target, by its name
-FILES: Final = (EAGLE3, DFLASH)
+FILES: Final = (EAGLE3, DFLASH, ASSISTANT)
 """Architectures of heads that are files of their own."""
 
 _TAPS: Final = 3  # of EAGLE-3
 _LEAST_PLACES: Final = 2  # the newest token, and one to guess
+_SHARED: Final = "gemma4"  # whose cache an assistant reads
+_LAST_TWO: Final = 2  # of its layers: one with a sliding window, then one without
+_EXACT_TYPES: Final = ("layer_output_scale.weight", "rope_freqs.weight")  # of what is multiplied
 _MASK: Final = "tokenizer.ggml.mask_token_id"
 _READ: Final = 1 << 22  # bytes of a table of tokens: half a million
 
@@ -123,6 +128,11 @@ def _refuse(problems: Iterator[str], what: str) -> None:
 
 
 def _own_problems(head: GgufHeader) -> Iterator[str]:
+    if head.setting("attention.key_length") != head.setting("attention.value_length"):
+        yield "its keys and values differ in width"
+    if head.architecture == ASSISTANT:
+        yield from _assistant_problems(head)
+        return
     yield from (_eagle3_problems if head.architecture == EAGLE3 else _dflash_problems)(head)
     heads, shared = head.setting("attention.head_count"), head.setting("attention.head_count_kv")
     if heads < 1 or (shared := shared or heads) < 1 or heads % shared:
@@ -130,8 +140,6 @@ def _own_problems(head: GgufHeader) -> Iterator[str]:
     width = head.setting("embedding_length")
     if head.setting("embedding_length_out", width) not in (0, width):
         yield f"its states are {width:,} wide, and it promises others"
-    if head.setting("attention.key_length") != head.setting("attention.value_length"):
-        yield "its keys and values differ in width"
     for tensor in head.tensors:
         if tensor.name.endswith("norm_2.weight") and tensor.type != "F32":
             yield f"tensor {tensor.name} has the type {tensor.type}"
@@ -167,7 +175,61 @@ def _dflash_problems(head: GgufHeader) -> Iterator[str]:
             yield f"tensor {tensor.name} has the type {tensor.type}"
 
 
+def _assistant_problems(head: GgufHeader) -> Iterator[str]:
+    layers, more = head.setting("block_count"), head.setting("nextn_predict_layers")
+    if more != layers:
+        yield f"{more} of its {layers} layers predict more tokens, not all"
+    sliding = [_slides(head, layer) for layer in range(layers)]
+    if not any(sliding) or all(sliding):
+        yield "its layers do not have a sliding window in part (sliding_window_pattern)"
+    for layer in range(layers):
+        heads, shared, _ = _attention(head, layer)
+        if heads < 1 or shared < 1 or heads % shared:
+            yield f"in layer {layer} its {heads} heads of attention share {shared}"
+    width = _attention(head, sliding.index(True))[2] if any(sliding) else 0
+    turned = head.setting("rope.dimension_count", head.setting("attention.key_length"))
+    turned = head.setting("rope.dimension_count_swa", turned)
+    if not 0 < turned <= width or turned % 2:
+        yield f"in its window {turned:,} of its heads' {width:,} elements are turned"
+    for tensor in head.tensors:
+        if tensor.name.endswith(_EXACT_TYPES) and tensor.type != "F32":
+            yield f"tensor {tensor.name} has the type {tensor.type}"
+
+
+def _slides(header: GgufHeader, layer: int) -> bool:
+    """Whether a layer has a sliding window."""
+    pattern = header.settings("attention.sliding_window_pattern")
+    return layer < len(pattern) and bool(pattern[layer])
+
+
+def _attention(header: GgufHeader, layer: int) -> tuple[int, int, int]:
+    """Heads of queries and of keys in a layer, and how wide each is."""
+    heads = header.settings("attention.head_count")
+    shared = header.settings("attention.head_count_kv") or heads
+    usual = header.setting("embedding_length") // max(1, *heads[:1], 1)
+    width = header.setting("attention.key_length", usual)
+    short = header.setting("attention.key_length_swa", width)
+    return _of(heads, layer), _of(shared, layer), short if _slides(header, layer) else width
+
+
+def _of(found: list[int], layer: int) -> int:
+    """What was found for a layer, given as one for all or for each."""
+    at = 0 if len(found) == 1 else layer
+    return found[at] if at < len(found) else 0
+
+
 def _fit_problems(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
+    yield from (_sharing if head.architecture == ASSISTANT else _tapping)(head, target)
+    sizes = vocabulary.vocabulary(target).size, vocabulary.vocabulary(head).size
+    if sizes[0] != sizes[1]:
+        yield f"it knows {sizes[1]:,} tokens, the target {sizes[0]:,}"
+    embedded = next((each for each in head.tensors if each.name == "token_embd.weight"), None)
+    if embedded is not None and embedded.shape[-1] < sizes[0]:
+        yield f"it embeds {embedded.shape[-1]:,} tokens, the target has {sizes[0]:,}"
+
+
+def _tapping(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
+    """What does not fit of a head that reads what enters some of the target's layers."""
     layers = target.setting("block_count") - target.setting("nextn_predict_layers")
     if target.architecture not in TAPPED:
         yield f"llama.cpp shows no layers of {target.architecture} models"
@@ -181,15 +243,39 @@ def _fit_problems(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
     borrowed = [name for name in ("token_embd", "output") if f"{name}.weight" not in tensors]
     if borrowed and own != width:
         yield f"it is {own:,} wide and takes the target's {borrowed[0]}, which has {width:,}"
-    sizes = vocabulary.vocabulary(target).size, vocabulary.vocabulary(head).size
-    if sizes[0] != sizes[1]:
-        yield f"it knows {sizes[1]:,} tokens, the target {sizes[0]:,}"
-    embedded = tensors.get("token_embd.weight")
-    if embedded is not None and embedded.shape[-1] < sizes[0]:
-        yield f"it embeds {embedded.shape[-1]:,} tokens, the target has {sizes[0]:,}"
     table = tensors.get("d2t")
     if table is not None and (table.type != "I64" or "output" in borrowed):
         yield "its table of tokens (d2t) has no output of its own, or another type"
+
+
+def _sharing(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
+    """What does not fit of a head that reads what the target's last two layers cached."""
+    if target.architecture != _SHARED:
+        yield f"it reads what a {_SHARED} model caches, the target is a {target.architecture}"
+        return
+    width, wanted = target.setting("embedding_length"), head.setting("embedding_length_out")
+    if wanted != width:
+        yield f"it reads states of {wanted:,} numbers, the target has {width:,}"
+    layers = target.setting("block_count")
+    if layers < _LAST_TWO or not _slides(target, layers - 2) or _slides(target, layers - 1):
+        yield "the target's last two layers are not one with a sliding window and one without"
+        return
+    for layer in range(head.setting("block_count")):
+        slides = _slides(head, layer)
+        _, *reads = _attention(head, layer)
+        _, *there = _attention(target, _cached(target, slides=slides))
+        if reads != there:
+            yield (
+                f"its layer {layer} reads {reads[0]:,} keys of {reads[1]:,} numbers for each token,"
+                f" the target has {there[0]:,} of {there[1]:,}"
+            )
+
+
+def _cached(target: GgufHeader, *, slides: bool) -> int:
+    """The layer whose cache the last of its kind reads: its own, or that of an earlier one."""
+    behind, own = 1 + slides, target.setting("attention.shared_kv_layers")
+    last = target.setting("block_count")
+    return last - behind if own < behind else last - own - behind
 
 
 def _require_table(head: ModelFiles, n_vocab: int) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from localspec.limits import HEAD_BATCH, HEAD_REACH, MAX_BATCH_OUTPUTS
 from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, padded
-from localspec.pairs.gguf.heads import FILES, has_usable_mtp
+from localspec.pairs.gguf.heads import ASSISTANT, FILES, has_usable_mtp
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
@@ -58,6 +58,7 @@ class ModelFacts:
         shown: floats per token that a target gives out of its own decodes for this head.
         held: how many times llama.cpp holds these for a batch.
         table: bytes of what llama.cpp makes of a vocabulary; a target's is part of the program.
+        borrows: whether it reads the target's cache, and has none.
     """
 
     architecture: str
@@ -79,6 +80,7 @@ class ModelFacts:
     shown: int = 0
     held: int = 1
     table: int = 0
+    borrows: bool = False
 
     @property
     def weights(self) -> int:
@@ -184,11 +186,28 @@ def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
     found = replace(found, table=_TOKEN_BYTES * found.vocab)
     if draft.architecture not in FILES:
         return found
+    if draft.architecture == ASSISTANT:
+        return _assistant_facts(found, draft, more_bytes)
     # Of the target's decodes it is shown several layers' inputs, which llama.cpp holds also where
     # they are computed: nothing else may use that place.
     shown = len(draft.settings("target_layers")) * _number(draft, "target_hidden_size", found.width)
     batch = min(HEAD_BATCH, _number(draft, "block_size", HEAD_BATCH))
     return replace(found, batch=batch, outputs=batch, shown=shown, held=2)
+
+
+def _assistant_facts(found: ModelFacts, head: GgufHeader, more_bytes: int) -> ModelFacts:
+    """The sizes of a head whose layers count as such that predict more tokens, all of them."""
+    layers = found.layers
+    widths = _head_widths(head, layers, found.width)
+    return replace(
+        found,
+        layer_weights=_weights(head, layers, layers, more_bytes)[0],
+        kv_widths=_by_heads(head, widths),
+        borrows=True,
+        batch=1,
+        outputs=1,
+        shown=_number(head, "embedding_length_out"),
+    )
 
 
 def own_head(target: GgufHeader) -> list[ModelFacts]:
@@ -333,17 +352,24 @@ def _head_widths(header: GgufHeader, layers: int, width: int) -> list[tuple[int,
 def _kv_widths(
     header: GgufHeader, heads: list[tuple[int, int]], trunk: int, stateful: frozenset[int]
 ) -> tuple[tuple[int, int], ...]:
-    layers = len(heads)
-    counts = _by_layer(header, "attention.head_count_kv", layers) or _by_layer(
-        header, "attention.head_count", layers
-    )
     own = trunk - _number(header, "attention.shared_kv_layers")
     if header.architecture == "gemma3n":
         own = _GEMMA3N_OWN_CACHES
     without = frozenset() if header.architecture == "falcon-h1" else stateful
     return tuple(
-        (max(0, n) * key, max(0, n) * value) if i < min(own, trunk) and i not in without else (0, 0)
-        for i, (n, (key, value)) in enumerate(zip(counts, heads, strict=False))
+        widths if i < min(own, trunk) and i not in without else (0, 0)
+        for i, widths in enumerate(_by_heads(header, heads))
+    )
+
+
+def _by_heads(header: GgufHeader, heads: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Elements of all keys and all values of a token, for each layer, were all cached."""
+    layers = len(heads)
+    counts = _by_layer(header, "attention.head_count_kv", layers) or _by_layer(
+        header, "attention.head_count", layers
+    )
+    return tuple(
+        (max(0, n) * key, max(0, n) * value) for n, (key, value) in zip(counts, heads, strict=False)
     )
 
 
@@ -399,6 +425,8 @@ def need(model: ModelFacts, setup: Setup) -> Need:
 
 def _caches(model: ModelFacts, setup: Setup) -> list[int]:
     """Bytes of each layer's cache."""
+    if model.borrows:
+        return [0] * model.layers
     n = padded(setup.n_ctx, CTX_STEP)
     most = max((value for _, value in model.kv_widths), default=0)
     return [

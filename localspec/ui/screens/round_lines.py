@@ -12,7 +12,7 @@ from textual.content import Content
 
 from localspec import formats
 from localspec.engine.inside import Inside, Opinion
-from localspec.engine.stats import DFLASH, EAGLE3, LOOKUP, MTP, TRANSLATED
+from localspec.engine.stats import ASSISTANT, DFLASH, EAGLE3, LOOKUP, MTP, TRANSLATED
 from localspec.safe_text import unbroken
 from localspec.ui.bases import HEAD, KEY, MUTED
 from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, Piece, bar
@@ -26,6 +26,7 @@ _DRAFTERS = {
     MTP: "guessed by a head inside the target (MTP), from what the target computed itself",
     TRANSLATED: "guessed by a small model with other tokens than the target's",
     EAGLE3: "guessed by a head (EAGLE-3), from what the target computed itself",
+    ASSISTANT: "guessed by an assistant (Gemma 4), from what the target computed and holds",
     DFLASH: "guessed at once by a head (DFlash), from what the target computed itself",
 }
 _RULES = {
