@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.ahead import Ahead
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
@@ -26,7 +25,7 @@ from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import DRAFT, FinishReason, Round
 from localspec.errors import EngineError
 from localspec.loading import load
@@ -334,7 +333,7 @@ def test_once_the_targets_pass_is_over_no_more_is_guessed() -> None:
     """The sampler chain, and a grammar in it, belong to one thread at a time."""
     engine, over = pair(0.0, waits=False), threading.Event()
     draft, target = drafts(engine), cast("StubContext", engine.target)
-    draft.on_decode = lambda: in_thread() and over.wait(10)  # type: ignore[assignment, return-value]
+    draft.on_decode = lambda: in_thread() and over.wait(10)  # type: ignore[assignment]
     truncate, passes = target.truncate, list[int]()
 
     def end(n: int) -> None:
@@ -480,9 +479,10 @@ def test_what_runs_beside_another_teaches_no_times() -> None:
             for i in range(6):
                 drafted = 3 * (i != 3)
                 done = round_of(drafted, drafted, seconds=2.8 if drafted else 1.0)
-                more = {"draft_s": 0.6, "total_s": 3.4} if drafted else {}
+                if drafted:
+                    done = replace(done, draft_s=0.6, total_s=3.4)
                 ahead = 4 * bool(drafted) * beside
-                known.add(replace(done, ahead=ahead, kept=min(2, ahead), **more))
+                known.add(replace(done, ahead=ahead, kept=min(2, ahead)))
         votes = table.target.votes(4), table.drafts[DRAFT].votes(1)
         assert all(votes) is not beside
         assert (table.target.at(0).seconds(4) == 1.4) is beside
