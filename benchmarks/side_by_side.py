@@ -69,6 +69,7 @@ def main() -> None:
     running.add_argument("draft", type=Path)
     running.add_argument("--tokens", type=int, default=60)
     running.add_argument("--prompts", type=int, default=6, help="of each kind")
+    running.add_argument("--temperatures", type=float, nargs="+", default=(0.0, 0.8))
     running.set_defaults(run=engine)
     simulating = commands.add_parser("simulate")
     simulating.add_argument("--tokens", type=int, default=1500)
@@ -186,7 +187,7 @@ def engine(arguments: argparse.Namespace) -> None:
     asked = prompts.shipped(prompts.DEMO).prompts[: 5 * arguments.prompts]
     print(f"{platform.machine()}, {cores} cores, load {os.getloadavg()[0]:.1f}. Tokens per second"
           " over the best way in turn, by kind of text (geometric mean, 95 %):\n")  # fmt: skip
-    for temperature in (0.0, 0.8):
+    for temperature in arguments.temperatures:
         _compare(lanes, asked, temperature)
     for context in (target, draft):
         context.close()

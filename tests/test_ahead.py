@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -331,21 +332,18 @@ def test_an_error_in_the_thread_is_one_where_its_pass_was_wanted() -> None:
 
 def test_once_the_targets_pass_is_over_no_more_is_guessed() -> None:
     """The sampler chain, and a grammar in it, belong to one thread at a time."""
-    engine, over = pair(0.0, waits=False), threading.Event()
-    draft, target = drafts(engine), cast("StubContext", engine.target)
-    draft.on_decode = lambda: in_thread() and over.wait(10)  # type: ignore[assignment]
-    truncate, passes = target.truncate, list[int]()
+    engine, passes = pair(0.0, waits=False), list[int]()
+    ahead = ahead_of(engine)
 
-    def end(n: int) -> None:
-        truncate(n)
-        over.set()
+    def until_it_is_over() -> None:
+        while in_thread() and not ahead._over:
+            time.sleep(0.001)
 
-    target.truncate = end  # type: ignore[method-assign]
+    drafts(engine).on_decode = until_it_is_over
     list(engine.prefill(PROMPT, Cancel()))
     settings = GenerateSettings(sampling=GREEDY, n_predict=30)
     for done in engine.generate(PROMPT, settings, FixedGamma(3), Cancel()):
         passes.append(done.ahead)
-        over.clear()
     assert set(passes) == {0, 1}
 
 

@@ -1235,7 +1235,8 @@ def test_a_draft_that_goes_on_beside_the_target_is_lossless(
 ) -> None:
     planned, gamma, how = BESIDE[policy]
     kept = set[int]()
-    for chain in ("unsure", "filtered", "penalties", "grammar, q masked"):
+    chains = ("filtered", "grammar, q masked")  # where fewer tokens are possible
+    for chain in chains if gamma > 3 else ("unsure", "penalties", *chains):
         world = replace(CHAINS[chain], gamma=gamma)
         for rule in {accept, Accept.MATCH}:
             assert beside_distance(world, rule, planned, monkeypatch, kept, **how) < EXACT
