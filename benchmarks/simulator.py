@@ -74,7 +74,7 @@ class World:
     seed: int = 0
     firm: bool = False
     weather: Weather | None = None
-    beside: Beside | None = None
+    beside: Sharing | None = None
     onset: tuple[float, ...] = ()
 
     @staticmethod
@@ -92,7 +92,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Sharing:
     """What a decode takes while the other model decodes, over what it takes when they take turns.
 
     Attributes:
@@ -312,7 +312,7 @@ class Ahead:
             self.debt = (1 - begun) * self._step
         return seconds
 
-    def _pays(self, seconds: float, beside: Beside) -> bool:
+    def _pays(self, seconds: float, beside: Sharing) -> bool:
         slower = (beside.target - 1) * seconds
         ready = (seconds + slower) / (self._step * beside.draft) - 1
         right = self._whole ** (1 + 1 / self._usual)

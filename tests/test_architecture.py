@@ -54,6 +54,7 @@ PURE = (
     *("engine/explain", "engine/inside"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
+    "engine/length/beside",
     *("engine/lookup", "engine/past", "engine/translation"),
 )
 

@@ -23,6 +23,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import BlockDrafter, HeadDrafter, SharedDrafter
+from localspec.engine.length.beside import Beside
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copying
 from localspec.engine.length.cost import Costs
@@ -819,10 +820,12 @@ def world_engine(
     shared: bool = False,
     drafter: type[ModelDrafter] = ModelDrafter,
     block: str = "",
+    beside: Beside | None = None,
 ) -> Engine:
     """The production engine over the world; a head may stand in the place of the draft model.
 
-    The draft may have `extra` ids that the target lacks, and likes them.
+    The draft may have `extra` ids that the target lacks, and likes them. It goes on `beside` the
+    target, as far as it may.
     """
     ending = frozenset({END}) if ends else frozenset()
 
@@ -834,7 +837,9 @@ def world_engine(
     draft = StubContext(drafts, StubModel(V + extra, ending))
     for context in (target, draft):
         context.cancel = None
-    drafters: list[Drafter] = [drafter(draft, V)] if model else []  # type: ignore[arg-type]
+    drafters: list[Drafter] = [drafter(draft, V, beside=beside)] if model else []  # type: ignore[arg-type]
+    if beside is not None:
+        target.on_decode = lambda: wait_for(drafters[0])
     if head:
         drafters = [HeadDrafter(StubHead(target, drafts, V + extra), DRAFT)]
     if shared:
@@ -843,6 +848,12 @@ def world_engine(
         drafters = [BlockDrafter(StubBlock(target, V + extra, block), DRAFT)]
     copier = Lookup(64, target.model.is_end) if lookup else None
     return Engine(target, *drafters, lookup=copier)  # type: ignore[arg-type]
+
+
+def wait_for(drafter: Drafter) -> None:
+    """Let what goes on beside the target's pass come to its end."""
+    if isinstance(drafter, ModelDrafter) and drafter.ahead and drafter.ahead._running:
+        drafter.ahead._running.result(timeout=10)
 
 
 def engine_round(world: World, accept: Accept, policy: GammaPolicy, **how: Any) -> Round:
@@ -1143,6 +1154,134 @@ def test_a_path_that_decides_what_is_submitted_is_caught(
     world, policy = replace(CHAINS["unsure"]), READING["fixed"]
     off, _ = engine_distance(world, accept, policy, monkeypatch, drafter=mutant, lookup=True)
     assert off > CAUGHT
+
+
+class Reaching(Beside):
+    """Goes on in any case, so many tokens far."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(forced=True)
+        self._tokens = tokens
+
+    def reach(self, drafted: int) -> int:
+        return self._tokens
+
+
+def beside_distance(
+    world: World,
+    accept: Accept,
+    policy: GammaPolicy,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: set[int],
+    **how: Any,
+) -> float:
+    """Of two rounds; passes of the second made beside the first are added to `kept`."""
+    kind = CoupledBranching if accept is Accept.COUPLED else Branching
+    joint: defaultdict[Tokens, float] = defaultdict(float)
+
+    def program(noise: Noise) -> Tokens:
+        monkeypatch.setattr(acceptance, "StreamNoise", lambda _seed: noise)
+        monkeypatch.setattr(acceptance, "CounterNoise", lambda _seed: noise)
+        engine = world_engine(world, **how)
+        list(engine.prefill(PROMPT, Cancel()))
+        constraint = NoRepeat() if world.grammar else None
+        settings = GenerateSettings(
+            sampling=world.params, accept=accept, constraint=constraint, n_predict=world.gamma + 1
+        )
+        generation = engine._begin(list(PROMPT), settings, Cancel())
+        generation.first = False
+        done = engine._round(generation, policy)
+        emitted = done.tokens
+        if done.finish is None:
+            done = engine._round(generation, policy)
+            kept.add(done.kept)
+            emitted += done.tokens
+        if done.finish is FinishReason.STOP:
+            emitted = (*emitted, END)
+        while isinstance(noise, CoupledBranching) and len(emitted) <= world.gamma:
+            emitted = (*emitted, noise.pick(world.p(emitted), len(PROMPT) + len(emitted)))
+        return emitted
+
+    for emitted, weight in branches(program, kind):
+        joint[emitted] += weight
+    return _completed_distance(world, joint)
+
+
+class OneThen(FixedGamma):
+    """One token, then two where there is room."""
+
+    def plan(self, situation: Situation) -> Plan:
+        return FixedPlan(min(1 if situation.context == len(PROMPT) else 2, situation.room), DRAFT)
+
+
+class InRoom(Stopping):
+    """As far as there is room."""
+
+    def plan(self, situation: Situation) -> StoppingPlan:
+        times = self._times[: situation.room + 2]
+        return StoppingPlan(Calibration(), times=times, step=0.05, rate=self._rate)
+
+
+class _First(FixedPlan):
+    """Submits one token of those that it drafts: the next one is known for a guess."""
+
+    def keep(self) -> int:
+        return 1
+
+
+class CutToOne(FixedGamma):
+    """Drafts more than is submitted."""
+
+    def plan(self, situation: Situation) -> Plan:
+        return _First(min(self.gamma, situation.room), DRAFT)
+
+
+BESIDE: dict[str, tuple[GammaPolicy, int, dict[str, Any]]] = {
+    "one": (FixedGamma(1), 3, {"beside": Reaching(1), "ends": True}),
+    "one, then two": (OneThen(1), 4, {"beside": Reaching(2)}),
+    "stopping": (InRoom(1.05), 3, {"beside": Reaching(3), "extra": 1}),
+    "cutting": (CutToOne(2), 3, {"beside": Reaching(1)}),
+}
+
+
+@pytest.mark.parametrize("accept", [Accept.COUPLED, Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize("policy", BESIDE)
+def test_a_draft_that_goes_on_beside_the_target_is_lossless(
+    policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, gamma, how = BESIDE[policy]
+    kept = set[int]()
+    chains = ("filtered", "grammar, q masked")  # where fewer tokens are possible
+    for chain in chains if gamma > 3 else ("unsure", "penalties", *chains):
+        world = replace(CHAINS[chain], gamma=gamma)
+        for rule in {accept, Accept.MATCH}:
+            assert beside_distance(world, rule, planned, monkeypatch, kept, **how) < EXACT
+    assert 0 in kept
+    # What is firm is not cut, and leaves no room to go on.
+    assert kept - {0} or (policy == "cutting" and accept is not Accept.COUPLED)
+
+
+class Foreseeing(ModelDrafter):
+    """Drops what it drew where that is not what was guessed: what was kept depends on the draft."""
+
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+        assert self.ahead is not None
+        ready, way = self.ahead.found(tokens), self.ahead._way
+        guesses = [] if way is None else way.tokens[len(tokens) - way.text :]
+        asked = super().propose(tokens, plan, path)
+        if ready and guesses and asked.draft.tokens[:1] != (guesses[0],):
+            return replace(asked, draft=Draft(()))
+        return asked
+
+
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+def test_a_guess_that_decides_what_is_submitted_is_caught(
+    accept: Accept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, kept = replace(CHAINS["unsure"], gamma=4), set[int]()
+    how = {"beside": Reaching(2), "drafter": Foreseeing}
+    assert beside_distance(world, accept, OneThen(1), monkeypatch, kept, **how) > CAUGHT
+    assert kept - {0}
 
 
 @pytest.mark.parametrize("accept", [Accept.MATCH, Accept.TOKEN, Accept.BLOCK])

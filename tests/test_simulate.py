@@ -15,11 +15,11 @@ import pytest
 
 from benchmarks.simulator import (
     CURVES,
-    Beside,
     Bursts,
     Calm,
     Halving,
     Position,
+    Sharing,
     Text,
     Threshold,
     World,
@@ -107,7 +107,7 @@ def test_speeds_agree_with_the_formula() -> None:
 
 def test_beside_the_target_a_draft_that_is_always_right_costs_nothing() -> None:
     points = {1: 1.0, 4: 1.5, 8: 2.0}
-    world = replace(World.of(points, STEP), beside=Beside())
+    world = replace(World.of(points, STEP), beside=Sharing())
     done = replay(FixedGamma(3), constant(1.0, 41), world)
     # One plain round, then ten of 1.5 each: the first draft alone was waited for.
     assert (done.rounds, done.accepted, done.beside) == (11, 30, 10)
@@ -116,7 +116,7 @@ def test_beside_the_target_a_draft_that_is_always_right_costs_nothing() -> None:
 
 def test_beside_the_target_no_more_is_ready_than_its_pass_gives_time_for() -> None:
     points = {1: 1.0, 4: 1.0}
-    world = replace(World.of(points, 0.5), beside=Beside())
+    world = replace(World.of(points, 0.5), beside=Sharing())
     done = replay(FixedGamma(3), constant(1.0, 41), world)
     in_turn = replay(FixedGamma(3), constant(1.0, 41), World.of(points, 0.5))
     # Two draft passes fit: the guess of the bonus token, and the first of the next three.
@@ -133,8 +133,8 @@ def test_beside_pays_with_own_compute_and_is_left_alone_on_one_bus(
     text, alone = steady(recorded(), acceptance, 800), World.of(CURVES[curve], 0.3)
     for length in (2, 4):
         in_turn = replay(FixedGamma(length), text, alone)
-        shared = replace(alone, beside=Beside(target=2.0, draft=2.0))
-        own = replay(FixedGamma(length), text, replace(alone, beside=Beside()))
+        shared = replace(alone, beside=Sharing(target=2.0, draft=2.0))
+        own = replay(FixedGamma(length), text, replace(alone, beside=Sharing()))
         assert replay(FixedGamma(length), text, shared) == in_turn
         assert own.rounds == in_turn.rounds
         assert own.speed > (1.05 if acceptance == 0.9 else 0.99) * in_turn.speed
@@ -144,7 +144,7 @@ def test_beside_pays_with_own_compute_and_is_left_alone_on_one_bus(
 @pytest.mark.parametrize("draft", [1.0, 2.5])
 def test_beside_is_chosen_only_where_it_is_no_loss(target: float, draft: float) -> None:
     alone = World.of(CURVES["RTX 3090, 8B Q4_0"], 0.3)
-    both = replace(alone, beside=Beside(target, draft))
+    both = replace(alone, beside=Sharing(target, draft))
     for acceptance in (0.3, 0.6, 0.9):
         text = steady(recorded(), acceptance, 800)
         for length in (1, 3, 6):

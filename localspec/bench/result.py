@@ -53,7 +53,7 @@ class Run:
     @property
     def draft_s(self) -> float:
         """Time in the draft."""
-        return sum(done.draft_s for done in self.stats.rounds if done.draft_passes)
+        return sum(done.draft_s for done in self.stats.rounds if done.draft_passes or done.kept)
 
     @property
     def python_s(self) -> float:

@@ -8,16 +8,19 @@ is asked in every round and needs none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol
 
+from localspec.engine.ahead import Ahead
 from localspec.engine.cancel import Cancel
+from localspec.engine.length.beside import Beside
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, Listener
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.lookup import NO_GUESS, Guess
-from localspec.engine.proposer import Proposer, View, argmax_proposer
+from localspec.engine.proposer import Proposer, View, argmax_proposer, likeliest
 from localspec.engine.sampling import Dist, Logits
 from localspec.engine.stats import DRAFT
 from localspec.engine.verify import EMPTY, Draft
@@ -50,6 +53,7 @@ class Drafted:
             from: so many passes are none where they were read before.
         begun: the first token that its cache knows of, where that is a head's.
         block: tokens that it guessed at once.
+        kept: passes that were made beside the target's pass before.
     """
 
     drafter: str = ""
@@ -65,10 +69,11 @@ class Drafted:
     agreed: int = 0
     begun: int = 0
     block: int = 0
+    kept: int = 0
 
     @property
     def decodes(self) -> int:
-        """Passes of the drafter."""
+        """Passes of the drafter that were waited for."""
         return len(self.views) if self.passes is None else self.passes
 
     @property
@@ -116,7 +121,7 @@ class Drafter(Protocol):
         ...
 
     def lag(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` the first pass of a proposal would have to read."""
+        """How many of `tokens` the first pass of a proposal would have to read; 0: it is made."""
         ...
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
@@ -142,7 +147,7 @@ class Drafter(Protocol):
 def write(
     look: Callable[[Logits, Sequence[int]], View],
     follow: Callable[[int, int], Logits],
-    rows: Logits,
+    rows: Logits | Sequence[Logits],
     *,
     path: tuple[int, ...] = (),
     plan: Plan,
@@ -255,15 +260,29 @@ class ModelDrafter:
         context: the draft model's context.
         name: what it is called in rounds, costs and figures.
         excerpt: how much of a long text it reads.
+        ahead: what it reads while the target decodes; None where it waits.
     """
 
     reader = None
     block = 0
 
-    def __init__(self, context: Context, n_vocab: int, name: str = DRAFT) -> None:
+    def __init__(
+        self,
+        context: Context,
+        n_vocab: int,
+        name: str = DRAFT,
+        *,
+        beside: Beside | None = None,
+    ) -> None:
         """Draft with `context` for a target of `n_vocab` tokens.
 
         Ids that the target does not have are left out before anything is picked.
+
+        Args:
+            context: the draft model's.
+            n_vocab: tokens that the target has.
+            name: what it is called.
+            beside: when to go on while the target decodes; None for never.
         """
         self.context = context
         self.name = name
@@ -272,6 +291,9 @@ class ModelDrafter:
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
+        # What was read along another way has to go without reading again.
+        goes_on = beside is not None and self.reads_paths
+        self.ahead = Ahead(context, self._n_vocab, beside) if beside and goes_on else None
 
     @property
     def reads_paths(self) -> bool:
@@ -282,6 +304,8 @@ class ModelDrafter:
         self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
     ) -> None:
         """Keep of the cache what `tokens` begins with, or nothing: what was earned goes as well."""
+        if self.ahead is not None:
+            self.ahead.begin(cancel)
         self.context.watch(cancel)
         self._cancel = cancel
         if anew:
@@ -294,10 +318,14 @@ class ModelDrafter:
 
     def lag(self, tokens: Sequence[int]) -> int:
         """What the cache lacks of `tokens`, or what it would begin anew with."""
-        return self.excerpt.lag(self._missing(tokens))
+        return 0 if self._found(tokens) else self.excerpt.lag(self._missing(tokens))
 
     def _missing(self, tokens: Sequence[int]) -> int:
         return len(tokens) - self.excerpt.left_out - len(self.context.tokens)
+
+    def _found(self, tokens: Sequence[int]) -> Sequence[Logits]:
+        """Logits of passes that were made ahead, the first one's first."""
+        return () if self.ahead is None else self.ahead.found(tokens)
 
     def _unread(self, tokens: Sequence[int], read: int) -> Sequence[int]:
         """What follows `read` tokens in the cache."""
@@ -313,19 +341,24 @@ class ModelDrafter:
         follow and where its logits are no distribution; none once the text holds an id that only
         the target has.
         """
-        if self.excerpt.begins_anew(len(tokens), self._missing(tokens)):
+        ready = self._found(tokens)
+        guesses = self.ahead.take(tokens) if self.ahead is not None else ()
+        if self.excerpt.begins_anew(len(tokens), 1 if ready else self._missing(tokens)):
             self.context.keep_prefix(tokens[:_FIRST])
-        cached = len(self.context.tokens)
+            ready = ()
+        cached = len(self.context.tokens) - len(guesses) * bool(ready)
         unread = self._unread(tokens, cached)
         self._held = cached + len(unread)
         limit = min(plan.limit, self.context.n_ctx - self._held + 1)
-        if limit < 1 or max(unread) >= self.context.model.n_vocab:
+        if limit < 1 or max(unread, default=0) >= self.context.model.n_vocab:
             return Drafted(self.name, cached=cached)
-
-        # The path goes into the same decode: what is drafted behind its end takes one of its own.
-        room = max(0, min(limit - 1, self.context.n_batch - len(unread)))
-        path = tuple(takewhile(lambda token: token < self.context.model.n_vocab, path[:room]))
-        rows, passes = self._read([*unread, *path], 1 + len(path)), 1
+        rows: Logits | Sequence[Logits] = ready
+        if ready:  # what was guessed takes the place of the path
+            path = guesses
+        else:
+            path = self._readable(path, min(limit - 1, self.context.n_batch - len(unread)))
+            rows = self._read([*unread, *path], 1 + len(path))[:, : self._n_vocab]
+        passes = int(not ready)
 
         def follow(token: int, drafted: int) -> Logits:
             nonlocal passes
@@ -339,14 +372,51 @@ class ModelDrafter:
         written = write(
             lambda logits, drafted: self._proposer(logits, tokens, drafted),
             follow,
-            rows[:, : self._n_vocab],
+            rows,
             path=path,
             plan=plan,
             limit=limit,
             is_end=self.context.model.is_end,
         )
-        read = len(unread) + len(path)
-        return Drafted(self.name, *written, read=read, cached=cached, passes=passes, path=len(path))
+        drafted = Drafted(self.name, *written, cached=cached, passes=passes)
+        if ready:
+            return replace(drafted, kept=max(0, len(drafted.views) - passes))
+        return replace(drafted, read=len(unread) + len(path), path=len(path))
+
+    def _readable(self, path: tuple[int, ...], room: int) -> tuple[int, ...]:
+        """What of a path goes into the first decode: what is drafted behind it takes its own."""
+        n_vocab = self.context.model.n_vocab
+        return tuple(takewhile(lambda token: token < n_vocab, path[: max(0, room)]))
+
+    def going_on(
+        self, tokens: Sequence[int], asked: Drafted, room: int
+    ) -> AbstractContextManager[Ahead | None]:
+        """Read on behind what was proposed while the block runs, where that pays.
+
+        Args:
+            tokens: the text that it was proposed for.
+            asked: what this drafter was asked, with what lookup added.
+            room: tokens that the next draft may have at most.
+        """
+        draft, model, ahead = asked.draft.tokens, self.context.model, self.ahead
+        if ahead is None or not draft or max(draft) >= model.n_vocab or model.is_end(draft[-1]):
+            return nullcontext()
+        room = min(
+            room, self.context.n_ctx - self._held - len(draft), ahead.beside.reach(len(draft))
+        )
+        if room < 1 or not ahead.beside.wants(len(draft)):
+            return nullcontext()
+        guess = None
+        if not asked.tail.tokens and len(asked.views) > asked.own:  # a pass looked further
+            guess = likeliest(asked.views[asked.own])
+            if model.is_end(guess):
+                return nullcontext()
+
+        def guesses(row: Logits, behind: Sequence[int]) -> int:
+            return likeliest(self._proposer(row, tokens, behind))
+
+        text = len(tokens), self._held
+        return ahead.going_on(text, draft, guess, guesses=guesses, room=room)
 
     def _read(self, tokens: Sequence[int], n_logits: int) -> Logits:
         """Decode `tokens`; return the logits after the last ones, of one decode at most."""
@@ -366,5 +436,7 @@ class ModelDrafter:
         accepted with the newest token.
         """
         self.excerpt.earn(accepted)
+        if self.ahead is not None and self.ahead.outcome(tokens):
+            return  # the cache is in use
         held, begun = self.context.tokens[self._held :], self._held + self.excerpt.left_out
         self.context.rewind(self._held + common_prefix(held, tokens[begun:-1]))

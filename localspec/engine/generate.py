@@ -7,16 +7,19 @@ position and one more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from localspec.engine.acceptance import Accepts, Verification, verification
+from localspec.engine.acceptance import Verification, verification
+from localspec.engine.ahead import Ahead
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, Drafter
+from localspec.engine.drafter import Drafted, Drafter, ModelDrafter
 from localspec.engine.grammar import Constraint
 from localspec.engine.inside import Inside
+from localspec.engine.judged import judged
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import Context
@@ -67,7 +70,10 @@ class GenerateSettings:
 
 @dataclass(slots=True)
 class _Generation:
-    """What one generation carries from round to round."""
+    """What one generation carries from round to round.
+
+    `free`: its text does not depend on what is drafted, or need not be the same again.
+    """
 
     tokens: list[int]
     verification: Verification
@@ -77,6 +83,7 @@ class _Generation:
     recorder: Recorder | None
     top_logprobs: int | None = None
     drafters: frozenset[str] | None = None
+    free: bool = True
     first: bool = True
     copying_s: float = 0.0
     ended: float = field(default_factory=perf_counter)
@@ -185,15 +192,19 @@ class Engine:
             yield _nothing(FinishReason.LENGTH)
             return
         finish = None
-        while finish is None:
-            try:
-                cancel.check()
-                done = self._round(generation, policy)
-            except Cancelled:
-                done = _nothing(FinishReason.CANCELLED)
-            policy.observe(done)
-            yield done
-            finish = done.finish
+        try:
+            while finish is None:
+                try:
+                    cancel.check()
+                    done = self._round(generation, policy)
+                except Cancelled:
+                    done = _nothing(FinishReason.CANCELLED)
+                policy.observe(done)
+                yield done
+                finish = done.finish
+        finally:
+            for ahead in self._ahead():
+                ahead.rest()
 
     def _begin(
         self, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
@@ -219,7 +230,7 @@ class Engine:
         self.written = written = Written(seeded, tokens, len(tokens))
         recorder, top = settings.recorder, settings.top_logprobs
         return _Generation(
-            tokens, how, written, cancel, remaining, recorder, top, settings.drafters
+            tokens, how, written, cancel, remaining, recorder, top, settings.drafters, free
         )
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
@@ -231,9 +242,9 @@ class Engine:
         sight = self._looked_at(generation) if self.watch is not None and plan.limit else None
         asked = self._propose(generation, plan, guess)
         drafted = perf_counter()
-        done = self._verify(generation, asked.draft, sight)
+        done = self._verify(generation, asked, sight)
         chances = self._observe(asked, tokens, done.p, done.verdict)
-        judged = _judged(guess, asked, done, generation.verification.copied)
+        scores = judged(guess, asked, done.p, done.verdict, generation.verification.copied)
         before, generation.ended = generation.ended, (ended := perf_counter())
         figures = Round(
             tokens=done.emitted,
@@ -252,7 +263,9 @@ class Engine:
             copied=len(asked.tail.tokens),
             copying_s=generation.copying_s,
             path=asked.path,
-            **judged._asdict(),
+            ahead=done.ahead,
+            kept=asked.kept,
+            **scores._asdict(),
             context=held,
             confidences=tuple(asked.confidences),
             chances=chances,
@@ -260,9 +273,16 @@ class Engine:
             finish=done.finish,
         )
         generation.written.rounds.append(Made.of(asked, done.verdict, drawn, figures))
+        self._learn(figures)
         if sight is not None:
             self._tell(generation, sight, asked.draft, done.p)
         return figures
+
+    def _learn(self, done: Round) -> None:
+        """Let who drafted learn whether it pays to go on during the target's passes."""
+        drafter = self.drafters.get(done.drafter)
+        if isinstance(drafter, ModelDrafter) and drafter.ahead is not None:
+            drafter.ahead.beside.observe(done, right=drafter.ahead.right)
 
     def _looked_at(self, generation: _Generation) -> Sight:
         """See what the drafters' passes show in this round."""
@@ -286,15 +306,36 @@ class Engine:
             look = Witness(how, written, sight, self.target.model)
             watch(look.inside(len(written.rounds), draft, p, again=False))
 
+    def _ahead(self) -> Iterator[Ahead]:
+        """What the drafters read while the target decodes."""
+        models = (each for each in self.drafters.values() if isinstance(each, ModelDrafter))
+        return (each.ahead for each in models if each.ahead is not None)
+
+    def _meanwhile(
+        self, generation: _Generation, asked: Drafted, sight: Sight | None
+    ) -> AbstractContextManager[Ahead | None]:
+        """Let a draft model go on during the target's pass, where that pays.
+
+        How far it comes is a matter of time, and so is what it drafts next: not where the draft
+        has a part in what a seed gives. Nor where somebody looks at the passes.
+        """
+        drafter = self.drafters.get(asked.drafter)
+        if not isinstance(drafter, ModelDrafter) or sight is not None or not generation.free:
+            return nullcontext()
+        left = min(generation.remaining, self.target.free) - len(asked.draft.tokens)
+        return drafter.going_on(generation.tokens, asked, left - 2)
+
     def _verify(
-        self, generation: _Generation, draft: Draft, sight: Sight | None = None
+        self, generation: _Generation, asked: Drafted, sight: Sight | None = None
     ) -> _Verified:
         """One decode of the target over the draft, what the rule makes of it, and going back."""
         tokens, how, held = generation.tokens, generation.verification, len(generation.tokens)
+        draft = asked.draft
         started = perf_counter()
         if draft.tokens:
             self.target.mark(len(draft.tokens) + 1)
-        logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
+        with self._meanwhile(generation, asked, sight) as ahead:
+            logits = self.target.decode([tokens[-1], *draft.tokens], len(draft.tokens) + 1)
         decoded = perf_counter()
         p = how.sampler.rows(logits, tokens, draft.tokens)
         verdict = how.rule(draft, p, how.noise, held)
@@ -309,7 +350,9 @@ class Engine:
         # The cache holds what was there and the whole draft now.
         self.target.truncate(held + min(verdict.accepted, len(emitted) + 1))
         rollback_s = perf_counter() - committed
-        return _Verified(p, verdict, emitted, finish, scored, decoded - started, rollback_s)
+        passes = 0 if ahead is None else ahead.passes
+        spent = decoded - started, rollback_s
+        return _Verified(p, verdict, emitted, finish, scored, *spent, passes)
 
     def _room(self, generation: _Generation) -> int:
         """Tokens that may be drafted: by the pass, the context and `n_predict`.
@@ -419,54 +462,4 @@ class _Verified(NamedTuple):
     logprobs: tuple[TokenLogprob, ...]
     verify_s: float
     rollback_s: float
-
-
-class _LookupScores(NamedTuple):
-    """How sure lookup was, and the chances of it, as far as that was judged: see `Round`."""
-
-    copy_confidences: Sequence[float]
-    copy_chances: Sequence[float]
-    tail_confidences: Sequence[float]
-    tail_chances: Sequence[float]
-    path_confidences: Sequence[float]
-    path_chances: Sequence[float]
-
-
-_Scores: TypeAlias = tuple[Sequence[float], Sequence[float]]
-"""Confidences and chances, position by position."""
-
-
-def _judged(guess: Guess, asked: Drafted, done: _Verified, accepts: Accepts) -> _LookupScores:
-    """What lookup would have copied, whoever drafted, and what it would add where a model stopped.
-
-    The row after a draft accepted whole judges what was not added, too.
-    """
-    said = (*asked.draft.tokens[: done.verdict.accepted], done.verdict.token)
-    return _LookupScores(
-        *_scored(guess, 0, done.p, said, accepts),
-        *_scored(asked.beyond, asked.own, done.p, said, accepts),
-        *_followed(guess, asked),
-    )
-
-
-def _followed(guess: Guess, asked: Drafted) -> _Scores:
-    """Where a model drafted what lookup would have copied, and went on: up to the first other."""
-    if not asked.confidences:
-        return (), ()
-    chances = ((1.0,) * asked.agreed + (0.0,))[: len(guess.tokens)]
-    return tuple(guess.confidences[: len(chances)]), chances
-
-
-def _scored(
-    copied: Guess, start: int, p: Sequence[Dist], said: Sequence[int], accepts: Accepts
-) -> _Scores:
-    """Judge what lookup would copy from position `start` on by what was emitted there.
-
-    Up to and including the first token that is another one: those after it were never judged.
-    """
-    chances: list[float] = []
-    for at, (token, other) in enumerate(zip(copied.tokens, said[start:], strict=False), start):
-        chances.append(accepts(p[at], token))
-        if token != other:
-            break
-    return tuple(copied.confidences[: len(chances)]), tuple(chances)
+    ahead: int

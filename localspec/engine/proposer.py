@@ -37,6 +37,13 @@ class View(Protocol):
         ...
 
 
+def likeliest(view: View) -> int:
+    """The token that is most likely picked. No stream moves: a drawn one is left undrawn."""
+    if isinstance(view, SampledView) and view.firm:
+        return int(view.q.ids[0])
+    return view.pick()[0]  # the best guess, or the draw that belongs to the position
+
+
 Proposer: TypeAlias = Callable[[Logits, Sequence[int], Sequence[int]], View]
 """(logits of shape (n_vocab,), tokens so far, drafted so far) -> the view of the next token."""
 

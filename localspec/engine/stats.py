@@ -108,8 +108,8 @@ class Round:
         between_s: seconds that passed since the round before: what the consumer did with it.
         draft_prefill: tokens that the draft had to decode before it could propose.
         draft_cached: tokens that the draft's cache held already.
-        draft_passes: decodes of the draft; one more than `drafted` where it was stopped by what
-            the last one showed.
+        draft_passes: decodes of the draft that the round waited for; with `kept` one more than
+            `drafted` where it was stopped by what the last one showed.
         drafter: the name of the drafter that was asked; empty if none was.
         copied: of `drafted`, the last ones that lookup added: all of them where it was asked alone.
         copying_s: of `draft_s`, the seconds in which lookup looked for something to copy.
@@ -120,6 +120,9 @@ class Round:
             it drafted, so that it had no pass to make where it drafted the same.
         path_confidences, path_chances: how sure lookup was of what it would have copied, and
             whether the model drafted the same and went on, whether it read it before or not.
+        ahead: decodes of the draft that were begun while the target decoded, for the next round.
+        kept: passes of the draft that were made so in the round before, and are none of
+            `draft_passes`.
         context: tokens of the sequence when the round began.
         confidences: how sure the draft was, after each of its passes, in order; empty unless the
             policy learns.
@@ -151,6 +154,8 @@ class Round:
     path: int = 0
     path_confidences: tuple[float, ...] = ()
     path_chances: tuple[float, ...] = ()
+    ahead: int = 0
+    kept: int = 0
     context: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()

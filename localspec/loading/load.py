@@ -16,7 +16,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.heads import head_drafter
-from localspec.engine.llama import Context, Head, devices
+from localspec.engine.length.beside import Beside
+from localspec.engine.llama import Context, Head, default_threads, devices
 from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
@@ -251,7 +252,7 @@ def _session(
         if costs and costs.again(cancel):
             _note_stored(pair)
 
-    drafters = [_drafter(name, context, target) for name, context in pair.drafts.items()]
+    drafters = [_drafter(name, context, pair) for name, context in pair.drafts.items()]
     lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
     return Session(
         pair,
@@ -271,13 +272,31 @@ def _note_stored(pair: LoadedPair) -> None:
         note(pair, now.auto.costs)
 
 
-def _drafter(name: str, context: Context, target: Context) -> Drafter:
+def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:
     """What drafts with a loaded model or head."""
+    target = pair.target
     if isinstance(context, Head):
         return head_drafter(context, name)
     if name.startswith(TRANSLATED):
         return TranslatedDrafter(context, Translation(target.model, context.model), name)
-    return ModelDrafter(context, target.model.n_vocab, name)
+    beside = Beside() if _apart(pair, context) else None
+    return ModelDrafter(context, target.model.n_vocab, name, beside=beside)
+
+
+def _apart(pair: LoadedPair, draft: Context) -> bool:
+    """Whether draft and target have compute of their own, so that both may decode at once.
+
+    On the same card, or on cores of which each of them wants all, they would only wait for each
+    other. Whether it pays where they don't is measured as they run.
+    """
+    target, how = pair.target, pair.loaded
+    if not (target.model.offloaded or draft.model.offloaded):
+        return target.threads.most + draft.threads.most <= default_threads()
+    if not (target.model.offloaded and draft.model.offloaded) or target.model.remote:
+        return True
+    if how.device is None or how.draft_device is None:  # one that takes what there is
+        return False
+    return not set(how.device) & set(how.draft_device)
 
 
 def check(options: LoadRequest) -> None:

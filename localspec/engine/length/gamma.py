@@ -265,7 +265,7 @@ class AutoGamma:
         for name, drafted, accepted in done.shares if done.drafter else ():
             if drafted or done.draft_passes:
                 self._tracks[name].count(drafted, accepted)
-        if done.draft_passes:
+        if done.draft_passes or done.kept:
             track = self._tracks[done.drafter]
             track.calibration.learn(done.confidences, done.chances)
             track.agreement.learn(done.path_confidences, done.path_chances)
@@ -348,11 +348,11 @@ class AutoGamma:
         track, lag = self._tracks[name], situation.lags[name]
         curve, times = self._table.drafts[name].at(situation.context), prices.times
         reads, saved = 0, 0.0
-        if situation.copies and name in situation.readers:
+        if lag and situation.copies and name in situation.readers:
             copies = situation.copies[: LONGEST - 1]
             reads, saved = reading(track.agreement, copies, curve, lag)
         step, read = curve.seconds(1), min(lag, _USUAL_LAG)
-        cost = curve.seconds(read)
+        cost = curve.seconds(read) if lag else 0.0
         if name in situation.blocks:  # one pass for all of them
             most = min(situation.blocks[name], len(times) - 2)
             each, step = (curve.seconds(read + most) - cost) / most, 0.0

@@ -142,26 +142,38 @@ class Neighbours:
         By the sums of its rounds, not by their medians: short passes beside other programs often
         take their usual time, and now and then ten times that, which is a part of what they cost.
         """
-        target, drafts = self._costs.target, self._costs.drafts
+        target = self._costs.target
         level = math.log(sum(p.seconds for p in plain) / sum(p.expected for p in plain))
+        took, expected = self._sums(drafting)
+        # A pass beside another takes what it takes for that: it votes on neither's.
+        alone = self._sums([each for each in drafting if not (each.done.ahead or each.done.kept)])
+        offs = {
+            size: math.log(seconds / alone[1][size]) - level for size, seconds in alone[0].items()
+        }
+        for model in {model for model, _ in offs}:
+            model.vote({n: off for (one, n), off in offs.items() if one is model})
+        if any(model is target for model, _ in took):
+            self._seen.append((sum(took.values()) / math.exp(level), expected))
+        if len(self._seen) >= _FEW:
+            self._judge()
+
+    def _sums(self, rounds: Sequence[_Timed]) -> tuple[dict[_Decode, float], dict[_Decode, float]]:
+        """Seconds that decodes took in these rounds, and what the measurement says of them."""
+        target, drafts = self._costs.target, self._costs.drafts
         took: defaultdict[_Decode, float] = defaultdict(float)
         expected: defaultdict[_Decode, float] = defaultdict(float)
-        for done, seconds, by_measurement in drafting:
+        for done, seconds, by_measurement in rounds:
             if done.drafted:
                 took[target, done.drafted + 1] += seconds
                 expected[target, done.drafted + 1] += by_measurement
+            if done.kept and not done.draft_passes:  # it waited for a pass that was going on
+                took[target, done.drafted + 1] += done.draft_s
             if done.drafter in drafts and done.draft_passes and done.draft_s > 0:
                 model, steps = drafts[done.drafter], done.draft_passes - 1
                 took[model, 1] += done.draft_s
                 expected[model, 1] += model.expected(max(1, done.draft_prefill), done.context)
                 expected[model, 1] += steps * model.expected(1, done.context)
-        offs = {size: math.log(took[size] / expected[size]) - level for size in took}
-        for model in {model for model, _ in offs}:
-            model.vote({n: off for (one, n), off in offs.items() if one is model})
-        if any(model is target for model, _ in offs):
-            self._seen.append((sum(took.values()) / math.exp(level), expected))
-        if len(self._seen) >= _FEW:
-            self._judge()
+        return took, expected
 
     def _judge(self) -> None:
         """How far the costs, as they are corrected by now, are off in the stretches lately."""

@@ -24,7 +24,8 @@ class Situation:
         room: tokens that a draft may have at most.
         context: tokens of the sequence so far.
         remaining: tokens that may still be generated.
-        lags: by the name of the drafter the tokens it has to read in its first pass, at least 1.
+        lags: by the name of the drafter the tokens it has to read in its first pass, at least 1; 0
+            where that pass is made already.
         copies: the confidences of the tokens that lookup would copy; empty where it found nothing.
         readers: of the drafters those that can read in one pass what lookup would copy.
         blocks: of those that guess several tokens in one pass, how many at most. Their pass is one

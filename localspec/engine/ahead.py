@@ -1,0 +1,210 @@
+"""The draft model goes on while the target decodes (2408.11850, 2405.14105).
+
+It reads along the likeliest outcome: all that was proposed is accepted, and what follows is its own
+best guess, again and again. Where the outcome was that, the next proposal finds its first passes
+made. They are decodes and no more: nothing is drawn ahead, and no number of a rule's is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TypeAlias
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.beside import Beside
+from localspec.engine.llama import Context
+from localspec.engine.llama.context import common_prefix
+from localspec.engine.sampling import Logits
+from localspec.errors import Cancelled, LocalspecError, SamplingError
+
+Guesses: TypeAlias = Callable[[Logits, Sequence[int]], int]
+"""(logits of shape (n_vocab,), tokens behind the text) -> the likeliest next token."""
+
+_LOOK_S = 0.02  # seconds from one look at the generation's cancel to the next
+
+
+@dataclass(slots=True)
+class _Way:
+    """What is read behind a text.
+
+    Attributes:
+        text: tokens of the text.
+        held: tokens of it that the cache holds.
+        drafted: of `tokens` the first ones, that were proposed.
+        tokens: those, and the guesses behind them.
+        rows: logits behind each guess that was read, shape (n_vocab,).
+        stays: of `tokens`, those that became text.
+    """
+
+    text: int
+    held: int
+    drafted: int
+    tokens: list[int]
+    rows: list[Logits] = field(default_factory=list)
+    stays: int = 0
+
+    @property
+    def guesses(self) -> int:
+        """How many there are."""
+        return len(self.tokens) - self.drafted
+
+
+class Ahead:
+    """What a draft model reads while the target decodes, in a thread of its own.
+
+    The thread has the context to itself until `found` or `rest` return. It looks for guesses under
+    a lock, and for none once the target's pass is over: the sampler chain is then the target's.
+
+    Attributes:
+        beside: decides when.
+        passes: decodes begun during the last pass of the target.
+        right: whether the last outcome was the one that was read along.
+    """
+
+    def __init__(self, context: Context, n_vocab: int, beside: Beside) -> None:
+        """Read with `context`, of whose tokens the first `n_vocab` are the target's."""
+        self.beside = beside
+        self.passes, self.right = 0, False
+        self._context, self._n_vocab = context, n_vocab
+        self._threads = ThreadPoolExecutor(1, "draft")
+        self._running: Future[None] | None = None
+        self._looking, self._over = Lock(), True
+        self._halt, self._cancel = Cancel(), Cancel()
+        self._way: _Way | None = None
+
+    def begin(self, cancel: Cancel) -> None:
+        """A generation starts, which `cancel` stops."""
+        self.rest()
+        self._cancel = cancel
+
+    @contextmanager
+    def going_on(
+        self,
+        text: tuple[int, int],
+        draft: Sequence[int],
+        guess: int | None,
+        *,
+        guesses: Guesses,
+        room: int,
+    ) -> Iterator[Ahead]:
+        """Read on while the block runs.
+
+        Args:
+            text: its tokens, and how many of them the cache holds: all but what was left out.
+                Behind them it may hold some of the draft's.
+            draft: what was proposed.
+            guess: what is likeliest to follow, None where the draft has to be read for that.
+            guesses: tells the same from logits.
+            room: tokens that the next draft may have at most.
+        """
+        held, tokens = text[1], [*draft] if guess is None else [*draft, guess]
+        same = min(common_prefix(self._context.tokens[held:], tokens), len(tokens) - 1)
+        self._context.rewind(held + same)
+        self._way = way = _Way(*text, len(draft), tokens)
+        self._halt.clear()
+        self._context.watch(self._halt)
+        self.passes, self.right, self._over = 0, False, False
+        unread = tokens[same:]
+        self._running = self._threads.submit(self._read, way, unread, guesses, room)
+        try:
+            yield self
+        except BaseException:
+            self._halt.set()
+            raise
+        finally:
+            with self._looking:
+                self._over = True
+
+    def _read(self, way: _Way, unread: list[int], guesses: Guesses, room: int) -> None:
+        """What the thread does: `unread` first, then guess after guess."""
+        with suppress(Cancelled):
+            while unread:
+                self.passes += 1
+                row = self._context.decode(unread, 1)[0, : self._n_vocab]
+                if way.guesses:
+                    row = row.copy()  # the next decode writes over it
+                    way.rows.append(row)
+                unread = self._next(row, way, guesses, room)
+
+    def _next(self, row: Logits, way: _Way, guesses: Guesses, room: int) -> list[int]:
+        """The guess that follows; none once the target's pass is over."""
+        with self._looking:
+            if self._over or way.guesses >= room:
+                return []
+            try:
+                token = guesses(row, way.tokens)
+            except SamplingError:
+                return []
+            if self._context.model.is_end(token):
+                return []
+            way.tokens.append(token)
+            return [token]
+
+    def outcome(self, tokens: Sequence[int]) -> bool:
+        """The text is `tokens` now: what is still being read along another one is given up.
+
+        Returns:
+            whether anything was read ahead, through which `found` and `rest` will look.
+        """
+        way = self._way
+        if way is None:
+            return False
+        said = list(tokens[way.text :])
+        self.right = said == way.tokens[: len(said)]
+        if not self.right and way.tokens != said[: len(way.tokens)]:
+            self._halt.set()
+        way.stays = max(0, min(common_prefix(way.tokens, said), len(said) - 1))
+        return True
+
+    def found(self, tokens: Sequence[int]) -> list[Logits]:
+        """Logits behind the newest of `tokens`, and behind each of the guesses that follow it.
+
+        None where the text went another way: the cache then holds what is right of it, and not the
+        newest token.
+
+        Raises:
+            LocalspecError: a decode failed.
+        """
+        self._settle()
+        way = self._way
+        if way is None:
+            return []
+        said = list(tokens[way.text :])
+        newest = len(said) - 1 - way.drafted
+        if newest >= 0 and said == way.tokens[: len(said)]:
+            return way.rows[newest:]
+        self._way = None
+        self._context.rewind(way.held + min(common_prefix(way.tokens, said), len(said) - 1))
+        return []
+
+    def take(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """The guesses that follow `tokens` in the cache, which is the caller's from now on."""
+        way, self._way = self._way, None
+        return () if way is None else tuple(way.tokens[len(tokens) - way.text :])
+
+    def rest(self) -> None:
+        """Nothing of it is wanted any more: the cache holds nothing but text."""
+        self._halt.set()
+        with suppress(LocalspecError):  # nobody asked for what failed
+            self._settle()
+        way, self._way = self._way, None
+        if way is not None:
+            self._context.rewind(way.held + way.stays)
+
+    def _settle(self) -> None:
+        """Wait for what is being read."""
+        running = self._running
+        if running is None:
+            return
+        while not wait([running], _LOOK_S).done:
+            if self._cancel.is_set():
+                self._halt.set()
+        self._running = None
+        self._context.watch(self._cancel)
+        if self._way is not None:  # a guess may not have been read to its end
+            del self._way.tokens[self._way.drafted + len(self._way.rows) :]
+        running.result()
