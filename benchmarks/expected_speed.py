@@ -7,12 +7,12 @@ The demo pair, or the one in the folder of `--basis`, is loaded as the chat load
 is the basis of all expectations. Pairs of three sizes are made of the demo in every type
 (`models/enlarge.py`: they say the same), the speeds of all are expected, then each is loaded and
 answers at temperature 0, without and with its draft in turns. Prints a table: the speed of all
-answers together, and how far an expectation is off; the share of the drafted tokens that was accepted, the
-chance of one behind accepted ones, and the speed to expect had that been known; how far the times
-expected of passes over one token, two, three and five are off. What was measured in earlier runs
-is not used. The machine has to be idle. Takes two minutes a type on two cores, and room for the
-files: in the temporary folder, or in the one of `--pairs`, where they stay and those that are there
-already are used.
+answers together, and how far an expectation is off; the share of the drafted tokens that was
+accepted, the chance of one behind accepted ones, and the speed to expect had that been known; how
+far the times expected of passes over one token, two, three and five are off. What was measured in
+earlier runs is not used. The machine has to be idle. Takes two minutes a type on two cores, and
+room for the files: in the temporary folder, or in the one of `--pairs`, where they stay and those
+that are there already are used.
 """
 
 from __future__ import annotations

@@ -37,8 +37,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep away from the records and the settings of whoever runs the tests."""
+    """Keep away from the records, measurements and settings of whoever runs the tests."""
     folders = {
+        "LOCALSPEC_CACHE": str(tmp_path_factory.mktemp("cache")),
         "LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data")),
         "LOCALSPEC_CONFIG": str(tmp_path_factory.mktemp("config")),
         "LOCALSPEC_DEMO": "small",

@@ -78,12 +78,28 @@ def test_the_faster_way_is_chosen_and_the_default_where_both_are_alike(
     store = ProfileStore(tmp_path)
     asked = scripted(monkeypatch, on=1.0, off=off)
     found = choice(model, store)
-    assert found == Attention(flash, 1024, pytest.approx(max(off, 1 / off)))
+    assert found == Attention(flash, 992, pytest.approx(max(off, 1 / off)))
     assert len(asked) == 2 * 3
     assert choice(model, store) == stored(key(model.path, SETUP, 1), store) == found
     assert len(asked) == 6  # what is stored is not measured again
     scripted(monkeypatch, on=1.0, off=1 / off)
     assert choice(model, store, THOROUGH).flash == (off != 2.0)  # unless somebody waits for it
+
+
+def test_a_turn_in_which_the_program_was_stopped_counts_for_nothing(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, on=1.0, off=0.5)
+    timed, calls = attention.measure, iter(range(100))
+
+    def measure(*given: Any, **how: Any) -> Timing:
+        found = timed(*given, **how)
+        return found if next(calls) != 1 else Timing({1: found.points[1]})
+
+    monkeypatch.setattr(attention, "measure", measure)
+    found = choice(model, ProfileStore(tmp_path))
+    assert found == Attention(False, 992, pytest.approx(2.0))
+    assert next(calls) == 2 * 4
 
 
 def test_a_pass_behind_copies_takes_what_one_behind_a_text_takes(model: Model) -> None:

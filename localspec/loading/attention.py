@@ -34,7 +34,7 @@ from localspec.pairs.memory.need import Setup
 QUICK, THOROUGH = 2.4, 100.0
 """Seconds that both ways together may take: before a first prompt, and where somebody waits."""
 
-# Tokens, or the whole context: behind more both ways grow on in a straight line. Where the ways
+# Tokens, or nearly the whole context: behind more both ways grow on in a straight line. Where they
 # differ by less than `_GAIN` there, they differ by less everywhere before; behind 512 one that lost
 # 11 % behind 900 tokens lost 4 %, and stayed.
 _DEPTH = 1536
@@ -85,7 +85,7 @@ def key(target: Path, setup: Setup, threads: int | None) -> dict[str, Any]:
         "threads": threads or 0,
         "n_gpu_layers": setup.gpu_layers,
         "cache": [setup.cache_k, setup.cache_v],
-        "depth": min(_DEPTH, setup.n_ctx),
+        "depth": min(_DEPTH, setup.n_ctx - _READ),
     }
 
 
@@ -173,7 +173,9 @@ def _compared(
             return {}
         turns: list[dict[str, Points]] = []
         while len(turns) < _TURNS and perf_counter() < until:
-            turns.append({way: _points(context, until) for way, context in contexts.items()})
+            turn = {way: _points(context, until) for way, context in contexts.items()}
+            # One in which the program was stopped has no time for the pass that was going on.
+            turns += [turn] * all(points.keys() >= {*_SIZES} for points in turn.values())
     if len(turns) < _FEW:
         return {}
     return {way: (depth, {n: min(turn[way][n] for turn in turns) for n in _SIZES}) for way in _WAYS}
