@@ -755,7 +755,8 @@ async def test_the_command_for_a_card_without_a_backend_comes_first(
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     advice = ("llama.cpp was not built for the card here", "build --for-it")
-    ranking.remember("demo", PairCosts(10**9, (0.02, 0.02, 0.021, 0.022)), None, advice)
+    costs = PairCosts(10**9, (0.02, *(0.02 + n / 1000 for n in range(9))), bits=8.5)
+    ranking.remember("demo", costs, None, advice)
     async with chatting(Rooms(), first="demo", proposes=True) as chat:
         await chat.until(lambda: "for this machine (" in chat.transcript(), "the proposal")
         said = " ".join(chat.transcript().split())
