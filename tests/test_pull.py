@@ -518,9 +518,10 @@ def test_through_a_proxy_certificates_count_and_the_token_goes_to_the_hub_alone(
     assert set(between.asked) == places
     assert server.token not in "".join(between.heads)
     assert {seen.authorization for seen in server.bodies()} == {""}
-    # A busy machine may need a second go at the rest; what came before is not asked for again.
-    ranges = [seen.range for seen in server.bodies()][1:]
-    assert [*dict.fromkeys(ranges)] == ["", "bytes=900000-"]
+    # A busy machine may need a second go at the header or at the rest; what came before is not
+    # asked for again.
+    ranges = [seen.range for seen in server.bodies()]
+    assert [*dict.fromkeys(ranges)] == ["bytes=0-262143", "", "bytes=900000-"]
 
 
 # --- wrong bytes, full disks, hostile names ---------------------------------------------------

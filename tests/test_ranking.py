@@ -166,7 +166,10 @@ def test_a_mixture_and_what_an_earlier_version_kept_tell_of_no_other_pair(
     assert ranking.ranked(rows, kept)[1].plain == pytest.approx(0.75)
 
 
-def test_list_tells_what_its_speeds_rest_on_and_where_there_is_nothing(hub_world: World) -> None:
+def test_list_tells_what_its_speeds_rest_on_and_where_there_is_nothing(
+    hub_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
     ranking.remember("gone", costs(20, bits=0.0), None, None)
     assert "Speeds can be expected once" in hub_world.run("list", "--no-scan").out
     ranking.remember("gone", costs(20), None, None)
