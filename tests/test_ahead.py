@@ -330,6 +330,42 @@ def test_an_error_in_the_thread_is_one_where_its_pass_was_wanted() -> None:
     assert run(engine, 3)[0] == run(pair(forced=False), 0)[0]
 
 
+def test_an_error_along_a_way_that_the_text_did_not_take_is_nobodys() -> None:
+    engine, plain, failed = pair(50.0), run(pair(50.0, forced=False), 0)[0], list[int]()
+
+    def fail() -> None:
+        if in_thread():
+            failed.append(1)
+            raise EngineError("broken")
+
+    drafts(engine).on_decode = fail
+    tokens, _ = run(engine, 3)
+    assert tokens == plain
+    assert len(failed) > 3
+    rested(engine, [*PROMPT, *tokens])
+
+
+def test_a_tail_that_a_grammar_refuses_ends_what_goes_on_and_nothing_else() -> None:
+    engine, plain = pair(0.0), run(pair(0.0, forced=False), 0)[0]
+    drafter = cast("ModelDrafter", engine.drafters[DRAFT])
+    begin, refused = drafter.begin, list[int]()
+
+    def refusing(tokens: Any, proposer: Any, cancel: Cancel, **how: Any) -> None:
+        def look(row: Any, text: Any, drafted: Any) -> Any:
+            if in_thread():
+                refused.append(len(drafted))
+                raise EngineError("token 7 breaks the grammar")
+            return proposer(row, text, drafted)
+
+        begin(tokens, look, cancel, **how)
+
+    drafter.begin = refusing  # type: ignore[method-assign]
+    tokens, _ = run(engine, 3)
+    assert tokens == plain
+    assert len(refused) > 3
+    rested(engine, [*PROMPT, *tokens])
+
+
 def test_once_the_targets_pass_is_over_no_more_is_guessed() -> None:
     """The sampler chain, and a grammar in it, belong to one thread at a time."""
     engine, passes = pair(0.0, waits=False), list[int]()
@@ -515,6 +551,12 @@ def context_of(threads: int, *, offloaded: bool = False, remote: bool = False) -
             context_of(8, offloaded=True),
             (None, ("A",)),
             True,
+        ),
+        (
+            context_of(8, offloaded=True, remote=True),
+            context_of(8, offloaded=True, remote=True),
+            (("R0",), ("R1",)),
+            False,
         ),
     ],
 )

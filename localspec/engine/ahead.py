@@ -19,7 +19,7 @@ from localspec.engine.length.beside import Beside
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.sampling import Logits
-from localspec.errors import Cancelled, LocalspecError, SamplingError
+from localspec.errors import Cancelled, EngineError, SamplingError
 
 Guesses: TypeAlias = Callable[[Logits, Sequence[int]], int]
 """(logits of shape (n_vocab,), tokens behind the text) -> the likeliest next token."""
@@ -137,7 +137,7 @@ class Ahead:
                 return []
             try:
                 token = guesses(row, way.tokens)
-            except SamplingError:
+            except (SamplingError, EngineError):  # no distribution; a tail that a grammar refuses
                 return []
             if self._context.model.is_end(token):
                 return []
@@ -167,15 +167,19 @@ class Ahead:
         newest token.
 
         Raises:
-            LocalspecError: a decode failed.
+            LocalspecError: a decode along the text failed.
         """
-        self._settle()
+        failed = self._settle()
         way = self._way
         if way is None:
             return []
         said = list(tokens[way.text :])
-        newest = len(said) - 1 - way.drafted
-        if newest >= 0 and said == way.tokens[: len(said)]:
+        newest, same = len(said) - 1 - way.drafted, common_prefix(way.tokens, said)
+        if failed is not None and same == min(len(way.tokens), len(said)):
+            raise failed
+        # A guess may not have been read to its end.
+        del way.tokens[way.drafted + len(way.rows) :]
+        if same == len(said) and 0 <= newest < len(way.rows):
             return way.rows[newest:]
         self._way = None
         self._context.rewind(way.held + min(common_prefix(way.tokens, said), len(said) - 1))
@@ -189,22 +193,19 @@ class Ahead:
     def rest(self) -> None:
         """Nothing of it is wanted any more: the cache holds nothing but text."""
         self._halt.set()
-        with suppress(LocalspecError):  # nobody asked for what failed
-            self._settle()
+        self._settle()  # nobody asked for what failed
         way, self._way = self._way, None
         if way is not None:
             self._context.rewind(way.held + way.stays)
 
-    def _settle(self) -> None:
-        """Wait for what is being read."""
+    def _settle(self) -> BaseException | None:
+        """Wait for what is being read; give what it failed of."""
         running = self._running
         if running is None:
-            return
+            return None
         while not wait([running], _LOOK_S).done:
             if self._cancel.is_set():
                 self._halt.set()
         self._running = None
         self._context.watch(self._cancel)
-        if self._way is not None:  # a guess may not have been read to its end
-            del self._way.tokens[self._way.drafted + len(self._way.rows) :]
-        running.result()
+        return running.exception()

@@ -401,6 +401,8 @@ class ModelDrafter:
         draft, model, ahead = asked.draft.tokens, self.context.model, self.ahead
         if ahead is None or not draft or max(draft) >= model.n_vocab or model.is_end(draft[-1]):
             return nullcontext()
+        if len(self.context.tokens) < self._held:  # it could not read the text
+            return nullcontext()
         room = min(
             room, self.context.n_ctx - self._held - len(draft), ahead.beside.reach(len(draft))
         )

@@ -175,7 +175,8 @@ def _compared(
         while len(turns) < _TURNS and perf_counter() < until:
             turn = {way: _points(context, until) for way, context in contexts.items()}
             # One in which the program was stopped has no time for the pass that was going on.
-            turns += [turn] * all(points.keys() >= {*_SIZES} for points in turn.values())
+            if all(points.keys() >= {*_SIZES} for points in turn.values()):
+                turns.append(turn)
     if len(turns) < _FEW:
         return {}
     return {way: (depth, {n: min(turn[way][n] for turn in turns) for n in _SIZES}) for way in _WAYS}

@@ -290,6 +290,8 @@ def _apart(pair: LoadedPair, draft: Context) -> bool:
     other. Whether it pays where they don't is measured as they run.
     """
     target, how = pair.target, pair.loaded
+    if target.model.remote and draft.model.remote:  # maybe over one connection
+        return False
     if not (target.model.offloaded or draft.model.offloaded):
         return target.threads.most + draft.threads.most <= default_threads()
     if not (target.model.offloaded and draft.model.offloaded) or target.model.remote:

@@ -23,7 +23,7 @@ from localspec.engine.llama import (
     machine,
     time_reading,
 )
-from localspec.errors import OutOfMemory
+from localspec.errors import EngineError, OutOfMemory
 from localspec.loading.measuring import profile_store
 from localspec.machine import available
 from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader
@@ -131,10 +131,12 @@ class _PaceKeeper:
         if found is None:
             try:
                 points = time_reading(label, number, free=free, threads=self.threads)
-            except OutOfMemory:
+            except (OutOfMemory, EngineError):
                 return None
             found = Profile(known, {0: points})
             if busy_cores(LOOK_S) <= bearable(self.threads):
                 store.save(found)
-        (few, wait), (many, seconds) = sorted(found.measured[0].items())
-        return ReadPace((many - few) / max(seconds - wait, 1e-9), wait)
+        first, *others = sorted(found.measured[0].items())
+        (few, wait), (many, seconds) = first, others[-1] if others else first
+        # Where many bytes took no longer than few, nothing was told of the speed.
+        return ReadPace((many - few) / (seconds - wait), wait) if seconds > wait else None

@@ -92,6 +92,7 @@ class Beside:
         """Learn from a round with a draft; `right`: the text is what was read ahead."""
         if not done.drafted or done.finish is not None:
             return
+        waited = self._rounds > 0  # maybe for what was still being read along another way
         self._rounds = self._rounds + 1 if done.ahead else 0
         whole = done.accepted == done.drafted
         self._whole += _LATELY * (whole - self._whole)
@@ -102,10 +103,10 @@ class Beside:
             self._guessed = before + _LATELY * (right - before)
         self._credit += _SHARE * done.total_s
         alone = self._alone[done.drafted + 1]
+        if done.draft_passes and not (waited or done.kept):
+            self._steps.append(done.draft_s / done.draft_passes)
         if not done.ahead:
             alone.append(done.verify_s)
-            if done.draft_passes and not done.kept:
-                self._steps.append(done.draft_s / done.draft_passes)
         elif alone and done.verify_s > 0:
             loss = done.verify_s - median(alone)
             self._credit -= max(0.0, loss) if self._trying else 0.0

@@ -14,7 +14,7 @@ from typing import Final
 
 from localspec.engine.llama.hardware import ggml, handles, pool
 from localspec.engine.llama.rpc import notice_silence
-from localspec.errors import OutOfMemory
+from localspec.errors import EngineError, OutOfMemory
 
 _WIDTH: Final = 4096  # a multiple of every type's block, and a usual width of a model
 _F32: Final = 0
@@ -29,8 +29,9 @@ _USE_THREADS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)
 def time_reading(label: str, kind: int, *, free: int, threads: int) -> dict[int, float]:
     """Seconds of a pass by the bytes of weights that it reads: next to none, and many.
 
-    A row of numbers goes there, and another one comes back. The median of several counts: what is
-    slow because of other programs there, or a limit, is slow in passes as well.
+    A row of numbers goes there, and another one comes back. Of many bytes the median of several
+    counts: what is slow because of other programs there, or a limit, is slow in passes as well. Of
+    next to none the least, since nothing else may take longer than that.
 
     Args:
         label: llama.cpp's name of the device; empty for the CPU.
@@ -40,12 +41,13 @@ def time_reading(label: str, kind: int, *, free: int, threads: int) -> dict[int,
 
     Raises:
         OutOfMemory: there is no room for a single matrix.
+        EngineError: the device cannot compute it.
     """
     handle, found = handles()[label], {}
-    for rows, most in ((1, 0), (_WIDTH, min(_MOST, free // _SHARE))):
+    for rows, most, count in ((1, 0, min), (_WIDTH, min(_MOST, free // _SHARE), median)):
         with _chain(handle, kind, rows, most, 0 if label else threads) as (n_bytes, seconds):
             seconds()  # llama.cpp and the device learn what the later ones know
-            found[n_bytes] = median(_repeated(seconds))
+            found[n_bytes] = count(_repeated(seconds))
     return found
 
 
@@ -96,7 +98,8 @@ def _chain(
         def seconds() -> float:
             begun = perf_counter()
             library.tensor_set(row, given, 0, ctypes.sizeof(given))
-            library.graph_compute(backend, graph)
+            if library.graph_compute(backend, graph):
+                raise EngineError("a device failed to be timed", "Leave it out with --device.")
             library.tensor_get(last, taken, 0, ctypes.sizeof(taken))
             return perf_counter() - begun
 
