@@ -76,7 +76,7 @@ def test_openais_client_gets_what_run_says(client: openai.OpenAI, served: Servin
     )
     text = json.loads(run.stdout)["text"]
     raw = client.chat.completions.with_raw_response.create(
-        model="demo", messages=MESSAGES, temperature=0, max_tokens=32
+        model="demo", messages=MESSAGES, temperature=0, max_tokens=32, extra_body={"gamma": 3}
     )
     whole = ChatCompletion.model_validate_json(raw.text)
     assert whole.choices[0].message.content == text
@@ -245,6 +245,9 @@ def test_with_tools_that_may_not_be_called_nothing_is_a_call(served: Serving) ->
 
 
 def test_eight_conversations_in_turn_read_only_what_is_new(served: Serving) -> None:
+    # What was accepted pays for reading whole conversations: else their last 64 tokens are read.
+    found = served.chat(messages=MESSAGES, max_tokens=128, gamma=4)
+    assert found["timings"]["draft_n_accepted"] > 40
     said: dict[int, list[dict[str, str]]] = {}
     for i in range(8):
         text = f"Story number {i}: " + " ".join(f"word{i} and {j}" for j in range(12))
