@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -63,7 +64,8 @@ def test_whoever_loads_it_is_told_once_and_hears_the_same_words(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer() -> tuple[str, list[str], int]:
-        with localspec.load("demo", temp=0, gamma=0, n_predict=24, threads=1) as chat:
+        how: dict[str, Any] = {"threads": 1, "flash_attn": "on"}  # the buffers depend on both
+        with localspec.load("demo", temp=0, gamma=0, n_predict=24, **how) as chat:
             text = "".join(piece.text for piece in chat.ask("Tell me a story."))
             return text, list(chat.notices), chat.loaded.memory_plan_bytes
 

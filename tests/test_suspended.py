@@ -59,7 +59,7 @@ def test_detached_and_attached_at_another_size(
     def shows(text: str) -> bool:
         return text in tmux("capture-pane", "-p")
 
-    places = [f"LOCALSPEC_{each}={tmp_path}" for each in ("DATA", "CONFIG")]
+    places = [f"LOCALSPEC_{each}={tmp_path}" for each in ("CACHE", "DATA", "CONFIG")]
     program = ["env", *places, "LOCALSPEC_DEMO=small", f"PYTHONPATH={ROOT}", sys.executable]
     tmux(
         "new-session", "-d", "-x", "120", "-y", "40", *program, "-m", "localspec", "chat", *OPTIONS
