@@ -208,7 +208,7 @@ def test_quick_runs_agree(tmp_path: Path) -> None:
         plain = document["arms"][0]["overall"]["tokens_per_second"]
         runs = sorted([*runs, (plain, on["overall"]["speedup"])], key=lambda run: run[0])
         for three in zip(runs, runs[1:], runs[2:], strict=False):
-            if three[-1][0] <= 1.15 * three[0][0]:
+            if three[-1][0] <= 1.5 * three[0][0]:
                 alike = [speedup for _, speedup in three]
     if not alike:
         pytest.skip(f"the machine was never the same: {[plain for plain, _ in runs]} tokens/s")
