@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from localspec.engine.drafter import Drafted, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import BlockHead, Head, Listener, SharedHead
 from localspec.engine.llama.head import Rows
-from localspec.engine.proposer import Proposer, argmax_proposer
+from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Logits
+from localspec.engine.verify import Draft
 
 
 class HeadDrafter:
@@ -99,7 +100,6 @@ class HeadDrafter:
         cached = self._next
         if cached != head.end:
             head.start(cached)
-        n_vocab = head.target.model.n_vocab
         try:
             logits, state = self._catch_up(tokens)
             chain = [tokens[-1]], [head.states.get(last, 1)]
@@ -111,20 +111,32 @@ class HeadDrafter:
                     row, state = head.read([token], state, output=True)
                 else:
                     row, state = self._further(last, chain, token, state, drafted)
-                return row[:n_vocab]
+                return row
 
-            written = write(
-                lambda row, drafted: self._proposer(row, tokens, drafted),
-                follow,
-                logits[None, :n_vocab],
-                plan=plan,
-                limit=limit,
-                is_end=head.target.model.is_end,
-            )
+            written = self._write(tokens, logits, follow, plan, limit)
         finally:
             head.keep(last + 1)
         read = last + 1 - cached
         return Drafted(self.name, *written, read=read, cached=cached, begun=head.first)
+
+    def _write(
+        self,
+        tokens: Sequence[int],
+        logits: Logits,
+        follow: Callable[[int, int], Logits],
+        plan: Plan,
+        limit: int,
+    ) -> tuple[Draft, list[View], list[float]]:
+        """Write a draft (see `write`) from the first token's logits on, with the target's ids."""
+        model = self.head.target.model
+        return write(
+            lambda row, drafted: self._proposer(row, tokens, drafted),
+            lambda token, drafted: follow(token, drafted)[: model.n_vocab],
+            logits[None, : model.n_vocab],
+            plan=plan,
+            limit=limit,
+            is_end=model.is_end,
+        )
 
     def _further(
         self, last: int, chain: tuple[list[int], list[Rows]], token: int, state: Rows, layer: int
@@ -244,23 +256,15 @@ class SharedDrafter(HeadDrafter):
         limit = min(plan.limit, head.n_ctx - len(tokens))
         if limit < 1 or head.behind != last + 1 or not head.states.knows(last):
             return Drafted(self.name)
-        n_vocab = head.target.model.n_vocab
         logits, state = head.read(tokens[-1:], head.states.get(last, 1), output=True)
 
         def follow(token: int, drafted: int) -> Logits:  # noqa: ARG001 - all at one place
             nonlocal state
             self._cancel.check()
             row, state = head.read([token], state, output=True)
-            return row[:n_vocab]
+            return row
 
-        written = write(
-            lambda row, drafted: self._proposer(row, tokens, drafted),
-            follow,
-            logits[None, :n_vocab],
-            plan=plan,
-            limit=limit,
-            is_end=head.target.model.is_end,
-        )
+        written = self._write(tokens, logits, follow, plan, limit)
         return Drafted(self.name, *written, read=1, cached=last + 1, begun=last)
 
 
