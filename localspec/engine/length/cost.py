@@ -30,9 +30,10 @@ _STEP = 32  # tokens of context from one curve to the next: attention adds half 
 _CURVES = 16  # kept: a conversation moves through one after the other
 _LEAST_LEFT = 0.2  # of a decode's time, with however much less context
 
-# A measurement may be wrong by any factor. No kernel does what these exclude: the jags of the
-# curves in benchmarks/simulator.py are within 1.25, and n tokens can be decoded one by one.
-_JAG = 1.3  # times what a longer decode takes, or n single ones
+# A measurement may be wrong by any factor. No kernel does what these exclude: n tokens can be
+# decoded one by one, yet Q8_0 on two cores with AVX-512 takes 1.43 times that for two, and 16 take
+# 1.43 times what 64 take there behind 512 (docs/measurements/kernels.md).
+_JAG = 1.5  # times what a longer decode takes, or n single ones
 _FASTER = 0.9  # of T(1): more tokens hardly take less
 
 # Where a point is beyond them nothing is believed, and the first decisions are by a curve between

@@ -233,7 +233,7 @@ class AutoGamma:
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
         room = self._table.longest(situation.room)
-        if room < 1:
+        if self._waits(situation) or room < 1:
             return PLAIN
         prices = self._prices(situation, room)
         copy = self._copy(situation, prices.copying) if situation.copies else Copy()
@@ -244,7 +244,12 @@ class AutoGamma:
             return PLAIN
         if plan.pays(cost):
             return PLAIN if self._compares() else plan
-        return plan if self._probe(plan, situation, prices.times) else PLAIN
+        if self._probe(plan, situation, prices.times):
+            self._probes += 1
+            self._wait = _PAUSE * self._probes
+            return plan
+        self._wait = _PAUSE
+        return PLAIN
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
@@ -402,11 +407,15 @@ class AutoGamma:
         copying = self._tracks[LOOKUP].lately
         return extra * max(copying, 1 / max(1.0, tokens / _TOKENS_A_ROUND))
 
+    def _waits(self, situation: Situation) -> bool:
+        """Whether the next probe is some rounds off: until then nothing is worked out."""
+        if situation.copies or not self._wait:
+            return False
+        self._wait -= 1
+        return True
+
     def _probe(self, plan: StoppingPlan, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
-        self._wait -= 1
-        if self._wait >= 0:
-            return False
         lag, model = situation.lags[plan.drafter], self._table.drafts[plan.drafter]
         read = lag + plan.limit if plan.drafter in situation.blocks else lag
         if model.at(situation.context).seconds(read) > self._credit * times[1]:
@@ -414,8 +423,5 @@ class AutoGamma:
         asked, step = self._tracks[plan.drafter].rounds, plan.step
         if not asked:  # its measurement may be wrong by any factor
             step = min(step, _HOPED * times[1])
-        if gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)[1] < _WORTH:
-            return False
-        self._probes += 1
-        self._wait = _PAUSE * self._probes
-        return True
+        best = gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)
+        return best[1] >= _WORTH
