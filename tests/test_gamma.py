@@ -21,6 +21,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.stopping import (
     PLAIN,
+    Plan,
     Situation,
     StoppingPlan,
     gamma_for,
@@ -355,12 +356,14 @@ def test_what_a_short_context_yielded_is_not_asked_of_a_long_one() -> None:
 
 
 def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
-    costs = Costs({0: FLAT}, {DRAFT: {0: {1: 0.05, 64: 3.0}}})
-    policy = AutoGamma(costs)
-    policy.begin(follow_clock=False)
-    assert policy.plan(Situation(room=60, remaining=8, lags={DRAFT: 2000})) is PLAIN
-    assert policy.plan(Situation(room=60, remaining=8, lags={DRAFT: 2})) is not PLAIN
-    assert policy.plan(Situation(room=60, remaining=4000, lags={DRAFT: 100})) is not PLAIN
+    def first(lag: int, remaining: int) -> Plan:
+        policy = AutoGamma(Costs({0: FLAT}, {DRAFT: {0: {1: 0.05, 64: 3.0}}}))
+        policy.begin(follow_clock=False)
+        return policy.plan(Situation(room=60, remaining=remaining, lags={DRAFT: lag}))
+
+    assert first(lag=2000, remaining=8) is PLAIN
+    assert first(lag=2, remaining=8) is not PLAIN
+    assert first(lag=100, remaining=4000) is not PLAIN
 
 
 def test_no_more_is_drafted_than_there_is_room_for() -> None:
