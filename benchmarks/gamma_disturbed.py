@@ -14,7 +14,6 @@ minute each.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import random
@@ -30,11 +29,11 @@ from simulator import (
     Bursts,
     Calm,
     Halving,
-    Position,
     Text,
     World,
     best_oracle,
     calibrated,
+    recorded,
     replay,
     steady,
 )
@@ -44,7 +43,6 @@ from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.stats import DRAFT, Round
 
-RECORDED = Path(__file__).parent.parent / "tests" / "data" / "gamma_rounds.json"
 ANSWERS, TOKENS, FIRST = 8, 150, 2
 ACCEPTANCES = (0.5, 0.7, 0.9)
 STEP = 0.1
@@ -182,12 +180,7 @@ def line(seen: Seen) -> str:
 
 
 def results(seeds: int, only: str) -> Iterator[tuple[str, str]]:
-    pool = [
-        Position(confidence, chance)
-        for text in json.loads(RECORDED.read_text("utf-8"))["texts"]
-        if text["temperature"] > 0
-        for confidence, chance in zip(text["confidences"], text["chances"], strict=True)
-    ]
+    pool = recorded()
     curves = {name: points for name, points in CURVES.items() if not name.startswith("M4")}
     prepared = []
     for points in curves.values():

@@ -9,10 +9,8 @@ of 0.3 to 0.95. Takes about four minutes.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from simulator import (
     CURVES,
@@ -22,6 +20,7 @@ from simulator import (
     World,
     best_oracle,
     calibrated,
+    recorded,
     replay,
     steady,
 )
@@ -30,7 +29,6 @@ from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.stats import DRAFT
 
-RECORDED = Path(__file__).parent.parent / "tests" / "data" / "gamma_rounds.json"
 ACCEPTANCES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SWITCHING = ((0.35, 0.9), (0.5, 0.85), (0.3, 0.7), (0.6, 0.95))
 FIXED = (0, 1, 2, 3, 4, 6, 8, 12)
@@ -43,12 +41,7 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.1, help="a draft pass, in shares of T(1)")
     parser.add_argument("--tokens", type=int, default=2000)
     arguments = parser.parse_args()
-    pool = [
-        Position(confidence, chance)
-        for text in json.loads(RECORDED.read_text("utf-8"))["texts"]
-        if text["temperature"] > 0
-        for confidence, chance in zip(text["confidences"], text["chances"], strict=True)
-    ]
+    pool = recorded()
     n, step = arguments.tokens, arguments.step
     luck = random.Random(7)
     constant = {

@@ -19,7 +19,6 @@ where both share some of it. Takes two minutes.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import platform
@@ -31,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, stdev
 
-from simulator import CURVES, Position, Sharing, Text, World, replay, steady
+from simulator import CURVES, Sharing, World, recorded, replay, steady
 
 from localspec.bench import request as prompts
 from localspec.bench.request import BenchPrompt
@@ -45,7 +44,6 @@ from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import DRAFT, GenerationStats
 
-RECORDED = Path(__file__).parent.parent / "tests" / "data" / "gamma_rounds.json"
 ACCEPTANCES = (0.5, 0.7, 0.9)
 STEPS = (0.1, 0.3, 0.5)
 FIXED = (0, 1, 2, 3, 4, 6, 8, 12)
@@ -295,7 +293,7 @@ def _gain(points: Points, step: float, acceptance: float, tokens: int, beside: S
     """Of the best fixed lengths and of the automatic one; and the share of rounds beside."""
     alone = World.of(points, step)
     both = replace(alone, beside=beside)
-    text = steady(_pool(), acceptance, tokens, seed=3)
+    text = steady(recorded(), acceptance, tokens, seed=3)
 
     def best(world: World) -> float:
         return max(replay(FixedGamma(length), text, world).speed for length in FIXED)
@@ -308,15 +306,6 @@ def _gain(points: Points, step: float, acceptance: float, tokens: int, beside: S
 def _automatic(points: Points, step: float) -> AutoGamma:
     draft = {n: step * seconds for n, seconds in points.items()}
     return AutoGamma(Costs({0: points}, {DRAFT: {0: draft}}))
-
-
-def _pool() -> Text:
-    return [
-        Position(confidence, chance)
-        for text in json.loads(RECORDED.read_text("utf-8"))["texts"]
-        if text["temperature"] > 0
-        for confidence, chance in zip(text["confidences"], text["chances"], strict=True)
-    ]
 
 
 if __name__ == "__main__":

@@ -9,10 +9,13 @@ position, so that every policy meets the same luck. Pure and without a clock of 
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 from localspec.engine.length.cost import Curve, Points, Row
@@ -20,6 +23,7 @@ from localspec.engine.length.gamma import LONGEST, GammaPolicy
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
 from localspec.engine.stats import DRAFT, Round
 
+RECORDED = Path(__file__).parents[1] / "tests/data/gamma_rounds.json"
 CURVES: Mapping[str, Points] = {
     "CPU, 2 cores, 1.7B F16": {1: 1.0, 2: 1.35, 3: 1.30, 4: 1.43, 5: 1.72, 8: 2.23, 16: 3.24},
     "CPU, 2 cores, 1.7B Q4_0": {1: 1.0, 2: 1.56, 3: 2.31, 4: 1.90, 5: 2.70, 8: 3.34, 16: 5.50},
@@ -52,6 +56,17 @@ def positions(rounds: Iterable[Round]) -> list[Position]:
         Position(confidence, chance)
         for done in rounds
         for confidence, chance in zip(done.confidences, done.chances, strict=False)
+    ]
+
+
+@cache
+def recorded() -> list[Position]:
+    """Positions of rounds recorded at temperature 0.8 (benchmarks/gamma_record.py)."""
+    return [
+        Position(confidence, chance)
+        for text in json.loads(RECORDED.read_text("utf-8"))["texts"]
+        if text["temperature"] > 0
+        for confidence, chance in zip(text["confidences"], text["chances"], strict=True)
     ]
 
 

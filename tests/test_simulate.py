@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from itertools import product
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -25,6 +22,7 @@ from benchmarks.simulator import (
     World,
     best_oracle,
     calibrated,
+    recorded,
     replay,
     steady,
 )
@@ -35,18 +33,6 @@ from localspec.engine.stats import DRAFT, Round
 
 STEP = 0.1  # the draft's step, of T(1): a draft of a tenth
 ACCEPTANCES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-
-
-@cache
-def recorded() -> list[Position]:
-    """Positions of recorded rounds at temperature 0.8 (benchmarks/gamma_record.py)."""
-    path = Path(__file__).parent / "data" / "gamma_rounds.json"
-    return [
-        Position(confidence, chance)
-        for text in json.loads(path.read_text("utf-8"))["texts"]
-        if text["temperature"] > 0
-        for confidence, chance in zip(text["confidences"], text["chances"], strict=True)
-    ]
 
 
 def auto(points: Points, step: float = STEP) -> AutoGamma:

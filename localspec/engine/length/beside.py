@@ -11,11 +11,11 @@ from statistics import fmean, median
 
 from localspec.engine.stats import Round
 
-_LATELY = 0.05  # what a round counts in the averages
+_LATELY = 0.05  # what a round counts in the averages: about as many as lambda remembers
 _LAST = 5  # timings kept of a kind: a context grows, and the machine's speed changes
 _ALONE = 2  # timings of a size with nothing beside it, before one beside it tells anything
-_TRIALS = 3  # rounds beside the target by which its loss is known
-_COMPARED = 16  # while it pays, every so many-th round goes without, to compare
+_TRIALS = 3  # rounds beside the target by which its loss is known: of two no median tells
+_COMPARED = 16  # while it pays, one round of so many goes without: 2 % where it saves a third
 
 # Trying it may cost this share of the time, the first try apart. On one memory bus a pass may take
 # twice as long for it.

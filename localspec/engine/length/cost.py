@@ -27,13 +27,12 @@ ByContext = Mapping[int, Points]
 
 _TABLE = MAX_BATCH_OUTPUTS + 1  # n below is looked up, from here on it is computed
 _STEP = 32  # tokens of context from one curve to the next: attention adds half a percent
-_CURVES = 16  # kept: a conversation moves through one after the other
-_LEAST_LEFT = 0.2  # of a decode's time, with however much less context
+_CURVES = 16  # kept, of 2 KB each: a conversation moves through one after the other
+_LEAST_LEFT = 0.2  # of a decode's time, however far a line through two timings goes down
 
-# A measurement may be wrong by any factor. No kernel does what these exclude: n tokens can be
-# decoded one by one, yet Q8_0 on two cores with AVX-512 takes 1.43 times that for two, and 16 take
-# 1.43 times what 64 take there behind 512 (docs/measurements/kernels.md).
-_JAG = 1.5  # times what a longer decode takes, or n single ones
+# A measurement may be wrong by any factor. No kernel does what these exclude; beyond that n tokens
+# take no longer than n + 1 single ones (seen: two in Q8_0 take 2.9, docs/measurements/kernels.md).
+_JAG = 1.5  # times what a longer decode takes: 16 took 1.43 times what 64 did behind 512 tokens
 _FASTER = 0.9  # of T(1): more tokens hardly take less
 
 # Where a point is beyond them nothing is believed, and the first decisions are by a curve between
@@ -84,8 +83,8 @@ def credible(points: Points, *, copies: bool = False) -> bool:
     """
     one, longer = (0.0 if copies else points.get(1, 0.0)), math.inf
     for n in sorted(points.keys() - ({1} if copies else set()), reverse=True):
-        most = min(longer, n * one or math.inf)
-        if not _FASTER * one <= points[n] <= _JAG * most:
+        most = min(_JAG * longer, (n + 1) * one or math.inf)
+        if not _FASTER * one <= points[n] <= most:
             return False
         longer = min(longer, points[n])
     return True

@@ -17,10 +17,13 @@ from typing import NamedTuple
 from localspec.engine.length.cost import Costs, ModelCosts, Row
 from localspec.engine.stats import Round, Speedup
 
+# Half and twice of each number here: docs/measurements/constants.md.
+
 _STRETCH = 6  # rounds; of four in the simulator's bursts those beside a plain one were too few
 _MIDDLE = 3  # where a plain round has its neighbours on both sides
-_KEPT = 15  # stretches
-_FEW = 3  # stretches, before which nothing is claimed
+_KEPT = 15  # stretches, as many as votes are
+FEW = 3
+"""Stretches before which nothing is claimed: of two that disagree no median tells the right one."""
 
 _USUAL = 0.06  # scatter of stretches (of the logarithm) on a quiet machine, and never less
 _NORMAL = 1.25  # standard deviation of a normal distribution over its mean deviation
@@ -29,7 +32,8 @@ _WIDE = 2.2  # standard errors to both sides: 95 % with as few as there are
 _COMPARED = 0.5  # share of an answer's time in sizes that plain rounds stood beside: else no claim
 _DOUBT = 0.04  # standard error at which plain decoding is known: high over low is 1.2 then
 
-# A round of so many seconds and times the usual was no decode: the program was stopped.
+# A round of so many seconds and times the usual was no decode: the program was stopped. A
+# busy neighbour makes single rounds up to ten times as long.
 _HALT_S, _HALT = 0.25, 10.0
 
 
@@ -154,7 +158,7 @@ class Neighbours:
             model.vote({n: off for (one, n), off in offs.items() if one is model})
         if any(model is target for model, _ in took):
             self._seen.append((sum(took.values()) / math.exp(level), expected))
-        if len(self._seen) >= _FEW:
+        if len(self._seen) >= FEW:
             self._judge()
 
     def _sums(self, rounds: Sequence[_Timed]) -> tuple[dict[_Decode, float], dict[_Decode, float]]:
