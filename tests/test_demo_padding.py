@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import gguf
@@ -11,6 +14,9 @@ import numpy as np
 import pytest
 
 import localspec
+from localspec.engine.cancel import Cancel
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 from localspec.pairs import demo, folders, remove
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub.patience import Patience
@@ -140,3 +146,34 @@ def test_what_another_pair_uses_of_the_demo_stays(
     assert demo.unpad({kept}) == 5
     assert kept.exists()
     assert not gone.exists()
+
+
+def first_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
+    """Seconds until a pair is ready of which nothing is known, and those of them that measured."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(folder))
+    steps = [(perf_counter(), "")]
+    session = load_session(
+        LoadRequest(pair="demo"),
+        progress=lambda says, _: steps.append((perf_counter(), says)),
+        cancel=Cancel(),
+    )
+    steps.append((perf_counter(), ""))
+    session.close()
+    measuring = sum(
+        end - start for (start, says), (end, _) in pairwise(steps) if says.startswith("Measuring")
+    )
+    return steps[-1][0] - steps[0][0], measuring
+
+
+@pytest.mark.slow
+def test_the_first_start_measures_five_seconds_and_is_ready_within_ten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its full size: padded, compared, measured. A pass begun in time may end after it."""
+    monkeypatch.delenv(demo.SWITCH, raising=False)
+    starts = [first_start(tmp_path / str(turn), monkeypatch) for turn in range(2)]
+    for folder in tmp_path.iterdir():
+        shutil.rmtree(folder / "demo")
+    ready, measuring = map(min, zip(*starts, strict=True))
+    assert 0.5 < measuring < 5.5
+    assert ready < 10
