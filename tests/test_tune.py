@@ -375,6 +375,18 @@ def test_show_says_how_to_measure_and_then_what_was_measured(demo_target: Path) 
     assert "expected" not in alone
 
 
+def test_the_speed_that_is_shown_is_that_of_an_answer_of_usual_length(demo_target: Path) -> None:
+    """An empty context would promise more than a stopwatch finds in an answer."""
+    tune("--json", "-c", "1024")
+    for stored in profile_store().matching(profile.of_file(demo_target, draft=False)):
+        deep = {0: {1: 0.01, 4: 0.02}, 512: {1: 0.02, 4: 0.04}}
+        profile_store().save(replace(stored, measured=deep))
+    assert "15.00 ms a token behind 256 tokens" in show().stdout
+    assert json.loads(show("--json").stdout)["profile"]["plain_tokens_per_second"] == (
+        pytest.approx(1 / 0.015)
+    )
+
+
 def test_show_quotes_what_must_be_quoted_and_survives_a_damaged_store(
     cache: Path, demo_target: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.doctor.findings import unused_card
-from localspec.engine.length.cost import Costs, Curve, Points
+from localspec.engine.length.cost import Costs, Curve, ModelCosts, Points
 from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.length.stopping import gamma_for
@@ -28,6 +28,9 @@ from localspec.pairs.memory.need import Setup
 from localspec.pairs.memory.placement import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+BEHIND = 256
+"""Tokens of context behind which a speed is told: an empty one would promise a tenth more than
+an answer of usual length gets from the demo, whose attention is a large part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Expected:
         threads, draft_threads: with which they were measured; None without a draft.
         target: seconds of one decode by its number of tokens.
         draft_step_s: seconds of one drafted token; None without a draft.
-        tokens_per_second: of plain decoding.
+        tokens_per_second: of plain decoding, behind `BEHIND` tokens of context.
         choices: what follows for each acceptance; empty without a draft.
         attention: what was found faster; None where that was not measured.
     """
@@ -91,7 +94,7 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
         draft_threads=None if found is None else found.identity["threads"],
         target=points,
         draft_step_s=None if steps is None else Curve(steps).seconds(1),
-        tokens_per_second=1 / Curve(points).seconds(1),
+        tokens_per_second=1 / ModelCosts(own.best).at(BEHIND).seconds(1),
         choices=(() if steps is None else choices(points, steps, own.identity.get("takes_back"))),
         attention=attention,
     )
@@ -194,8 +197,8 @@ def _measured(known: Expected | None, tune: str) -> list[str]:
     if known is None:
         return [f"measured    not yet on this machine: `{tune}` takes about half a minute"]
     found = [
-        f"measured    {1e3 / known.tokens_per_second:.2f} ms a token with {known.threads} threads:"
-        f" plain decoding at about {_speed(known.tokens_per_second)} tokens/s"
+        f"measured    {1e3 / known.tokens_per_second:.2f} ms a token behind {BEHIND} tokens with"
+        f" {known.threads} threads, undrafted: about {_speed(known.tokens_per_second)} tokens/s"
     ]
     if known.attention is not None:
         found.append(f"            {known.attention}")
