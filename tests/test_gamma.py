@@ -273,6 +273,23 @@ def test_it_does_not_draft_where_that_costs_and_says_so() -> None:
     assert gamma_words(policy.note()) == "not drafting: this draft costs more than it saves here"
 
 
+def test_between_probes_nothing_is_worked_out_unless_something_could_be_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, worked_out = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), list[int]()
+    usual = policy._prices
+    monkeypatch.setattr(policy, "_prices", lambda *its: worked_out.append(i) or usual(*its))
+    probes = []
+    for i in range(24):
+        asked = policy.plan(Situation(room=60)).limit > 0
+        probes += [i] * asked
+        policy.observe(round_of(0, 0, chance=0.02, passes=int(asked)))
+    assert len(probes) > 2
+    assert worked_out[-3:] == probes[-3:]
+    policy.plan(Situation(room=60, copies=(0.5,)))
+    assert len(worked_out) > len(probes)
+
+
 def test_plain_decoding_is_interrupted_by_probes_that_become_rarer_and_end() -> None:
     policy = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1)
     policy.begin(follow_clock=False)
