@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import inf
 from typing import Final, TypeAlias
 
@@ -24,8 +24,18 @@ _NEAR: Final = 5e-5  # seconds of waiting that are not worth a word
 _Counts: TypeAlias = tuple[int, ...]
 
 
-def by_shares(setup: Setup, model: ModelFacts, free: Free, parts: Sequence[float]) -> Setup:
+def by_shares(
+    setup: Setup, model: ModelFacts, free: Free, parts: Sequence[float], *, asked: int | None
+) -> Setup:
     """`setup` with its layers divided in these proportions; devices without one get none.
+
+    Args:
+        setup: how a target runs, with as many layers on devices as all of these hold together.
+        model: its sizes.
+        free: what there is for it.
+        parts: the proportions, in the order of its devices.
+        asked: how many layers are to be on devices, -1 for all; None for as many as leave every
+            device room for its own.
 
     Raises:
         UsageError: there are more than the target has devices, and it has some.
@@ -38,7 +48,27 @@ def by_shares(setup: Setup, model: ModelFacts, free: Free, parts: Sequence[float
         )
     layers = _counted(setup.gpu_layers, model)
     parts = (*parts, *[0.0] * len(devices))[: len(devices)]
-    return _split(setup, devices, _proportional(parts, layers), model)
+    counts = _proportional(parts, layers)
+    if asked is None:
+        ladder, rooms = _Ladder.of(model, setup), [each.free - DEVICE_RESERVE for each in devices]
+        while any(n > room for n, room in zip(ladder.sizes(counts), rooms, strict=True) if n):
+            layers -= 1
+            counts = _proportional(parts, layers)
+    return _split(setup, devices, counts, model)
+
+
+def crowded(setup: Setup, model: ModelFacts, free: Free) -> tuple[str, int, int] | None:
+    """A device that does not hold its share: its name, the bytes it needs and has; None if all do.
+
+    Without shares llama.cpp divides the layers by what is free, and nothing is found.
+    """
+    counts = tuple(layers for _, layers in setup.split)
+    if not any(counts):
+        return None
+    there = {each.label: max(0, each.free) for each in free.devices}
+    sizes = zip(setup.split, _Ladder.of(model, setup).sizes(counts), strict=True)
+    found = ((label, size, there[label]) for (label, _), size in sizes)
+    return next((each for each in found if each[1] > each[2]), None)
 
 
 def by_speed(
@@ -65,12 +95,15 @@ def by_speed(
     usual = _counted(setup.gpu_layers, model)
     chosen = _proportional([each.free for each in devices], usual)
     most = WORTH * (ladder.seconds(chosen, rooms, paces) + ladder.here(usual, free.pace))
-    for layers, found in enumerate(ladder.best(rooms, paces)):
+    ways = ladder.best(rooms, paces)
+    for layers, found in enumerate(ways):
         possible = layers == usual if fixed else ladder.host[layers] <= host_room
         if found is not None and possible:
             seconds = found[0] + ladder.here(layers, free.pace)
             if seconds < most:
                 most, chosen = seconds, found[1]
+    if most == inf and not fixed:  # more than all places hold: the rest will be read from disk
+        chosen = [counts for _, counts in filter(None, ways)][-1]
     return _split(setup, devices, chosen, model)
 
 
@@ -145,6 +178,12 @@ class _Ladder:
     def here(self, layers: int, pace: ReadPace) -> float:
         """Seconds of a pass on this machine's processor, where devices have so many layers."""
         return (self.weights[-1] - self.weights[layers]) / pace.speed
+
+    def sizes(self, counts: _Counts) -> list[int]:
+        """Bytes on each of the devices that have so many layers each, with their buffers."""
+        ends = [*accumulate(reversed(counts), initial=0)][::-1]
+        memory = [self.memory[first] - self.memory[last] for first, last in pairwise(ends)]
+        return [n + self.buffers if layers else 0 for n, layers in zip(memory, counts, strict=True)]
 
     def seconds(self, counts: _Counts, rooms: Sequence[int], paces: Sequence[ReadPace]) -> float:
         """Of a pass on devices that have so many layers each; infinite where one is too small."""

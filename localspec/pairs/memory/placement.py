@@ -70,6 +70,7 @@ class MemoryPlan:
         advice: what one could do about it.
         from_disk: bytes of weights that find no room and are read again and again.
         divided: which place got how many layers, and why; empty where memory alone decided.
+        crowded: a device that does not hold its share of the target, what this needs and has there.
     """
 
     target: Setup
@@ -82,6 +83,7 @@ class MemoryPlan:
     advice: tuple[str, ...] = ()
     from_disk: int = 0
     divided: str = ""
+    crowded: tuple[str, int, int] | None = None
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -109,16 +111,16 @@ class MemoryPlan:
         return self.free.shared - self.left.shared
 
     @property
-    def too_large(self) -> tuple[str, int, int] | None:
-        """A model whose accelerators do not hold its layers: the bytes it needs and has there."""
+    def too_large(self) -> tuple[str, str, int, int] | None:
+        """A model whose layers find no room: its name, where, the bytes it needs and has there."""
         free = self.free
         for name, taken in (("draft", self.draft_need), ("target", self.target_need)):
             if taken is not None:
                 there = free.on_devices(draft=name == "draft")
                 if taken.device > there:
-                    return name, taken.device, there
+                    return name, "the accelerator", taken.device, there
                 free = free.less(taken.device, draft=name == "draft")
-        return None
+        return None if self.crowded is None else ("target", *self.crowded)
 
     @property
     def fits(self) -> bool:
@@ -238,23 +240,26 @@ class _Planner:
         setup = replace(setup, snapshots=wishes.snapshots)
         setup = _on_device(self.target, setup, left, wishes.gpu_layers, draft=False)
         if wishes.split:
-            setup = division.by_shares(setup, self.target, left, wishes.split)
+            setup = division.by_shares(
+                setup, self.target, left, wishes.split, asked=wishes.gpu_layers
+            )
         else:
             room = left.ram - PROGRAM - (draft_need.host if draft_need else 0)
             setup = division.by_speed(
                 setup, self.target, left, host_room=room, asked=wishes.gpu_layers
             )
-        taken = need(self.target, setup)
+        taken, crowded = need(self.target, setup), division.crowded(setup, self.target, left)
         left = left.less(taken.device, draft=False, split=dict(setup.split))
-        return MemoryPlan(setup, draft_setup, taken, draft_need, self.free, left)
+        needs = taken, draft_need
+        return MemoryPlan(setup, draft_setup, *needs, self.free, left, crowded=crowded)
 
     def refusal(self, least: MemoryPlan) -> OutOfMemory:
         """Why even the least does not fit, and what would."""
         if least.too_large is not None:
-            name, needed, there = least.too_large
+            name, where, needed, there = least.too_large
             option = "--draft-n-gpu-layers" if name == "draft" else "--n-gpu-layers"
             return OutOfMemory(
-                f"the {name}'s layers asked for need {formats.size(needed)} on the accelerator,"
+                f"the {name}'s layers asked for need {formats.size(needed)} on {where},"
                 f" {formats.size(max(0, there))} are free there",
                 f"Leave {option} out, or lower it.",
             )
@@ -304,7 +309,8 @@ class _Planner:
         if free.on_devices(draft=False) and wishes.gpu_layers is None and not by_speed:
             whole = self.target.layers + 1  # with the output, as llama.cpp counts
             if 0 <= target.gpu_layers < whole:
-                yield f"{target.gpu_layers} of {whole} layers of the target on the accelerator"
+                how = ", shared by --tensor-split" if wishes.split else ""
+                yield f"{target.gpu_layers} of {whole} layers of the target on the accelerator{how}"
         on_cpu = draft is not None and draft.gpu_layers == 0
         if on_cpu and free.on_devices(draft=True) and wishes.draft_gpu_layers is None:
             yield "the draft on the CPU"
