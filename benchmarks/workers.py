@@ -198,6 +198,8 @@ class Killing:
                 self.heard.append(at)
             if isinstance(letter.body, kinds):
                 return letter.body
+            if isinstance(letter.body, m.LoadFailed):
+                raise SystemExit(letter.body.error and letter.body.error.message)
 
     def reload(self, **changes: Any) -> m.SessionInfo:
         """Load again; once more where the engine still held a worker that is gone."""
@@ -220,7 +222,9 @@ class Killing:
 
 def kills(arguments: argparse.Namespace, record: Record) -> None:
     """Kill workers in the middle of answers."""
-    killing = Killing(replace(asked(arguments), ctx_size=8192))
+    # Of the layers each worker takes what it has room for; without one, speed and memory decide.
+    request = replace(asked(arguments), ctx_size=2048, n_gpu_layers=None, tensor_split=(1.0, 1.0))
+    killing = Killing(request)
     killing.until(m.Loaded)
     for number in range(arguments.kills):
         if record.missing(kill=number):
