@@ -4,8 +4,8 @@
 #
 #     tests/device.sh [vulkan|cuda] [FOLDER] [PYTEST OPTIONS]
 #
-# vulkan (the default): on Mesa's software driver; Debian 12, 13 and Ubuntu 24.04; compiles for ten
-# minutes on two cores, and installs packages as root. cuda: on a card, with NVIDIA's toolkit
+# vulkan (the default): on Mesa's software driver; Debian 12, 13 and Ubuntu 24.04 (Debian 12's driver
+# cannot do all of it); compiles for ten minutes on two cores, and installs packages as root. cuda: on a card, with NVIDIA's toolkit
 # installed; compiles for an hour and a half of one core. FOLDER keeps the libraries between runs
 # (by default one in ~/.cache).
 set -euo pipefail

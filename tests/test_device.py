@@ -2,7 +2,7 @@
 
 `tests/device.sh` builds what these tests need and runs them; everywhere else they are skipped. Mesa
 22.3 crashes in passes over 4 to 8 tokens, in a thread of its own: there no pass has that length.
-With an EAGLE-3 head its target's passes crash about every second time, so that only cards have one.
+With an EAGLE-3 head its target's passes crash about every second time, so that it has none there.
 """
 
 from __future__ import annotations
@@ -46,9 +46,14 @@ def software() -> bool:
     return "llvmpipe" in device().name
 
 
+def crashing() -> bool:
+    """Debian 12's driver, told by what it was built with."""
+    return "llvmpipe (LLVM 15" in device().name
+
+
 def lengths() -> tuple[int, ...]:
     """Of passes."""
-    return (1, 2, 3, 9, 16, 33) if software() else (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33)
+    return (1, 2, 3, 9, 16, 33) if crashing() else (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33)
 
 
 KEPT = ("LLAMA_CPP_LIB_PATH", "GGML_VK_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "PATH")
@@ -59,7 +64,7 @@ OPTIONS = ContextOptions(n_ctx=512, threads=1, flash_attention=False)
 def asked(**other: object) -> LoadRequest:
     """The demo on the device, without a draft."""
     request = LoadRequest(
-        pair="demo", device=(device().label,), gamma=2 if software() else 4, temp=0, n_predict=40,
+        pair="demo", device=(device().label,), gamma=2 if crashing() else 4, temp=0, n_predict=40,
         ctx_size=512, threads=1, flash_attn="off", draft="none",
     )  # fmt: skip
     return replace(request, **other)  # type: ignore[arg-type]
@@ -107,7 +112,7 @@ def test_the_device_computes_what_the_processor_does(
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_so_it_does_with_every_sort_of_memory(architecture: str, tmp_path: Path) -> None:
     if software() and architecture in ("moe", "qwen35"):
-        pytest.xfail("logits up to 0.9 apart, and another best token: the driver's, or Vulkan's")
+        pytest.xfail("further apart, and another best token, at the same few tokens every time")
     path = GENERATORS[architecture](tmp_path / "model.gguf")
     tokens = list(range(300, 300 + 2 * sum(lengths())))
     with Model.load(path, devices=()) as here, Model.load(path, devices=(device().label,)) as there:
@@ -214,7 +219,7 @@ def test_so_does_the_head_inside_the_target(target_model: Model, demo_target: Pa
 def test_so_does_a_head_of_its_own(
     target_model: Model, plain: Answer, demo_target: Path, there: bool
 ) -> None:
-    if software():
+    if crashing():
         pytest.skip("llvmpipe crashes")
     head = str(demo_target.with_name("eagle3-Q8_0.gguf"))
     found = answer(asked(draft=head, **({} if there else {"draft_device": ()})))
