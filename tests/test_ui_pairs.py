@@ -364,6 +364,17 @@ async def test_what_is_refused_by_its_files_frees_nothing() -> None:
         await chat.ask("Still there?")
 
 
+@pytest.mark.parametrize("width", [76, 120])
+def test_what_others_measured_is_said_in_words_and_seen_on_a_small_screen(width: int) -> None:
+    (entry,) = (row for row in catalogue.rows() if row.name == "gpt-oss-20b")
+    state = PairsState(
+        ranked=ranking.ranked([entry], Speed("here", {"demo": PairCosts(10**9, (0.0, 1.0))}))
+    )
+    said = " ".join(" ".join(line.plain for line in detail_lines(state, entry, width, 10)).split())
+    assert "drafting elsewhere, of gpt-oss-120b with lookup: 181 to 446 tokens/s" in said
+    assert "(published in llama.cpp PR 19164)" in said
+
+
 @pytest.mark.parametrize("size", [(80, 24), (130, 40)])
 async def test_a_changed_pair_or_draft_shows_no_figures_of_the_one_before(
     size: tuple[int, int],
