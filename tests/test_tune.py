@@ -549,12 +549,20 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     with closing(session):
         assert plain_s() == pytest.approx(4 * TARGET_POINTS[1])
+        assert "(doubtful: something disturbed that" in listed()
         took = 1.0
         session.rest(Cancel())
         assert plain_s() == pytest.approx(4 * TARGET_POINTS[1])  # it is as busy as before
         monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.0)
         session.rest(Cancel())
         assert plain_s() == pytest.approx(TARGET_POINTS[1])
+        assert "doubtful" not in listed()
+
+
+def listed() -> str:
+    """What `localspec list` says."""
+    done = CliRunner().invoke(cli, ["list", "--no-scan"], catch_exceptions=False)
+    return str(done.stdout)
 
 
 def plain_s() -> float:

@@ -65,6 +65,13 @@ class Measured:
     auto: AutoGamma
     unkept: dict[Context, dict[str, Any]]
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether something disturbed the measurement of a model."""
+        return bool(self.unkept) or not all(
+            one.steady for one in (self.target, *self.drafts.values())
+        )
+
     def again(self, cancel: Cancel) -> bool:
         """Measure anew what could not be kept, for the next load; the caches stay what they were.
 
