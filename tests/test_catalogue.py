@@ -242,10 +242,11 @@ def test_quants_that_are_not_there_list_those_that_are() -> None:
 # --- the curated list -------------------------------------------------------------------------
 
 
-# Figures come with where they were published, or with the word that nobody knows.
+# Figures are of other machines, and come with where they were published or that nobody knows.
+NO_FIGURES = "no figures are published; what it brings here shows once it is measured"
 EVIDENCE = re.compile(
-    r"names only|reported, source not kept: .*\d.*"
-    r"|published run.* \((llama\.cpp (issue|PR) \d+|[\w-]+/[\w.-]+|report of .+)\)"
+    rf"{NO_FIGURES}|elsewhere, .*\(read, but nobody noted where\)|elsewhere, .*"
+    r" \(published in (llama\.cpp (issue|PR) \d+|[\w-]+/[\w.-]+|a report of .+)\)"
 )
 
 
@@ -326,13 +327,13 @@ def test_a_curated_target_without_a_draft_is_pulled_and_loaded_alone(hub_world: 
         resolver.resolve(entry.name)
     shown = hub_world.run("show", entry.name).out
     assert "draft       none: granite-4.1-8b has none" in shown
-    assert "evidence    names only" in shown
+    assert f"drafting    {NO_FIGURES}" in shown
     assert hub_world.run("pull", f"{entry.target.reference}", "--draft", "none").code == 0
     found = resolver.resolve(entry.name)
     assert (found.target.name, found.draft) == (entry.target.file, None)
     assert hub_world.run("pull", entry.name).code == 0
     row = next(row for row in catalogue.rows() if row.name == entry.name)
-    assert (row.state, row.draft, row.evidence) == ("installed", "none", "names only")
+    assert (row.state, row.draft, row.evidence) == ("installed", "none", NO_FIGURES)
     assert hub_world.run("rm", entry.name).code == 0
 
 

@@ -100,6 +100,30 @@ def test_what_no_weights_explain_does_not_grow_with_them(
         assert one.drafted == pytest.approx(one.plain * gain, rel=1e-6)
 
 
+def test_what_was_disturbed_is_doubtful_and_gives_way_to_what_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    rows = [row("demo", 0.3, state="installed"), row("other", 2)]
+
+    def told(rate: float, *, doubtful: bool) -> tuple[float, bool, bool]:
+        ranking.remember("demo", costs(rate, doubtful=doubtful), None, None)
+        known = ranking.recall()
+        assert known is not None
+        mine, other = (known.basis(ranking.ranked([each], known)) for each in rows)
+        return 0.3 / known.pairs["demo"].times[1], "doubtful" in mine, "doubtful" in other
+
+    for rate, doubtful, there in (
+        (10, True, (10, True, True)),
+        (12, True, (12, True, True)),
+        (11, False, (11, False, False)),  # slower, and to be trusted
+        (20, True, (11, False, False)),
+        (14, False, (14, False, False)),
+    ):
+        found = told(rate, doubtful=doubtful)
+        assert found == (pytest.approx(there[0]), *there[1:])
+
+
 # T(n) / T(1) of llama models of 300 MB, two threads, AMD EPYC (Zen 5, AVX-512).
 SIZES = (1, 2, 3, 4, 5, 6, 8, 16)
 F16 = (1, 1.23, 1.34, 1.48, 1.61, 1.66, 1.96, 2.66)

@@ -63,6 +63,7 @@ class Rooms:
         self.broken: dict[str, LocalspecError] = {}
         self.slow: set[str] = set()
         self.sessions: list[ScriptedSession] = []
+        self.draft: str | None = None
 
     def check(self, name: str) -> None:
         self.log.append(f"check {name}")
@@ -78,7 +79,7 @@ class Rooms:
             threading.Event().wait(0.005)
         if name in self.broken:
             raise self.broken[name]
-        session = _Logged(pair_name=name, pair_reference=(name, None), log=self.log)
+        session = _Logged(pair_name=name, pair_reference=(name, self.draft), log=self.log)
         self.sessions.append(session)
         return session
 
@@ -361,6 +362,51 @@ async def test_what_is_refused_by_its_files_frees_nothing() -> None:
         assert rooms.log == ["load first", "check other"]
         assert chat.ready()
         await chat.ask("Still there?")
+
+
+@pytest.mark.parametrize("width", [76, 120])
+def test_what_others_measured_is_said_in_words_and_seen_on_a_small_screen(width: int) -> None:
+    (entry,) = (row for row in catalogue.rows() if row.name == "gpt-oss-20b")
+    state = PairsState(
+        ranked=ranking.ranked([entry], Speed("here", {"demo": PairCosts(10**9, (0.0, 1.0))}))
+    )
+    said = " ".join(" ".join(line.plain for line in detail_lines(state, entry, width, 10)).split())
+    assert "drafting elsewhere, of gpt-oss-120b with lookup: 181 to 446 tokens/s" in said
+    assert "(published in llama.cpp PR 19164)" in said
+
+
+@pytest.mark.parametrize("size", [(80, 24), (130, 40)])
+async def test_a_changed_pair_or_draft_shows_no_figures_of_the_one_before(
+    size: tuple[int, int],
+) -> None:
+    rooms = Rooms()
+    async with chatting(rooms, size) as chat:
+
+        def answered() -> bool:
+            return "last answer" in chat.screen()
+
+        async def loaded(what: str) -> None:
+            known = len(rooms.sessions)
+            if what == "another draft":
+                chat.app.in_use.reload(draft="none")
+            elif what == "the same":
+                chat.app.in_use.reload()
+            else:
+                chat.app.in_use.switch(what)
+            await chat.until(lambda: len(rooms.sessions) > known and chat.ready(), what)
+            await chat.pilot.pause()
+            chat.session = rooms.sessions[-1]
+
+        for what in ("second", "another draft"):
+            await chat.ask("Who are you?")
+            await chat.until(answered, "its figures")
+            rooms.draft = "none" if what == "another draft" else None
+            await loaded(what)
+            assert not answered()
+        await chat.ask("And now?")
+        await chat.until(answered, "its figures")
+        await loaded("the same")  # they are its own
+        await chat.until(answered, "them again")
 
 
 async def test_a_failed_load_brings_the_old_pair_and_the_conversation_back() -> None:

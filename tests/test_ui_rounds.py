@@ -293,3 +293,29 @@ def test_content_has_no_markup() -> None:
     assert replace(inside(), token="[b]x[/b]").token in said(
         Picture(Kind.END), replace(inside(), token="[b]x[/b]")
     )
+
+
+async def test_the_next_picture_lays_nothing_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would take as long as all the rest of it, from a model that needs the core."""
+    laid: list[object] = []
+    plainly = RoundScreen._refresh_layout
+
+    def counted(self: RoundScreen, *how: Any, **more: Any) -> None:
+        laid.append(how)
+        plainly(self, *how, **more)
+
+    async with chatting(size=(100, 30)) as chat:
+        screen = RoundScreen(lambda _number: lambda: None, lambda: True)
+        await chat.app.push_screen(screen)
+        screen.hear(inside(), "")
+        screen.action_pause()
+        await chat.until(lambda: "1/8" in chat.screen(), "the first picture")
+        await chat.pilot.pause(0.1)
+        monkeypatch.setattr(RoundScreen, "_refresh_layout", counted)
+        await chat.press("right")
+        await chat.until(lambda: "2/8" in chat.screen(), "the second one")
+        await chat.pilot.pause(0.1)
+        assert not laid
+        assert "Space play" in chat.screen()
+        await chat.press("space")
+        await chat.until(lambda: "Space pause" in chat.screen(), "the keys")

@@ -65,7 +65,7 @@ def command(
     if found.name:
         click.echo(f"pair        {found.name}")
     entry = catalogue.pairs().get(found.name)
-    evidence = [f"evidence    {entry.evidence}"] if entry else []
+    evidence = [f"drafting    {entry.evidence}"] if entry else []
     for line in [*describe.lines(found), *evidence, *speed]:
         click.echo(unbroken(line))
 

@@ -107,5 +107,6 @@ def _model(found: Tuned) -> dict[str, Any]:
         "stored": found.stored,
         "kept": found.kept,
         "busy": found.busy,
+        "noisy": found.noisy,
         "spread": found.spread,
     }

@@ -136,7 +136,7 @@ def _shortest(profile: Profile) -> Points:
     return profile.best[min(profile.best)]
 
 
-def note(pair: LoadedPair, costs: Costs) -> None:
+def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
     """Have lists and the screen know what `pair` was measured to cost (see `ranking`).
 
     Of weights the bytes in the file count: of rearranged ones llama.cpp has a second copy, unused.
@@ -154,7 +154,7 @@ def note(pair: LoadedPair, costs: Costs) -> None:
     own = [each.free for each in pair.devices_before if not each.integrated]
     ranking.remember(
         pair.name,
-        ranking.PairCosts(target.file_weights, times, overhead, step, on_device, bits),
+        ranking.PairCosts(target.file_weights, times, overhead, step, on_device, bits, doubtful),
         sum(own) if own else None,
         None if devices() else unused_card(),
     )

@@ -246,7 +246,7 @@ def _session(
         announce=lambda: progress("Measuring this machine", None),
     )
     if costs:
-        note(pair, costs.auto.costs)
+        note(pair, costs.auto.costs, doubtful=costs.doubtful)
 
     def rest(cancel: Cancel) -> None:
         if costs and costs.again(cancel):
@@ -269,7 +269,7 @@ def _note_stored(pair: LoadedPair) -> None:
     """Have lists know what was measured since the load: what stood there may be far off."""
     now = measured(pair, repeatable=False, measure=False, announce=lambda: None)
     if now:
-        note(pair, now.auto.costs)
+        note(pair, now.auto.costs, doubtful=now.doubtful)
 
 
 def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:

@@ -55,8 +55,8 @@ class Measured:
         store: where the profiles are kept.
         target, drafts: what was measured; of the draft models by their names.
         auto: the policy.
-        unkept: the models of which nothing is stored, since something disturbed the measurement,
-            with what it would hold for.
+        unkept: the models of which nothing is stored that can be trusted, since something disturbed
+            the measurement, with what it would hold for.
     """
 
     store: ProfileStore
@@ -64,6 +64,13 @@ class Measured:
     drafts: Mapping[str, Profile]
     auto: AutoGamma
     unkept: dict[Context, dict[str, Any]]
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether something disturbed the measurement of a model."""
+        return bool(self.unkept) or not all(
+            one.steady for one in (self.target, *self.drafts.values())
+        )
 
     def again(self, cancel: Cancel) -> bool:
         """Measure anew what could not be kept, for the next load; the caches stay what they were.
@@ -153,6 +160,9 @@ def measured(
     if missing:
         announce()
         profiles |= _measured(missing, store, repeatable=repeatable)
+    doubtful = {context for context, its in stored.items() if its is not None and not its.steady}
+    if not repeatable:  # else the next run has to decide by the same
+        missing |= {context: known[context] for context in doubtful}
     if measure:
         acquaint(pair.target, LONGEST + 1)
     if not all(each.measured and all(each.measured.values()) for each in profiles.values()):

@@ -36,6 +36,9 @@ _HEAD: Final = 0.05  # of a target's bytes: what a head inside it reads
 _ROOM: Final = 1.225  # bytes that a model takes, for every byte of its files
 _WORTH_A_WORD: Final = 1.05
 _CARD: Final = " on a card"
+_DOUBTFUL: Final = (
+    " (doubtful: something disturbed that; it is measured again in an idle moment of the chat)"
+)
 _HERE: Final = ("installed", "found")  # states of pairs that need no download
 _ORDER: Final = ("fits", "slow", "tight", "too large")
 
@@ -52,6 +55,7 @@ class PairCosts:
         on_device: whether an accelerator computed.
         bits: of one of these weights; 0 where nothing follows for other pairs: of a mixture of
             experts, whose tokens read some of them, and of what earlier versions kept.
+        doubtful: whether something disturbed the measurement.
     """
 
     weights: int
@@ -60,6 +64,7 @@ class PairCosts:
     step: float | None = None
     on_device: bool = False
     bits: float = 0.0
+    doubtful: bool = False
 
     def replaces(self, before: PairCosts) -> bool:
         """Whether it is to be kept in place of what was measured of the pair there before.
@@ -71,6 +76,8 @@ class PairCosts:
             return True
         if (self.step is None) != (before.step is None):
             return before.step is None
+        if self.doubtful != before.doubtful:
+            return before.doubtful
         return self.times[1] < before.times[1]
 
     @property
@@ -127,6 +134,10 @@ class Speed:
         else:
             name, rate = one_line(one[0], 40), formats.size(round(1 / one[1].per_byte))
             made = f"expected from {name}, which reads {rate} of weights a second here"
+        reckoned = [self.own(pair.row.name) for pair in pairs if pair.measured]
+        reckoned += [one[1]] if one and not all(told) else []
+        if any(costs is not None and costs.doubtful for costs in reckoned):
+            made += _DOUBTFUL
         accepted = f", if {formats.percent(ACCEPTED[DRAFT])} of drafted tokens are accepted"
         return made + (accepted if any(pair.gains for pair in pairs) else "")
 

@@ -56,15 +56,17 @@ class Tuned:
 
     Attributes:
         name: the model's file.
-        threads: in use from now on.
-        by_threads: seconds of one token and of four, for every thread count tried.
+        threads: it was timed with; in use from now on where `by_threads` tells why.
+        by_threads: seconds of one token and of four, for every thread count tried; none of a
+            measurement that was disturbed.
         points: n to seconds of one decode of n tokens.
         curve: the same for every n from 1, interpolated.
         stored: whether it could be kept.
         spread: how far timings lay apart, in shares.
-        kept: whether an earlier measurement, which varied less, stays in its place; what is told
-            is that one then.
+        kept: whether an earlier measurement, which was not disturbed, stays in its place; what is
+            told is that one then.
         busy: whether other programs kept cores busy at the end.
+        noisy: whether it was disturbed, as those cores or the timings say: it is not stored.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Tuned:
     spread: float
     kept: bool = False
     busy: bool = False
+    noisy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +136,9 @@ def tuned_text(found: TunedPair) -> str:
         lines += ["", "Other programs kept cores busy at the end."]
     if kept := ", ".join(model.name for model in models if model.kept):
         lines += ["", f"What was measured before is better: it is kept, and told above. ({kept})"]
-    if lost := ", ".join(one.name for one in models if not (one.stored or one.kept)):
+    if vague := ", ".join(one.name for one in models if one.noisy and not one.kept):
+        lines += ["", f"That is too vague to be kept: tune again in a calm moment. ({vague})"]
+    if lost := ", ".join(one.name for one in models if not (one.stored or one.noisy)):
         lines += ["", f"The cache folder cannot be written: nothing was stored. ({lost})"]
     return "\n".join(lines)
 

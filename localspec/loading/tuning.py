@@ -6,11 +6,19 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 
-from localspec.chat.pair import LoadRecord
+from localspec.chat.pair import LoadedPair
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.cost import Curve
-from localspec.engine.length.profile import Profile, identity, measure, measure_by_context
+from localspec.engine.length.cost import ByContext, Curve
+from localspec.engine.length.profile import (
+    Profile,
+    ProfileStore,
+    Timing,
+    identity,
+    measure,
+    measure_by_context,
+)
 from localspec.engine.llama import (
     BUSY,
     LOOK_S,
@@ -58,7 +66,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
             if context is not None:
                 context.watch(cancel)
                 progress(f"Measuring {context.model.path.name}", None)
-                found.append(_tuned(context, options, pair.loaded, draft=context is pair.draft))
+                found.append(_tuned(context, options, pair, progress, cancel))
         target, draft = found[0], found[1] if len(found) > 1 else None
         return TunedPair(
             name=pair.name,
@@ -84,55 +92,92 @@ def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> N
         progress(f"{busy}: waiting {most:.0f} s at most", None)
 
 
-def _tuned(context: Context, options: LoadRequest, loaded: LoadRecord, *, draft: bool) -> Tuned:
-    """Measure one model, loaded like this, with its best number of threads; store that.
+def _tuned(
+    context: Context, options: LoadRequest, pair: LoadedPair, progress: Progress, cancel: Cancel
+) -> Tuned:
+    """Measure one model of a pair with its best number of threads; store what is worth it.
 
     Raises:
         LocalspecError: the model cannot be measured.
+        Cancelled: `cancel` was set.
     """
-    name = context.model.path.name
+    name, draft = context.model.path.name, context is pair.draft
     if not context.can_truncate:
         raise LocalspecError(
             f"{name} cannot take back decoded tokens: nothing to tune",
             "Models of this architecture run without speculation.",
         )
-    asked = (options.draft_threads if draft else None) or options.threads
     store = profile_store()
-    tried = {} if asked else _by_threads(context, options.threads_batch)
-    if tried:
-        threads = _best_threads(tried, draft=draft)
-    else:
-        threads = chosen_threads(context, asked, draft=draft, store=store)
+    threads, tried = _threads(context, options, store, draft=draft)
     context.threads.use(threads, options.threads_batch)
-    found, timing = measure_by_context(
-        context, draft=draft, budget=BUDGET, passes=PASSES, repeats=2
-    )
+    found, timing = _measured(context, progress, cancel, draft=draft)
     points = found[min(found)]
     if not points:
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
     new = Profile(
-        identity_of(context, loaded, draft=draft), found, spread=timing.spread, onset=timing.onset
+        identity_of(context, pair.loaded, draft=draft),
+        found,
+        spread=timing.spread,
+        onset=timing.onset,
     )
-    before, busy = store.load(new.identity), busy_cores(LOOK_S) > bearable(context.threads.widest)
-    worse = before and (busy or (not timing.steady and (before.spread or 0.0) < timing.spread))
-    kept = before if worse else None
-    stored = kept is None and store.save(new)
-    if kept is not None:
-        points = dict(kept.measured[min(kept.measured)])
-    if tried:  # beside other programs none are
+    busy = busy_cores(LOOK_S) > bearable(context.threads.widest)
+    noisy = busy or not timing.steady
+    kept = _well_known(store, new) if noisy else None
+    if noisy:
+        tried = {}
+    elif tried:
         anyhow = identity(context, threads=ANY_THREADS, draft=draft)
         store.save(Profile(anyhow, threads=threads))
+    if kept is not None:
+        points = dict(kept.measured[min(kept.measured)])
     return Tuned(
         name=name,
         threads=threads,
         by_threads=tried,
         points=points,
         curve=tuple(Curve(points).times(SHOWN)[1:]),
-        stored=stored,
+        stored=not noisy and store.save(new),
         spread=timing.spread,
         kept=kept is not None,
         busy=busy,
+        noisy=noisy,
     )
+
+
+def _threads(
+    context: Context, options: LoadRequest, store: ProfileStore, *, draft: bool
+) -> tuple[int, dict[int, tuple[float, float]]]:
+    """The number of threads that a model is to have, and what each that was tried takes."""
+    asked = (options.draft_threads if draft else None) or options.threads
+    tried = {} if asked else _by_threads(context, options.threads_batch)
+    usual = chosen_threads(context, asked, draft=draft, store=store)
+    return _best_threads(tried, draft=draft) if tried else usual, tried
+
+
+def _well_known(store: ProfileStore, new: Profile) -> Profile | None:
+    """What is stored of the same and was not disturbed."""
+    before = store.load(new.identity)
+    return before if before is not None and before.steady else None
+
+
+def _measured(
+    context: Context, progress: Progress, cancel: Cancel, *, draft: bool
+) -> tuple[ByContext, Timing]:
+    """Time a model, once more where something disturbed it: the steadier of both.
+
+    Raises:
+        Cancelled: `cancel` was set.
+    """
+    timed = partial(
+        measure_by_context, context, draft=draft, budget=BUDGET, passes=PASSES, repeats=2
+    )
+    first = timed()
+    if first[1].steady:
+        return first
+    wait_for_calm(progress, cancel)
+    progress(f"Measuring {context.model.path.name} once more: timings varied", None)
+    again = timed()
+    return min(first, again, key=lambda found: found[1].spread)
 
 
 def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[float, float]]:

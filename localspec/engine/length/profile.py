@@ -104,7 +104,7 @@ class Timing:
     @property
     def steady(self) -> bool:
         """Whether it is worth keeping: something else may have been running."""
-        return self.spread < _STEADY
+        return _steady(self.spread)
 
 
 def measure(
@@ -315,9 +315,18 @@ class Profile:
     onset: tuple[float, ...] = ()
 
     @property
+    def steady(self) -> bool:
+        """Whether it is known well: kept without that is what has to be repeated alone."""
+        return _steady(self.spread or 0.0)
+
+    @property
     def best(self) -> ByContext:
         """What is known best: as measured, but for sizes that rounds have corrected."""
         return {at: {**points, **self.learned.get(at, {})} for at, points in self.measured.items()}
+
+
+def _steady(spread: float) -> bool:
+    return spread < _STEADY
 
 
 def identity(context: Context, *, threads: int, draft: bool) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from localspec import formats
 from localspec.chat.conversation import Message, Role
@@ -258,12 +259,21 @@ class Turns:
             return
         record = self.record
         shown = [(node.message, record.place(node.id), node.figures) for node in record.nodes()]
-        self.dashboard.state.begin(shown[-1][2] if shown else {})
+        last = shown[-1][2] if shown else {}
+        self.dashboard.state.begin(last if self._ours(last) else {})
         self.transcript.open(self.engine.latest, shown)
         if self._notice:
             self.transcript.say(self._notice)
             self._notice = ""
         self.dashboard.refresh()
+
+    def _ours(self, figures: Mapping[str, Any]) -> bool:
+        """Whether what answers now gave the answer with these figures, as far as anybody knows."""
+        info = self.engine.info
+        if info is None:
+            return False
+        now = {"pair": info.pair_name, "draft": info.pair_reference[1]}
+        return all(figures.get(name, one) == one for name, one in now.items())
 
     # How a turn ends
 
@@ -318,7 +328,8 @@ class Turns:
         if answer is not None:
             figures.update(answer.thought.figures())
         kept = said[-1] if said and said[-1].role is Role.ASSISTANT else None
-        self.record.end(kept, {**figures, "pair": self.record.pair.name})
+        pair = self.record.pair
+        self.record.end(kept, {**figures, "pair": pair.name, "draft": pair.draft})
         if answer is not None:
             self.transcript.finish(answer, figures, end.reason if end else None)
             if self._replaced is not None and not answer.text:

@@ -205,9 +205,9 @@ def _row_lines(state: PairsState, row: ListedPair, width: int) -> list[Content]:
         ("memory", memory),
         ("speed", speeds),
         ("licence", licence),
+        ("drafting", row.evidence),
         ("target", row.target),
         ("draft", row.draft),
-        ("evidence", row.evidence),
     )
 
 

@@ -86,6 +86,7 @@ class RoundScreen(ModalScreen[None]):
         self._withdraw: Callable[[], None] = lambda: None
         self._at_end = False
         self._timer: Timer | None = None
+        self._keys_for: tuple[bool, int] | None = None  # what the line of keys was made for
         self._text = Static("", markup=False, id="round-text")
         self._keys = Static("", markup=False, id="round-keys")
 
@@ -183,8 +184,12 @@ class RoundScreen(ModalScreen[None]):
             lines.insert(0, two_sides((count, "bold"), (steps, MUTED), width))
             now = pictures(inside)[self.player.at]
             lines += round_lines(inside, now, width, height - len(lines))
-        self._text.update(Content("\n").join(lines[:height]))
-        self._keys.update(as_many(self._hints(), self._keys.size.width))
+        # Neither grows with what it says: laying out the screen anew is most of a picture's cost.
+        self._text.update(Content("\n").join(lines[:height]), layout=False)
+        keys = (self.player.playing, self._keys.size.width)
+        if keys != self._keys_for:
+            self._keys_for = keys
+            self._keys.update(as_many(self._hints(), keys[1]), layout=False)
 
     def _hints(self) -> list[Content]:
         pause = "pause" if self.player.playing else "play"
