@@ -2,6 +2,9 @@
 
     python models/distill.py DRAFT.gguf WORK ANSWERS.npz ... --minutes 15
 
+With the tokenizer of another vocabulary the draft's embeddings are carried over to that, in which
+the answers are spelled then (`respell.py`).
+
 The draft learns at every position that the target generated: half from the whole distribution
 there (Kullback-Leibler divergence from target to draft over the likeliest ids, the others as one),
 half from the likeliest id alone, which is what greedy verification compares with. The answers are
@@ -116,7 +119,8 @@ class Run(Training):
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args)
-        self.model = export.load(args.draft)[0].to(self.where)
+        tokenizer = Tokenizer.from_file(str(args.tokenizer))
+        self.model = export.adopt(args.draft, tokenizer, {}).to(self.where)
         self.lessons = Lessons(load_answers(args.answers), args.seed)
         self.optimisers = optimisers(self.model, lr=args.lr, weight_decay=0.01)
         if args.compile:

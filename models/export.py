@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Kind
 from model import Llama, Shape
-from tokenizer import BOS, PRE_TOKENIZER, SPECIALS, TEMPLATE, TURN_END
+from tokenizer import BOS, SPECIALS, TEMPLATE, TURN_END, kind_of
 from tokenizers import Tokenizer, models
 
 KINDS = {
@@ -33,15 +34,21 @@ def separate(matrix: np.ndarray, heads: int) -> np.ndarray:
     return matrix.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, -1)
 
 
+def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the tokens in the order of their ids, and the merges."""
+    spec = json.loads(tokenizer.to_str())["model"]
+    merges = [tuple(m.split(" ") if isinstance(m, str) else m) for m in spec["merges"]]
+    return sorted(spec["vocab"], key=spec["vocab"].get), merges
+
+
 def write_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """Write tokens, merges, special ids and the template."""
-    spec = json.loads(tokenizer.to_str())["model"]
-    tokens = sorted(spec["vocab"], key=spec["vocab"].get)
-    merges = [m if isinstance(m, str) else " ".join(m) for m in spec["merges"]]
+    tokens, pairs = vocabulary(tokenizer)
+    merges = [" ".join(pair) for pair in pairs]
     kinds = [gguf.TokenType.CONTROL if t in SPECIALS else gguf.TokenType.NORMAL for t in tokens]
-    bos, end = spec["vocab"][BOS], spec["vocab"][TURN_END]
+    bos, end = tokens.index(BOS), tokens.index(TURN_END)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(PRE_TOKENIZER)
+    writer.add_tokenizer_pre(kind_of(tokenizer))
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges(merges)
@@ -155,3 +162,16 @@ def transplant(
         if parts:
             rows[number] = old[parts].mean(0)
     return rows
+
+
+def adopt(path: Path, tokenizer: Tokenizer, aliases: dict[str, list[str]]) -> Llama:
+    """Read a model for a tokenizer: where it had another one, its embeddings are carried over."""
+    model, tokens, merges = load(path)
+    if tokens == vocabulary(tokenizer)[0]:
+        return model
+    state = model.state_dict()
+    rows = transplant(state["token_embd.weight"], tokens, merges, tokenizer, aliases)
+    state["token_embd.weight"] = rows
+    model = Llama(replace(model.shape, vocab=len(rows)))
+    model.load_state_dict(state)
+    return model

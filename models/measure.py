@@ -28,6 +28,8 @@ from localspec.engine.heads import HeadDrafter
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Head, Model
 from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.translated import TranslatedDrafter
+from localspec.engine.translation import Translation
 from localspec.limits import MAX_BATCH_OUTPUTS
 
 if TYPE_CHECKING:
@@ -212,6 +214,13 @@ def show_perplexity(models: dict[str, Context], talks: dict[str, list[list[Messa
     print("| bits per byte |", " | ".join(cells), f"| {all_bytes} bytes |")
 
 
+def open_draft(target: Context, draft: Context) -> Engine:
+    """Make an engine that drafts with a model, over the text if its tokens are others."""
+    if draft.model.pieces() == target.model.pieces():
+        return Engine(target, ModelDrafter(draft, target.model.n_vocab))
+    return Engine(target, TranslatedDrafter(draft, Translation(target.model, draft.model)))
+
+
 def open_head(target: Context, path: Path | None = None) -> Engine:
     """Make an engine that drafts with a head: its own file's, or the one inside the target."""
     model = target.model if path is None else Model.load(path, head=True)
@@ -284,8 +293,7 @@ def main() -> None:
     if not args.no_perplexity:
         more = {kind: held_out(args.corpora, kind, 4 * args.count) for kind in KINDS}
         show_perplexity({"target": target, **drafts}, more)
-    n_vocab = target.model.n_vocab
-    engines = {name: Engine(target, ModelDrafter(each, n_vocab)) for name, each in drafts.items()}
+    engines = {name: open_draft(target, each) for name, each in drafts.items()}
     engines |= {name: open_head(target, path) for name, path in args.head}
     for name, path in args.mtp:
         engines[name] = open_head(open_context(Model.load(path, mtp=True), args.threads))

@@ -2,7 +2,8 @@
 
 The vocabulary is learned from message contents alone, so no merge reaches across a special token.
 The pre-tokenizer is the one that llama.cpp knows as `qwen2`: words with the character before them,
-single digits, runs of punctuation, line ends, other space.
+single digits, runs of punctuation, line ends, other space. Another one makes a vocabulary of
+another kind, for a draft that has not its target's.
 
     python models/tokenizer.py CORPORA OUT.json --size 4096
 """
@@ -10,6 +11,7 @@ single digits, runs of punctuation, line ends, other space.
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +21,20 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PRE_TOKENIZER = "qwen2"
-"""What `tokenizer.ggml.pre` says; its regular expression is PATTERN."""
+PRE_TOKENIZERS = {
+    "qwen2": (
+        r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+        r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    "smollm": (
+        r"\p{N}",
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    ),
+}
+"""What `tokenizer.ggml.pre` says, and the expressions by which a text is split, one after another.
 
-PATTERN = (
-    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+`smollm` takes a space alone, not any character, before a word, and line ends with other space.
+"""
 
 BOS, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIALS = [BOS, TURN_START, TURN_END]
@@ -59,12 +68,12 @@ def sample(folder: Path) -> Iterator[str]:
         yield f"{role}\n" * 50_000
 
 
-def empty() -> Tokenizer:
+def empty(kind: str) -> Tokenizer:
     """Make an untrained tokenizer with the pre-tokenizer and decoder in place."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            *(pre_tokenizers.Split(Regex(p), behavior="isolated") for p in PRE_TOKENIZERS[kind]),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -72,9 +81,16 @@ def empty() -> Tokenizer:
     return tokenizer
 
 
-def train(folder: Path, size: int) -> Tokenizer:
+def kind_of(tokenizer: Tokenizer) -> str:
+    """Name the pre-tokenizer as llama.cpp does."""
+    splits = json.loads(tokenizer.to_str())["pre_tokenizer"]["pretokenizers"][:-1]
+    patterns = tuple(split["pattern"]["Regex"] for split in splits)
+    return next(kind for kind, known in PRE_TOKENIZERS.items() if known == patterns)
+
+
+def train(folder: Path, size: int, kind: str) -> Tokenizer:
     """Learn `size` ids (specials, 256 bytes, then merges) from the corpora."""
-    tokenizer = empty()
+    tokenizer = empty(kind)
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=SPECIALS,
@@ -91,8 +107,9 @@ def main() -> None:
     parser.add_argument("corpora", type=Path, help="folder with NAME.jsonl.zst")
     parser.add_argument("out", type=Path, help="tokenizer.json to write")
     parser.add_argument("--size", type=int, default=4096, help="ids in all (default 4096)")
+    parser.add_argument("--pre", choices=PRE_TOKENIZERS, default="qwen2", help="how text is split")
     args = parser.parse_args()
-    train(args.corpora, args.size).save(str(args.out))
+    train(args.corpora, args.size, args.pre).save(str(args.out))
 
 
 if __name__ == "__main__":

@@ -92,15 +92,9 @@ def initial(config: dict, tokenizer: Tokenizer, start: Path | None) -> Llama:
     """Make the model: random, or with the weights of a GGUF file."""
     shape = Shape(vocab=tokenizer.get_vocab_size(), **config["model"])
     model = Llama(shape)
-    if start is None:
-        return model
-    old, tokens, merges = export.load(start)
-    state = old.state_dict()
-    if tokens != sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get):
-        state["token_embd.weight"] = export.transplant(
-            state["token_embd.weight"], tokens, merges, tokenizer, config.get("aliases", {})
-        )
-    model.load_state_dict(state)
+    if start is not None:
+        adopted = export.adopt(start, tokenizer, config.get("aliases", {}))
+        model.load_state_dict(adopted.state_dict())
     return model
 
 

@@ -177,6 +177,10 @@ class ScriptedEngine:
     cached: list[int] = field(default_factory=list)
     settings: Any = None
     prefill_error: Exception | None = None
+    closed: bool = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def prefill(
         self, prompt: Sequence[int], cancel: Cancel, _policy: object = None

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from localspec.engine.length.beside import Beside
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.neighbours import Neighbours
-from localspec.engine.length.stopping import Situation
+from localspec.engine.length.stopping import FixedPlan, Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams
@@ -41,10 +41,9 @@ COUPLED = SamplingParams(temperature=0.9, seed=4)
 
 
 def ahead_of(engine: Engine) -> Ahead:
-    drafter = engine.drafters[DRAFT]
-    assert isinstance(drafter, ModelDrafter)
-    assert drafter.ahead is not None
-    return drafter.ahead
+    ahead = engine.drafters[DRAFT].ahead
+    assert ahead is not None
+    return ahead
 
 
 def drafts(engine: Engine) -> StubContext:
@@ -150,6 +149,28 @@ def test_lookup_beside_it_changes_nothing() -> None:
     tokens, rounds = run(pair(0.3, lookup=True), 3, prompt=prompt)
     assert tokens == plain
     assert any(done.kept for done in rounds)
+
+
+def test_nothing_goes_on_where_the_text_cannot_be_read() -> None:
+    @dataclass(frozen=True)
+    class Copying(FixedPlan):
+        def copies(self, confidences: Sequence[float]) -> int:
+            return len(confidences)
+
+    class AllTheWay(FixedGamma):
+        def plan(self, situation: Situation) -> Plan:
+            return Copying(min(2, situation.room), DRAFT)
+
+    prompt = [VOCAB - 1, *PROMPT]  # the first one is nothing to the draft
+    engine = pair(lookup=True)
+    cast("StubContext", engine.target).script = random_script(VOCAB, 5, window=1)  # loops
+    drafts(engine).model = StubModel(VOCAB - 1)
+    list(engine.prefill(prompt, Cancel()))
+    settings = GenerateSettings(sampling=GREEDY, accept=Accept.COUPLED, n_predict=60)
+    rounds = list(engine.generate(prompt, settings, AllTheWay(2), Cancel()))
+    assert any(done.copied for done in rounds)
+    assert not any(done.ahead for done in rounds)
+    rested(engine, [*prompt, *(token for done in rounds for token in done.tokens)])
 
 
 def test_a_plan_finds_its_first_pass_made() -> None:
@@ -430,6 +451,15 @@ def test_with_real_models_passes_are_kept(contexts: tuple[Context, Context]) -> 
     target.decode = slow  # type: ignore[method-assign]
     _, rounds = run(engine, 2, prompt=ids, n_predict=100)
     assert sum(done.kept for done in rounds) > 10
+
+
+def test_a_closed_engine_has_no_threads() -> None:
+    before = set(threading.enumerate())
+    engine = pair()
+    run(engine, 3)
+    assert set(threading.enumerate()) - before
+    engine.close()
+    assert not set(threading.enumerate()) - before
 
 
 # ---------------------------------------------------------------- when

@@ -852,7 +852,7 @@ def world_engine(
 
 def wait_for(drafter: Drafter) -> None:
     """Let what goes on beside the target's pass come to its end."""
-    if isinstance(drafter, ModelDrafter) and drafter.ahead and drafter.ahead._running:
+    if drafter.ahead and drafter.ahead._running:
         drafter.ahead._running.result(timeout=10)
 
 

@@ -25,6 +25,8 @@ import export  # noqa: E402
 import generate  # noqa: E402
 import heads  # noqa: E402
 import model as models  # noqa: E402
+import respell  # noqa: E402
+import tokenizer as vocabularies  # noqa: E402
 import train_heads  # noqa: E402
 import zstandard  # noqa: E402
 
@@ -140,6 +142,106 @@ def test_embeddings_are_carried_over_by_their_bytes(tokenizer: object) -> None:
     assert rows[ids["<|im_end|>"], 0] == 0
     assert rows[ids["Ġt"], 0] == 7
     assert rows[ids["ac"], 0] == pytest.approx(2)
+
+
+SAMPLE = (
+    "He's  said \"(yes)\"; they'LL pay 1,234.50 in total.\n\n"
+    "The   bird\tsang -- caf\u00e9, \u65e5\u672c\n"
+    "```python\ndef total(prices):\n    return  sum(prices)  # 12 of 34\n\n\n```\n "
+)
+
+
+@pytest.fixture(scope="module", params=vocabularies.PRE_TOKENIZERS)
+def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> object:
+    """A small vocabulary, of each kind."""
+    folder = tmp_path_factory.mktemp("corpus")
+    talks = "".join(
+        json.dumps({"messages": [{"role": "user", "content": SAMPLE}, *talk]}) + "\n"
+        for talk in TALKS
+    )
+    (folder / "talks.jsonl.zst").write_bytes(zstandard.compress(talks.encode()))
+    return vocabularies.train(folder, 320, request.param)
+
+
+def test_llama_cpp_cuts_text_as_the_tokenizer_does(other: object, tmp_path: Path) -> None:
+    made = models.Llama(models.Shape(320, 32, 1, 2, 64, 64))
+    export.save(made, other, tmp_path / "other.gguf", kind="f32", name="test")
+    with Model.load(tmp_path / "other.gguf") as loaded:
+        for text in (SAMPLE, *(SAMPLE[i:] for i in range(1, 40)), " a", "\n\n b", "1 2"):
+            there = loaded.tokenize(text, add_special=False, parse_special=False)
+            assert there == other.encode(text, add_special_tokens=False).ids
+
+
+def test_a_model_is_adopted_by_another_vocabulary(
+    small: object, other: object, tokenizer: object, tmp_path: Path
+) -> None:
+    export.save(small, tokenizer, tmp_path / "small.gguf", kind="f32", name="test")
+    adopted = export.adopt(tmp_path / "small.gguf", other, {})
+    assert adopted.shape.vocab == 320
+    known, rows = tokenizer.get_vocab(), small.token_embd.weight
+    for token, number in other.get_vocab().items():
+        if token in known:
+            assert (adopted.token_embd.weight[number] == rows[known[token]]).all()
+    assert (adopted.blk[1].attn_q.weight - small.blk[1].attn_q.weight).abs().max() < 1e-6
+    same = export.adopt(tmp_path / "small.gguf", tokenizer, {})
+    assert (same.token_embd.weight == rows).all()
+
+
+def answered(tokenizer: object, talks: list) -> generate.Answers:
+    """Answers as if a target had said what the talks say, each token with 0.6, one other 0.3."""
+    encoder = data.Encoder(tokenizer)
+    parts = [([encoder.bos, *ids], [False, *marks]) for ids, marks in map(encoder.turns, talks)]
+    ids = np.concatenate([ids for ids, _ in parts]).astype(np.uint16)
+    marks = np.concatenate([marks for _, marks in parts])
+    count, said = int(marks.sum()), ids[marks]
+    top_ids = np.tile(np.arange(generate.TOP, dtype=np.uint16) + 3, (count, 1))
+    top_ids[:, 0], top_ids[:, 1] = said, tokenizer.token_to_id("\u0120the")
+    top_p = np.zeros((count, generate.TOP), dtype=np.float16)
+    top_p[:, :2] = 0.6, 0.3
+    starts = np.cumsum([0, *(len(ids) for ids, _ in parts[:-1])])
+    return generate.Answers(ids, starts, marks, top_ids, top_p)
+
+
+def test_answers_spelled_anew_say_the_same(other: object, tokenizer: object) -> None:
+    talks = [*TALKS[:3], [TALKS[0][0], {"role": "assistant", "content": SAMPLE.strip()}]]
+    before = answered(tokenizer, talks)
+    after = respell.Respeller(tokenizer, other).answers(before)
+    texts = [
+        [
+            vocabulary.decode(part.tolist(), skip_special_tokens=False)
+            for part in np.split(answers.ids, answers.starts[1:])
+        ]
+        for vocabulary, answers in ((tokenizer, before), (other, after))
+    ]
+    assert texts[0] == texts[1]
+    said = other.decode(after.ids[after.answered].tolist(), skip_special_tokens=False)
+    assert said.count("<|im_end|>") == len(talks)
+    assert said.endswith(SAMPLE.strip() + "<|im_end|>")
+    # Only what was said is likeliest, and within a token of the target's nothing else is possible.
+    assert (after.top_ids[:, 0] == after.ids[after.answered]).all()
+    the = other.encode(" the").ids[0]
+    first = {round(float(p), 2) for p in after.top_p[:, 0]}
+    assert first == {0.6, 1.0} | ({0.9} if the in after.ids[after.answered] else set())
+    assert set(after.top_ids[after.top_p[:, 0] < 0.61, 1]) == {the}
+    assert all(len(set(row)) == generate.TOP for row in after.top_ids.tolist())
+
+
+def test_answers_spelled_as_they_are_stay(tokenizer: object) -> None:
+    before = answered(tokenizer, TALKS[:3])
+    after = respell.Respeller(tokenizer, tokenizer).answers(before)
+    for name in ("ids", "starts", "answered"):
+        assert (vars(before)[name] == vars(after)[name]).all()
+    assert (before.top_ids[:, :2] == after.top_ids[:, :2]).all()
+    assert (before.top_p[:, :2] == after.top_p[:, :2]).all()
+
+
+def test_a_broken_character_is_left_out(tokenizer: object) -> None:
+    before = answered(tokenizer, TALKS[:2])
+    before.ids[before.starts[1] + 4] = tokenizer.token_to_id("\u00e2")  # the first byte of three
+    after = respell.Respeller(tokenizer, tokenizer).answers(before)
+    assert after.starts.tolist() == [0]
+    assert (after.ids == before.ids[: before.starts[1]]).all()
+    assert len(after.top_p) == after.answered.sum()
 
 
 @pytest.mark.parametrize("task", copying.TASKS)

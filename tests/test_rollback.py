@@ -66,6 +66,7 @@ class Scripted:
     reader: Listener | None = None
     reads_paths = False
     block = 0
+    ahead = None
 
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         self.text = list(text)

@@ -391,6 +391,7 @@ def test_closing_waits_for_the_running_turn() -> None:
     session.close()
     thread.join(5)
     assert not thread.is_alive()
+    assert engine.closed
     assert session.pair.target.closed  # type: ignore[attr-defined]
     assert session.messages[-1].finish is FinishReason.CANCELLED
     session.close()

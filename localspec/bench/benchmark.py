@@ -73,6 +73,7 @@ def bench_pair(
         for another in others:
             beside = load_beside(first, another, progress=progress, cancel=cancel)
             stack.callback(beside.pair.close_drafts)  # the target belongs to the first session
+            stack.callback(beside.engine.close)
             sessions.append(beside)
         for notice in dict.fromkeys(each for session in sessions for each in session.notices):
             warn(notice)

@@ -368,6 +368,7 @@ class Session:
                 self._closing()
             self.enter("")
             self.template.close()
+            self.engine.close()
             self.pair.close()
         finally:
             self._busy.release()

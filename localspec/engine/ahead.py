@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.beside import Beside
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
+from localspec.engine.proposer import Proposer, View, argmax_proposer, likeliest
 from localspec.engine.sampling import Logits
 from localspec.errors import Cancelled, EngineError, SamplingError
 
@@ -75,19 +76,51 @@ class Ahead:
         self._looking, self._over = Lock(), True
         self._halt, self._cancel = Cancel(), Cancel()
         self._way: _Way | None = None
+        self._proposer: Proposer = argmax_proposer
 
-    def begin(self, cancel: Cancel) -> None:
-        """A generation starts, which `cancel` stops."""
+    def begin(self, proposer: Proposer, cancel: Cancel) -> None:
+        """A generation starts whose tokens `proposer` picks, and which `cancel` stops."""
         self.rest()
-        self._cancel = cancel
+        self._proposer, self._cancel = proposer, cancel
+
+    def going_on(
+        self,
+        tokens: Sequence[int],
+        held: int,
+        draft: Sequence[int],
+        following: View | None,
+        room: int,
+    ) -> AbstractContextManager[Ahead | None]:
+        """Read on behind what was proposed while the block runs, where that pays.
+
+        Args:
+            tokens: the text that it was proposed for.
+            held: how many of them the passes of the proposal left in the cache.
+            draft: what was proposed.
+            following: what these passes showed behind all of it, if they came so far.
+            room: tokens that the next draft may have at most.
+        """
+        context, model = self._context, self._context.model
+        if not draft or max(draft) >= model.n_vocab or model.is_end(draft[-1]):
+            return nullcontext()
+        room = min(room, context.n_ctx - held - len(draft), self.beside.reach(len(draft)))
+        if room < 1 or not self.beside.wants(len(draft)):
+            return nullcontext()
+        guess = None if following is None else likeliest(following)
+        if guess is not None and model.is_end(guess):
+            return nullcontext()
+
+        def guesses(row: Logits, behind: Sequence[int]) -> int:
+            return likeliest(self._proposer(row, tokens, behind))
+
+        return self._beside((len(tokens), held), draft, guess, guesses, room)
 
     @contextmanager
-    def going_on(
+    def _beside(
         self,
         text: tuple[int, int],
         draft: Sequence[int],
         guess: int | None,
-        *,
         guesses: Guesses,
         room: int,
     ) -> Iterator[Ahead]:
@@ -197,6 +230,11 @@ class Ahead:
         way, self._way = self._way, None
         if way is not None:
             self._context.rewind(way.held + way.stays)
+
+    def close(self) -> None:
+        """Rest, and end the thread."""
+        self.rest()
+        self._threads.shutdown()
 
     def _settle(self) -> BaseException | None:
         """Wait for what is being read; give what it failed of."""

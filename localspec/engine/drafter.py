@@ -8,7 +8,6 @@ is asked in every round and needs none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol
@@ -20,7 +19,7 @@ from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, Listener
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.lookup import NO_GUESS, Guess
-from localspec.engine.proposer import Proposer, View, argmax_proposer, likeliest
+from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist, Logits
 from localspec.engine.stats import DRAFT
 from localspec.engine.verify import EMPTY, Draft
@@ -81,6 +80,17 @@ class Drafted:
         """Tokens of the draft that are the drafter's own."""
         return len(self.draft.tokens) - len(self.tail.tokens)
 
+    @property
+    def held(self) -> int:
+        """Tokens of the text that a draft model's cache holds: those that it left out are not."""
+        return self.cached + self.read - self.path
+
+    @property
+    def following(self) -> View | None:
+        """What a pass of the drafter's showed behind the whole draft; None without such a one."""
+        looked = not self.tail.tokens and len(self.views) > self.own
+        return self.views[self.own] if looked else None
+
 
 class Drafter(Protocol):
     """Proposes tokens; learns what became of them.
@@ -112,6 +122,11 @@ class Drafter(Protocol):
     @property
     def block(self) -> int:
         """Tokens that it guesses in one pass at most, all at once; 0 where each takes a pass."""
+        ...
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """What it reads while the target decodes; None where it waits."""
         ...
 
     def begin(
@@ -305,7 +320,7 @@ class ModelDrafter:
     ) -> None:
         """Keep of the cache what `tokens` begins with, or nothing: what was earned goes as well."""
         if self.ahead is not None:
-            self.ahead.begin(cancel)
+            self.ahead.begin(proposer, cancel)
         self.context.watch(cancel)
         self._cancel = cancel
         if anew:
@@ -387,38 +402,6 @@ class ModelDrafter:
         """What of a path goes into the first decode: what is drafted behind it takes its own."""
         n_vocab = self.context.model.n_vocab
         return tuple(takewhile(lambda token: token < n_vocab, path[: max(0, room)]))
-
-    def going_on(
-        self, tokens: Sequence[int], asked: Drafted, room: int
-    ) -> AbstractContextManager[Ahead | None]:
-        """Read on behind what was proposed while the block runs, where that pays.
-
-        Args:
-            tokens: the text that it was proposed for.
-            asked: what this drafter was asked, with what lookup added.
-            room: tokens that the next draft may have at most.
-        """
-        draft, model, ahead = asked.draft.tokens, self.context.model, self.ahead
-        if ahead is None or not draft or max(draft) >= model.n_vocab or model.is_end(draft[-1]):
-            return nullcontext()
-        if len(self.context.tokens) < self._held:  # it could not read the text
-            return nullcontext()
-        room = min(
-            room, self.context.n_ctx - self._held - len(draft), ahead.beside.reach(len(draft))
-        )
-        if room < 1 or not ahead.beside.wants(len(draft)):
-            return nullcontext()
-        guess = None
-        if not asked.tail.tokens and len(asked.views) > asked.own:  # a pass looked further
-            guess = likeliest(asked.views[asked.own])
-            if model.is_end(guess):
-                return nullcontext()
-
-        def guesses(row: Logits, behind: Sequence[int]) -> int:
-            return likeliest(self._proposer(row, tokens, behind))
-
-        text = len(tokens), self._held
-        return ahead.going_on(text, draft, guess, guesses=guesses, room=room)
 
     def _read(self, tokens: Sequence[int], n_logits: int) -> Logits:
         """Decode `tokens`; return the logits after the last ones, of one decode at most."""

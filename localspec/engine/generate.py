@@ -16,7 +16,7 @@ from typing import NamedTuple
 from localspec.engine.acceptance import Verification, verification
 from localspec.engine.ahead import Ahead
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, Drafter, ModelDrafter
+from localspec.engine.drafter import Drafted, Drafter
 from localspec.engine.grammar import Constraint
 from localspec.engine.inside import Inside
 from localspec.engine.judged import judged
@@ -206,6 +206,11 @@ class Engine:
             for ahead in self._ahead():
                 ahead.rest()
 
+    def close(self) -> None:
+        """End the threads in which drafters read ahead; their contexts are the caller's."""
+        for ahead in self._ahead():
+            ahead.close()
+
     def _begin(
         self, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
     ) -> _Generation:
@@ -281,7 +286,7 @@ class Engine:
     def _learn(self, done: Round) -> None:
         """Let who drafted learn whether it pays to go on during the target's passes."""
         drafter = self.drafters.get(done.drafter)
-        if isinstance(drafter, ModelDrafter) and drafter.ahead is not None:
+        if drafter is not None and drafter.ahead is not None:
             drafter.ahead.beside.observe(done, right=drafter.ahead.right)
 
     def _looked_at(self, generation: _Generation) -> Sight:
@@ -308,8 +313,7 @@ class Engine:
 
     def _ahead(self) -> Iterator[Ahead]:
         """What the drafters read while the target decodes."""
-        models = (each for each in self.drafters.values() if isinstance(each, ModelDrafter))
-        return (each.ahead for each in models if each.ahead is not None)
+        return (each.ahead for each in self.drafters.values() if each.ahead is not None)
 
     def _meanwhile(
         self, generation: _Generation, asked: Drafted, sight: Sight | None
@@ -320,10 +324,12 @@ class Engine:
         has a part in what a seed gives. Nor where somebody looks at the passes.
         """
         drafter = self.drafters.get(asked.drafter)
-        if not isinstance(drafter, ModelDrafter) or sight is not None or not generation.free:
+        ahead = None if drafter is None or sight is not None else drafter.ahead
+        if ahead is None or not generation.free or not asked.views:  # it could not read the text
             return nullcontext()
-        left = min(generation.remaining, self.target.free) - len(asked.draft.tokens)
-        return drafter.going_on(generation.tokens, asked, left - 2)
+        draft = asked.draft.tokens
+        room = min(generation.remaining, self.target.free) - len(draft) - 2
+        return ahead.going_on(generation.tokens, asked.held, draft, asked.following, room)
 
     def _verify(
         self, generation: _Generation, asked: Drafted, sight: Sight | None = None

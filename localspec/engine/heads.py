@@ -33,6 +33,7 @@ class HeadDrafter:
     """
 
     reads_paths = False
+    ahead = None
 
     def __init__(self, head: Head, name: str = "") -> None:
         """Draft with `head`, called by its kind where no name is given."""

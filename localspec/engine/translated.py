@@ -61,6 +61,7 @@ class TranslatedDrafter:
     reader = None
     reads_paths = False
     block = 0
+    ahead = None
 
     def __init__(self, context: Context, translation: Translation, name: str = TRANSLATED) -> None:
         self.context = context
