@@ -71,8 +71,16 @@ def auto(names: tuple[str, ...]) -> AutoGamma:
 
 
 def run(
-    of: Engine, text: str, policy: GammaPolicy, *, temperature: float, accept: Accept, n: int = 20
+    of: Engine,
+    text: str,
+    policy: GammaPolicy,
+    *,
+    temperature: float,
+    accept: Accept,
+    n: int = 20,
+    ends: bool = False,
 ) -> list[Round]:
+    """An answer of `n` tokens; one that may end is as long as it is."""
     model = of.target.model
     ids = model.tokenize(text, add_special=True, parse_special=False)
     list(of.prefill(ids, Cancel()))
@@ -80,7 +88,7 @@ def run(
         sampling=SamplingParams(
             temperature=temperature,
             seed=5,
-            logit_bias=dict.fromkeys(model.end_tokens, -math.inf),
+            logit_bias={} if ends else dict.fromkeys(model.end_tokens, -math.inf),
         ),
         accept=accept,
         n_predict=n,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from localspec.engine.length.stopping import (
 )
 from localspec.engine.noise import CounterNoise, StreamNoise
 from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import DFLASH, DRAFT
+from localspec.engine.stats import DFLASH, DRAFT, LOOKUP
 from localspec.engine.verify import Draft, LossyRule
 
 from .fakes import round_of
@@ -286,8 +287,27 @@ def test_between_probes_nothing_is_worked_out_unless_something_could_be_copied(
         policy.observe(round_of(0, 0, chance=0.02, passes=int(asked)))
     assert len(probes) > 2
     assert worked_out[-3:] == probes[-3:]
-    policy.plan(Situation(room=60, copies=(0.5,)))
-    assert len(worked_out) > len(probes)
+
+
+def test_copies_in_sight_bring_no_more_probes() -> None:
+    """Nor do those that are accepted fill the account up: they say nothing of the model."""
+
+    def probes(**how: Any) -> int:
+        policy, found = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), 0
+        for _ in range(60):
+            plan = policy.plan(Situation(room=60, **how))
+            found += plan.drafter == DRAFT
+            copied = plan.limit if plan.drafter == LOOKUP else 0
+            looks = int(plan.drafter == DRAFT)
+            policy.observe(
+                round_of(copied, copied, chance=0.02, passes=looks, drafter=plan.drafter)
+            )
+        return found
+
+    usual = probes()
+    assert usual > 2
+    assert probes(copies=(0.1,)) <= usual
+    assert probes(copies=(0.99,) * 8) <= usual
 
 
 def test_plain_decoding_is_interrupted_by_probes_that_become_rarer_and_end() -> None:

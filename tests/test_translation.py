@@ -15,9 +15,11 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.length.gamma import FixedGamma
+from localspec.engine.length.stopping import FixedPlan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.look import look_again
 from localspec.engine.lookup import Lookup
+from localspec.engine.proposer import argmax_proposer
 from localspec.engine.stats import TRANSLATED, Round
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Spelling, Translation
@@ -247,23 +249,53 @@ def accepted(rounds: list[Round]) -> int:
     return sum(done.accepted for done in rounds if done.drafter)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("temperature", "ends"),
+    [(0.0, False), (0.0, True), (0.7, False), pytest.param(1.0, False, marks=pytest.mark.slow)],
+)
 def test_the_text_is_the_same_with_another_vocabulary(
-    contexts: dict[str, Context], temperature: float
+    contexts: dict[str, Context], temperature: float, ends: bool
 ) -> None:
+    """Where it may end, and nothing is drawn, the draft writes text and the target cuts it."""
     accept = Accept.COUPLED if temperature else Accept.BLOCK
     brought = dict.fromkeys(("draft", "renumbered", "smaller", "strange"), 0)
     engines = {name: engine(contexts, name) for name in brought}
     for text in questions(4):
-        plain = run(
-            Engine(contexts["target"]), text, FixedGamma(0), temperature=temperature, accept=accept
-        )
+
+        def answered(of: Engine, gamma: int, text: str = text) -> list[Round]:
+            how = FixedGamma(gamma)
+            return run(of, text, how, temperature=temperature, accept=accept, ends=ends)
+
+        plain = answered(Engine(contexts["target"]), 0)
         for name, of in engines.items():
-            rounds = run(of, text, FixedGamma(3), temperature=temperature, accept=accept)
+            rounds = answered(of, 3)
             assert tokens(rounds) == tokens(plain), (name, text)
             brought[name] += accepted(rounds)
     assert brought["renumbered"] == pytest.approx(brought["draft"], rel=0.1)
     assert brought["smaller"] > 0.6 * brought["draft"]
+
+
+class Unsure(FixedPlan):
+    """Looks, and drafts nothing."""
+
+    def wants_token(self, confidence: float, *, firm: bool) -> bool:
+        return False
+
+
+def test_a_look_that_was_too_unsure_tells_what_it_would_have_drafted(
+    contexts: dict[str, Context],
+) -> None:
+    of = engine(contexts, "renumbered")
+    ids = contexts["target"].model.tokenize("Once upon a", add_special=True, parse_special=False)
+    drafter = of.drafters[TRANSLATED]
+    drafter.begin(ids, argmax_proposer, Cancel(), anew=True)
+    bold = drafter.propose(ids, FixedPlan(1, TRANSLATED, learns=True))
+    drafter.observe(ids, 0)
+    seen = drafter.propose(ids, Unsure(1, TRANSLATED, learns=True))
+    assert not seen.draft.tokens
+    assert [view.pick()[0] for view in seen.views] == list(bold.draft.tokens)
+    assert seen.confidences == pytest.approx(bold.confidences)
+    assert seen.decodes == 1
 
 
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])

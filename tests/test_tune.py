@@ -548,14 +548,15 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
     options = LoadRequest(pair="demo", ctx_size=256, threads=1)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     with closing(session):
-        assert plain_s() == pytest.approx(4 * TARGET_POINTS[1])
+        disturbed = plain_s()
+        assert disturbed >= 4 * TARGET_POINTS[1]
         assert "(doubtful: something disturbed that" in listed()
         took = 1.0
         session.rest(Cancel())
-        assert plain_s() == pytest.approx(4 * TARGET_POINTS[1])  # it is as busy as before
+        assert plain_s() == disturbed  # it is as busy as before
         monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.0)
         session.rest(Cancel())
-        assert plain_s() == pytest.approx(TARGET_POINTS[1])
+        assert plain_s() == pytest.approx(disturbed / 4)
         assert "doubtful" not in listed()
 
 

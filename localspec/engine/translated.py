@@ -183,6 +183,12 @@ class TranslatedDrafter:
         cut = self._translation.followed(tokens, draft.text(written.tokens[: -1 if ends else None]))
         if ends and target.vocabulary.end is not None:
             cut.append(target.vocabulary.end)
+        if not written.tokens and views:  # a look that was too unsure: what it saw teaches as well
+            guess, _ = views[0].pick()
+            cut = self._translation.followed(tokens, draft.text([guess]))[:1]
+            sure = confidences[: len(cut)]
+            looked = [TextView(token, each) for token, each in zip(cut, sure, strict=False)]
+            return Drafted(self.name, views=looked, confidences=sure, passes=1)
         sure = _shares(confidences, draft.lengths(written.tokens), target.lengths(cut))
         return Drafted(
             self.name,

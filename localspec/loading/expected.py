@@ -142,8 +142,8 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
     Of weights the bytes in the file count: of rearranged ones llama.cpp has a second copy, unused.
     """
     target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
-    times = tuple(costs.target.at(0).times(LONGEST + 1))
-    steps = {name: costs.drafts[name].at(0).seconds(1) for name in pair.drafts}
+    times = tuple(costs.target.at(BEHIND).times(LONGEST + 1))
+    steps = {name: costs.drafts[name].at(BEHIND).seconds(1) for name in pair.drafts}
     step = next(iter(steps.values()), None)
     overhead = 0.0
     if (model := pair.drafts.get(DRAFT)) is not None:

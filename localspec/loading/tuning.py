@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 from localspec.chat.pair import LoadedPair
 from localspec.engine.cancel import Cancel
@@ -122,12 +123,13 @@ def _tuned(
     )
     busy = busy_cores(LOOK_S) > bearable(context.threads.widest)
     noisy = busy or not timing.steady
-    kept = _well_known(store, new) if noisy else None
-    if noisy:
-        tried = {}
+    kept = None
+    if noisy:  # the number of threads stays what it was
+        threads, tried = _threads(context, options, store, draft=draft, try_all=False)
+        context.threads.use(threads, options.threads_batch)
+        kept = _well_known(store, identity_of(context, pair.loaded, draft=draft))
     elif tried:
-        anyhow = identity(context, threads=ANY_THREADS, draft=draft)
-        store.save(Profile(anyhow, threads=threads))
+        store.save(Profile(identity(context, threads=ANY_THREADS, draft=draft), threads=threads))
     if kept is not None:
         points = dict(kept.measured[min(kept.measured)])
     return Tuned(
@@ -145,18 +147,23 @@ def _tuned(
 
 
 def _threads(
-    context: Context, options: LoadRequest, store: ProfileStore, *, draft: bool
+    context: Context,
+    options: LoadRequest,
+    store: ProfileStore,
+    *,
+    draft: bool,
+    try_all: bool = True,
 ) -> tuple[int, dict[int, tuple[float, float]]]:
     """The number of threads that a model is to have, and what each that was tried takes."""
     asked = (options.draft_threads if draft else None) or options.threads
-    tried = {} if asked else _by_threads(context, options.threads_batch)
+    tried = _by_threads(context, options.threads_batch) if try_all and not asked else {}
     usual = chosen_threads(context, asked, draft=draft, store=store)
     return _best_threads(tried, draft=draft) if tried else usual, tried
 
 
-def _well_known(store: ProfileStore, new: Profile) -> Profile | None:
-    """What is stored of the same and was not disturbed."""
-    before = store.load(new.identity)
+def _well_known(store: ProfileStore, known: Mapping[str, Any]) -> Profile | None:
+    """What is stored of this and was not disturbed."""
+    before = store.load(known)
     return before if before is not None and before.steady else None
 
 

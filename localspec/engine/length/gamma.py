@@ -236,7 +236,8 @@ class AutoGamma:
     def plan(self, situation: Situation) -> Plan:
         """The round's best drafter, or none: plain decoding."""
         room = self._table.longest(situation.room)
-        if self._waits(situation) or room < 1:
+        waits = self._waits()
+        if room < 1 or (waits and not situation.copies):
             return PLAIN
         prices = self._prices(situation, room)
         copy = self._copy(situation, prices.copying) if situation.copies else Copy()
@@ -247,12 +248,9 @@ class AutoGamma:
             return PLAIN
         if plan.pays(cost):
             return PLAIN if self._compares() else plan
-        if self._probe(plan, situation, prices.times):
-            self._probes += 1
-            self._wait = _PAUSE * self._probes
-            return plan
-        self._wait = _PAUSE
-        return PLAIN
+        if waits or not self._probe(plan, situation, prices.times):
+            return PLAIN
+        return plan
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
@@ -287,7 +285,7 @@ class AutoGamma:
         drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
         self._credit = min(_CREDIT, self._credit - drafting + _INTEREST * rounds)
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
-        if done.accepted:
+        if any(accepted for name, _, accepted in done.shares if name != LOOKUP):
             self._credit, self._probes, self._wait = _CREDIT, 0, 0
 
     def follow(self, done: Round) -> None:
@@ -410,15 +408,15 @@ class AutoGamma:
         copying = self._tracks[LOOKUP].lately
         return extra * max(copying, 1 / max(1.0, tokens / _TOKENS_A_ROUND))
 
-    def _waits(self, situation: Situation) -> bool:
-        """Whether the next probe is some rounds off: until then nothing is worked out."""
-        if situation.copies or not self._wait:
-            return False
-        self._wait -= 1
-        return True
+    def _waits(self) -> bool:
+        """Whether the next probe is some rounds off; a round goes by."""
+        waits = self._wait > 0
+        self._wait -= waits
+        return waits
 
     def _probe(self, plan: StoppingPlan, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
+        self._wait = _PAUSE
         lag, model = situation.lags[plan.drafter], self._table.drafts[plan.drafter]
         read = lag + plan.limit if plan.drafter in situation.blocks else lag
         if model.at(situation.context).seconds(read) > self._credit * times[1]:
@@ -426,5 +424,8 @@ class AutoGamma:
         asked, step = self._tracks[plan.drafter].rounds, plan.step
         if not asked:  # its measurement may be wrong by any factor
             step = min(step, _HOPED * times[1])
-        best = gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)
-        return best[1] >= _WORTH
+        if gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)[1] < _WORTH:
+            return False
+        self._probes += 1
+        self._wait = _PAUSE * self._probes
+        return True
