@@ -64,6 +64,7 @@ def test_the_longer_match_is_copied_and_of_equals_the_own_text() -> None:
     own = [*range(10, 20), 70, 71, *range(10, 20)]
     assert copied(past_of([*range(10, 20), 80, 81]), own)[:2] == (70, 71)
     assert copied(past_of([71, *range(10, 20), 80]), own) == (80,)
+    assert copied(past_of([71, *range(10, 20)]), own)[:2] == (70, 71)  # nothing stands behind it
     known = past_of([*range(10, 20), 1], [*range(10, 20), 2])
     assert copied(known, range(10, 20)) == (2,)  # the latest text
 
@@ -206,6 +207,10 @@ def test_the_oldest_make_room_and_all_can_be_cleared(
             os.utime(path, (i, i))
     left = {path.name.split(".")[0] for path in tmp_path.iterdir()}
     assert left == {"c3", "c4"}
+    store = PastStore(tmp_path, Words())
+    store.enter("long")
+    store.keep(range(100))
+    assert [path.name.split(".")[0] for path in tmp_path.iterdir()] == ["long"]  # its end
     past.clear(tmp_path)
     past.clear(tmp_path / "nowhere")
     assert [*tmp_path.iterdir()] == []

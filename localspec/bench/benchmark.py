@@ -74,6 +74,7 @@ def bench_pair(
             beside = load_beside(first, another, progress=progress, cancel=cancel)
             stack.callback(beside.pair.close_drafts)  # the target belongs to the first session
             stack.callback(beside.engine.close)
+            stack.callback(beside.template.close)
             sessions.append(beside)
         for notice in dict.fromkeys(each for session in sessions for each in session.notices):
             warn(notice)

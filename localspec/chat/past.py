@@ -27,7 +27,8 @@ MOST = 1_000_000
 
 _MAGIC = b"localspec past 1\n"
 _ENDING, _ASIDE = ".past", ".damaged"
-_LARGEST = len(_MAGIC) + 4 + 4 * MOST  # bytes of a file
+_HEAD = len(_MAGIC) + 4  # bytes before the tokens
+_LARGEST = _HEAD + 4 * MOST  # bytes of a file
 _SAMPLE = 1024
 
 
@@ -90,7 +91,7 @@ class PastStore:
             name = checked(self._conversation) + self._ending
             with private.whole_file(self._folder / name) as file:
                 file.write(_MAGIC + zlib.crc32(data).to_bytes(4, "little") + data)
-            keep_latest(self._folder, 4 * MOST)  # bytes
+            keep_latest(self._folder, _HEAD + 4 * MOST)
             if alone:  # what others said is what it was
                 self._known = self._changed(), self._conversation
 
@@ -117,7 +118,7 @@ class PastStore:
 
         with path.open("rb") as file:
             data = file.read(size)
-        head, ids = data[: len(_MAGIC) + 4], data[len(_MAGIC) + 4 :]
+        head, ids = data[:_HEAD], data[_HEAD:]
         if head == _MAGIC + zlib.crc32(ids).to_bytes(4, "little") and len(ids) % 4 == 0:
             found = np.frombuffer(ids, "<i4").astype(np.int32, copy=False)
             if not len(found) or (found.min() >= 0 and found.max() < self._n_vocab):

@@ -118,10 +118,11 @@ class Lookup:
         # The longest match, and the latest of these, is copied; the others say how sure that is.
         match, start = max(places, key=lambda place: place[0], default=(0, 0))
         before, there = self._past.find(tail)
-        if limit < 1 or not (match or before):
+        kept = self._past.copy(there, limit) if before > match else []
+        if limit < 1 or not (match or kept):
             return NO_GUESS
-        if before > match:
-            match, places, copied = before, [], self._past.copy(there, limit)
+        if kept:
+            match, places, copied = before, [], kept
         else:
             copied = self._tokens[start : start + limit]
             if len(copied) < limit:  # it runs into itself: a loop goes on as it did
