@@ -33,7 +33,14 @@ from localspec.ui import proposing
 from localspec.ui.app import ChatApp, Looks
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.screens.help import HelpScreen
-from localspec.ui.screens.pair_lines import PairsState, Work, detail_lines, head_line, row_line
+from localspec.ui.screens.pair_lines import (
+    PairsState,
+    Work,
+    detail_lines,
+    head_line,
+    pull_lines,
+    row_line,
+)
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support import ggufs
 from tests.support.chat_pilot import Chat
@@ -643,6 +650,17 @@ async def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Re
         assert "is not installed" not in chat.screen()
         await select(chat, NAME)
         assert f"{NAME} is not installed" in chat.screen()
+
+
+def test_a_pull_says_how_long_it_takes_on_as_soon_as_that_can_be_told() -> None:
+    file = download.FileProgress("a.gguf", "e", "fetching", 250, 1000, 250)
+    told = pull.PullProgress(file, (file,), 250, 1000, 100.0, 95.0)
+    state = PairsState(work=Work.PULLING, name="small", progress=told)
+    assert state.doing() == "fetching small 25%, 1 min 35 s left"
+    assert "1 min 35 s left" in pull_lines(state, 80, 24)[0].plain
+    state.progress = replace(told, seconds_left=None)
+    assert state.doing() == "fetching small 25%"
+    assert "fetching" in pull_lines(state, 80, 24)[0].plain
 
 
 def test_what_is_said_before_the_list_is_there_stays_with_its_pair_too() -> None:
