@@ -109,25 +109,24 @@ def _tuned(
             "Models of this architecture run without speculation.",
         )
     store = profile_store()
-    threads, tried = _threads(context, options, store, draft=draft)
+    asked = (options.draft_threads if draft else None) or options.threads
+    tried = {} if asked else _by_threads(context, options.threads_batch)
+    usual = chosen_threads(context, asked, draft=draft, store=store)
+    threads = _best_threads(tried, draft=draft) if tried else usual
     context.threads.use(threads, options.threads_batch)
     found, timing = _measured(context, progress, cancel, draft=draft)
     points = found[min(found)]
     if not points:
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
-    new = Profile(
-        identity_of(context, pair.loaded, draft=draft),
-        found,
-        spread=timing.spread,
-        onset=timing.onset,
-    )
+    known = partial(identity_of, context, pair.loaded, draft=draft)
+    new = Profile(known(), found, spread=timing.spread, onset=timing.onset)
     busy = busy_cores(LOOK_S) > bearable(context.threads.widest)
     noisy = busy or not timing.steady
     kept = None
     if noisy:  # the number of threads stays what it was
-        threads, tried = _threads(context, options, store, draft=draft, try_all=False)
+        threads, tried = usual, {}
         context.threads.use(threads, options.threads_batch)
-        kept = _well_known(store, identity_of(context, pair.loaded, draft=draft))
+        kept = _well_known(store, known())
     elif tried:
         store.save(Profile(identity(context, threads=ANY_THREADS, draft=draft), threads=threads))
     if kept is not None:
@@ -144,21 +143,6 @@ def _tuned(
         busy=busy,
         noisy=noisy,
     )
-
-
-def _threads(
-    context: Context,
-    options: LoadRequest,
-    store: ProfileStore,
-    *,
-    draft: bool,
-    try_all: bool = True,
-) -> tuple[int, dict[int, tuple[float, float]]]:
-    """The number of threads that a model is to have, and what each that was tried takes."""
-    asked = (options.draft_threads if draft else None) or options.threads
-    tried = _by_threads(context, options.threads_batch) if try_all and not asked else {}
-    usual = chosen_threads(context, asked, draft=draft, store=store)
-    return _best_threads(tried, draft=draft) if tried else usual, tried
 
 
 def _well_known(store: ProfileStore, known: Mapping[str, Any]) -> Profile | None:

@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from localspec.engine.stats import Round
 
-_LATELY = 0.05  # what a round counts in the averages: about as many as lambda remembers
+_LATELY = 0.05  # what a round counts in the averages: of about the last 20
 _LAST = 5  # timings kept of a kind: a context grows, and the machine's speed changes
 _ALONE = 2  # timings of a size with nothing beside it, before one beside it tells anything
 _TRIALS = 3  # rounds beside the target by which its loss is known: of two no median tells
