@@ -270,6 +270,32 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert max(widths) < 1.25
 
 
+def test_an_answer_may_differ_from_those_before_as_far_as_stretches_do() -> None:
+    """Beside other programs what drafting brings changes: 15 stretches do not tell the next few."""
+    luck, held, widths = random.Random(8), 0, []
+    for _ in range(200):
+        neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
+        tokens = spent = 0.0
+        for stretch in range(19):
+            if stretch == 15:
+                neighbours.begin()
+                neighbours.add(timed(1, 1.0))
+                tokens = spent = 0.0
+            dearer = math.exp(luck.gauss(0, 0.2))
+            rounds = [timed(4, 1.8 * dearer, step=0.1 * dearer)] * 6
+            if stretch < 16:
+                rounds[0] = timed(1, 1.0)
+            feed(neighbours, rounds)
+            tokens += sum(done.emitted for done in rounds)
+            spent += sum(done.total_s for done in rounds)
+        found = neighbours.speedup()
+        assert found is not None
+        held += found.low <= tokens / spent <= found.high
+        widths.append(found.high / found.low)
+    assert held >= 180  # by the error of the median alone: 154
+    assert max(widths) < 2.5
+
+
 def test_steps_that_now_and_then_take_ten_times_as_long_are_counted_whole() -> None:
     """Beside other programs short passes do; claims built on their medians were too high."""
     luck, held, offs = random.Random(3), 0, []

@@ -1,9 +1,9 @@
 """Lookup: a drafter without a model. What followed the same tokens before may follow them again.
 
 The text so far (the prompt with all that was pasted into it, earlier turns, the answer as it grows)
-is indexed by its 3-grams as it comes. A guess is copied from where the longest stretch of the last
-tokens stood before (prompt lookup; compare 2411.04975 and 2411.10666). It takes microseconds,
-so it is made in every round, and is scored in every round, whoever drafts.
+is indexed by its pairs of tokens as it comes. A guess is copied from where the longest stretch of
+the last tokens stood before (prompt lookup; compare 2411.04975 and 2411.10666). It takes
+microseconds, so it is made in every round, and is scored in every round, whoever drafts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import mul
+from itertools import pairwise
 
 from localspec.engine.past import NO_PAST, Past
 from localspec.engine.stats import LOOKUP
@@ -21,7 +21,7 @@ LONGEST = MAX_GAMMA - 1
 """Tokens of a guess at most: for 64 rows llama.cpp's attention takes another path, on a processor,
 whose logits differ in their last bits."""
 
-_GRAM = 3  # tokens of a key: shorter ones are found everywhere, and what follows them is chance
+_GRAM = 2  # tokens of a key: a single one is found everywhere, and what follows it is chance
 _MATCH = 24  # tokens of a match that are counted
 _PLACES = 6  # places that are compared: the latest
 _STEPS = 24  # places that are looked at for them: other keys may share a slot
@@ -31,14 +31,12 @@ _HALF = 3.5
 _BELIEF = [m / (m + _HALF) for m in range(_MATCH + LONGEST + 1)]
 _AGREED = [[(n + belief) / (n + 1) for belief in _BELIEF] for n in range(_PLACES + 1)]
 
-# What repeats in one text goes on, in another it does not: a copy is believed in as far as copies
-# were right in this answer, of about the last tokens of theirs. At first nobody knows.
-_LATELY = 16
+# What repeats in one text goes on, in another it does not: where a copy begins it is believed in as
+# far as copies began right in this answer, of about the last of them. At first nobody knows. A copy
+# that has begun right goes on: to doubt its other tokens as well cost a fifth of the speed in texts
+# that repeat, and spared nothing in others (docs/measurements/drafters.md).
+_LATELY = 8
 _UNKNOWN = 0.5
-# By that share, in 64ths, what it is along a copy if the tokens before are right.
-_SHARES = 64
-_LEFT = [(1 - 1 / _LATELY) ** k for k in range(len(_BELIEF))]
-_GROWING = [[1 - (1 - at / _SHARES) * left for left in _LEFT] for at in range(_SHARES + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +73,11 @@ class Lookup:
         self._is_end = is_end
         self._past = NO_PAST
         self._tokens: list[int] = []
-        self._right = _UNKNOWN  # share of the tokens that it would have copied lately
-        self._said: Sequence[int] = ()  # what it guessed last, for the position `_at`
+        self._right = _UNKNOWN  # share of its guesses that began right lately
+        self._said = -1  # what the last one began with, at the position `_at`; -1 for none
         self._at = 0
         self._mask = (1 << max(8, (n_ctx - 1).bit_length())) - 1
-        # A hash table of chains: by slot the latest 3-gram's first position, and by position the
+        # A hash table of chains: by slot the latest pair's first position, and by position the
         # one before it in the same slot; -1 for none.
         self._latest = array("i", [-1]) * (self._mask + 1)
         self._before = array("i")
@@ -91,7 +89,7 @@ class Lookup:
         the last tokens stood together in `past` than in the text itself, that is copied.
         """
         self._past = past
-        self._right, self._said = _UNKNOWN, ()
+        self._right, self._said = _UNKNOWN, -1
         known = self._tokens
         n = min(len(known), len(tokens))
         if known[:n] != list(tokens[:n]):
@@ -132,27 +130,24 @@ class Lookup:
         copied = copied[: end + 1]
         others = [self._tokens[at : at + len(copied)] for _, at in places if at != start]
         if not drafted:
-            self._said, self._at = copied, len(tokens)
+            self._said, self._at = copied[0], len(tokens)
         found = _confidences(match, copied, others)
-        return Guess(tuple(copied), list(map(mul, found, _GROWING[round(_SHARES * self._right)])))
+        found[0] *= self._right
+        return Guess(tuple(copied), found)
 
     def _judge(self, tokens: Sequence[int]) -> None:
-        """Compare the last guess with what came, up to the first token that is another one."""
-        ends = self._at + len(self._said)
-        for said, came in zip(self._said, tokens[self._at : ends], strict=False):
-            self._right += ((said == came) - self._right) / _LATELY
-            if said != came:
-                break
-        self._said = ()
+        """Compare what the last guess began with with what came."""
+        if self._said >= 0 and self._at < len(tokens):
+            self._right += ((self._said == tokens[self._at]) - self._right) / _LATELY
+        self._said = -1
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Index what is new: every 3-gram that something follows."""
+        """Index what is new: every pair that something follows."""
         known, start = self._tokens, len(self._before)
         known += tokens[len(known) :]
         latest, before, mask = self._latest, self._before, self._mask
         ends = len(known) - 1
-        grams = zip(known[start:ends], known[start + 1 : ends], known[start + 2 : ends])  # noqa: B905 - the shortest ends it
-        for at, gram in enumerate(grams, start):
+        for at, gram in enumerate(pairwise(known[start:ends]), start):
             slot = hash(gram) & mask
             before.append(latest[slot])
             latest[slot] = at
@@ -177,7 +172,7 @@ class Lookup:
         return found
 
     def _match(self, at: int, tail: Sequence[int]) -> int:
-        """How many of the last tokens stand before what follows the 3-gram at `at`."""
+        """How many of the last tokens stand before what follows the pair at `at`."""
         known, length = self._tokens, _GRAM
         longest = min(len(tail), at + _GRAM)
         if known[at + _GRAM - longest : at + _GRAM] == tail[-longest:]:

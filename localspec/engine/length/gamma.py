@@ -84,7 +84,7 @@ class FixedGamma:
 # kinds lose 0.9 %, with 20 those that change within an answer 0.3 %.
 _FADE = 1 - 1 / 40
 
-# Drafting counts as what is done, in words, if a quarter of about the last 12 rounds did: the last
+# Drafting counts as what is done, in words and for probes, if a quarter of about the last 12 rounds did: the last
 # ones of an answer have no room for drafts, and every text has places where none pays.
 _LATELY = 1 / 12
 _WILLING = 0.25
@@ -95,8 +95,8 @@ _WILLING = 0.25
 _SHARE = 0.005
 _SHARE_UNSURE = 0.04
 
-# While plain decoding is best the draft is probed now and then: first after this many rounds, and
-# every time as many later. As a probe has to read all that was written meanwhile, pauses alone do
+# While plain decoding is best, and no copies go on, the draft is probed now and then: first after
+# this many rounds, and every time as many later. As a probe has to read all that was written meanwhile, pauses alone do
 # not bound what probes cost. An account of plain rounds does, which an accepted token fills up. All
 # were chosen in the simulator, so that a draft of no use costs less than 2 % of 256 tokens, and
 # less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
@@ -415,6 +415,8 @@ class AutoGamma:
     def _probe(self, plan: StoppingPlan, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
         self._wait = _PAUSE
+        if self._tracks[LOOKUP].lately > _WILLING:  # it would soon have to read again
+            return False
         lag, model = situation.lags[plan.drafter], self._table.drafts[plan.drafter]
         read = lag + plan.limit if plan.drafter in situation.blocks else lag
         if model.at(situation.context).seconds(read) > self._credit * times[1]:

@@ -64,8 +64,9 @@ class Neighbours:
         # Of every stretch: seconds that its drafts and their passes took, of the machine as it was
         # measured, and by whose and how long ones those that the measurement says.
         self._seen: deque[tuple[float, Mapping[_Decode, float]]] = deque(maxlen=_KEPT)
-        # How far the costs are off by now: the median over the stretches, and its standard error.
-        self._off, self._error = 0.0, math.inf
+        # How far the costs are off by now: the median over the stretches, its standard error, and
+        # the variance between stretches that no calm machine has.
+        self._off, self._error, self._unrest = 0.0, math.inf, 0.0
         self.stretches = 0
         self.begin()
 
@@ -81,6 +82,7 @@ class Neighbours:
         # What its rounds after the first, which never drafts, were made of.
         self._decodes: Counter[_Decode] = Counter()
         self._tokens, self._longer, self._context = 0, 0.0, -1
+        self._here = 0  # stretches of its that were seen
 
     @property
     def wants_plain(self) -> bool:
@@ -124,7 +126,8 @@ class Neighbours:
         """Of this answer over plain decoding, None while that is not known.
 
         Its tokens are counted; what its rounds took in plain rounds follows from the costs, and is
-        set right by how far off these were beside plain rounds, lately.
+        set right by how far off these were beside plain rounds, lately. Where that differs from
+        stretch to stretch, it may differ in those of this answer that no plain round stood in.
         """
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
@@ -137,7 +140,10 @@ class Neighbours:
         if compared < _COMPARED * spent:
             return None
         plain = self._tokens * target.at(self._context).seconds(1)
-        found, wide = plain / spent / math.exp(self._off), math.exp(_WIDE * self._error)
+        stretches = sum(count for (m, _), count in self._decodes.items() if m is target) / _STRETCH
+        unseen = max(0.0, stretches - self._here) / stretches**2
+        doubt = math.sqrt(self._error**2 + self._unrest * unseen)
+        found, wide = plain / spent / math.exp(self._off), math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)
 
     def _observe(self, plain: Sequence[_Timed], drafting: Sequence[_Timed]) -> None:
@@ -157,6 +163,7 @@ class Neighbours:
         for model in {model for model, _ in offs}:
             model.vote({n: off for (one, n), off in offs.items() if one is model})
         if any(model is target for model, _ in took):
+            self._here += 1
             self._seen.append((sum(took.values()) / math.exp(level), expected))
         if len(self._seen) >= FEW:
             self._judge()
@@ -190,6 +197,7 @@ class Neighbours:
         self._off = median(offs)
         scatter = _NORMAL * fmean(abs(off - self._off) for off in offs)
         self._error = _MEDIAN * max(_USUAL, scatter) / math.sqrt(len(offs))
+        self._unrest = max(0.0, scatter**2 - _USUAL**2)
 
     def _timed(self, done: Round, longer: float) -> _Timed:
         """What a round took but for drafting and, where the target reads again, going back."""
