@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -839,32 +840,45 @@ def test_a_head_takes_no_more_than_was_planned_as_the_system_counts(
     assert used < 100_000_000
 
 
-def test_every_wrong_head_is_refused_in_one_line(tmp_path: Path) -> None:
-    """In a process of their own: where a check is missing, llama.cpp ends that."""
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="each is answered with in a fork")
+def test_every_wrong_head_ends_the_command_with_one_line(tmp_path: Path) -> None:
+    """In a process of its own: where a check is missing, llama.cpp ends that."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.wrong_heads", str(tmp_path)],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parent.parent,
+        env=os.environ | {"LOCALSPEC_ENGINE": "inline", "GGML_NO_BACKTRACE": "1"},
         check=False,
     )
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
-    assert done.returncode == 0, (lines[-1:], done.stderr[-500:])
-    assert [name for name, _, _ in lines] == [
+    assert done.returncode == 0, done.stderr[-500:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["name"] for each in found] == [
         *wrong_heads.HEADS,
         *wrong_heads.BLOCKS,
         *wrong_heads.ASSISTANTS,
         *wrong_heads.SHARING,
         wrong_heads.ALONE,
         *wrong_heads.TARGETS,
+        *wrong_heads.CRAMPED,
+        *wrong_heads.LACKING,
     ]
-    assert len(lines) >= 30
-    for name, error, message in lines:
-        assert error not in ("loaded", ""), name
-        assert len(message) > 20, name
+    for each in found:
+        error, *remedy = each["said"].splitlines() or [""]
+        assert each["code"] == 1, each
+        assert error.startswith("error: "), each
+        assert len(error) > 27, each
+        assert "has a fault" not in error, each
+        assert [line[:2] for line in remedy] == ["  "], each
+    said = {each["name"]: each["said"] for each in found}
+    for name in wrong_heads.CRAMPED:
+        assert f"takes 1 ({name.split()[-1]})" in said[name]
+    for name in wrong_heads.LACKING:
+        assert f"does not export {name.split()[-1]}" in said[name]
 
 
-def test_a_wrong_head_ends_the_command_with_one_line(demo_target: Path, tmp_path: Path) -> None:
+def test_a_wrong_head_ends_the_engine_s_process_as_well(demo_target: Path, tmp_path: Path) -> None:
     path = write_eagle3(tmp_path / "e.gguf", Eagle(taps=(2, 5, 8)))
     done = subprocess.run(
         [sys.executable, "-m", "localspec", "run", str(demo_target)]  # noqa: RUF005
