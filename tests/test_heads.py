@@ -47,6 +47,7 @@ from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
+from localspec.limits import HEAD_LOOK
 from localspec.loading.measuring import identity_of
 from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest
@@ -294,6 +295,26 @@ def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
     assert len(made.tokens) <= 12
     assert len(passes) <= 6
     assert run(engine, prompt, 3)[0] == tokens
+
+
+@pytest.mark.parametrize("models", [*CHAINS, "random dflash"], indirect=True)
+def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
+    engine: Engine, passes: list[int]
+) -> None:
+    """So a head that is never right costs little behind a long prompt."""
+    its, prompt = drafter(engine), (ids(engine, PROMPTS[2]) * 12)[:250]
+    list(engine.prefill(prompt, Cancel(), FixedGamma(3)))
+    engine.target.decode(prompt[-1:], 1)
+    assert its.lag([*prompt, 300]) in (HEAD_LOOK, HEAD_LOOK + 1)  # the newest token, of a block
+    tokens, drafted = run(engine, prompt, 0, policy=Seldom(3))
+    assert tokens == plain(engine, prompt)
+    assert drafted == 3
+    begun = its.head.first
+    assert begun == len(prompt) + 2 - HEAD_LOOK
+    assert len(passes) <= 2 * (HEAD_LOOK // its.head.n_batch + 3)
+    run(engine, prompt, 3, n_predict=64)
+    assert its.head.first == begun
+    assert len(its.head.tokens) > HEAD_LOOK
 
 
 def test_a_head_switched_off_and_on_in_an_answer_says_the_same(engine: Engine) -> None:
