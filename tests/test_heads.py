@@ -809,11 +809,12 @@ def test_a_head_for_another_target_is_no_part_of_a_pair(hub_world: World, tmp_pa
     assert installed.find("mine") is None
 
 
+@pytest.mark.parametrize("kind", [MTP, "hybrid"])
 def test_a_bench_takes_mtp_wherever_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
-    target = write_mtp(tmp_path / "mtp.gguf")
+    target = WITHIN[kind](tmp_path / "mtp.gguf")
     options = LoadRequest(pair=str(target), draft="lookup", threads=1, ctx_size=256, gamma=2)
     one = PromptSet("one", tuple(shipped(DEMO_PROMPTS).prompts[:1]), ignore_end=True)
     wanted = BenchRequest(

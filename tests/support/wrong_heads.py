@@ -37,6 +37,7 @@ from tests.support.gguf_models import (
     write_random_mamba,
     write_random_moe,
     write_random_qwen3,
+    write_random_qwen35,
 )
 from tests.support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
 
@@ -191,6 +192,7 @@ TARGETS: dict[str, tuple[Make, str]] = {
     "a target of another kind": (write_random_qwen3, "head"),
     "no layer for more tokens": (lambda path: write_mtp(path, nextn=0), "mtp"),
     "two layers for more tokens": (lambda path: write_mtp(path, nextn=2), "mtp"),
+    "two layers behind recurrent ones": (lambda path: write_random_qwen35(path, nextn=2), "mtp"),
     "two layers, of which one lacks a norm": (
         lambda path: write_chain(path, without=["blk.3.nextn.hnorm"]),
         "mtp",
