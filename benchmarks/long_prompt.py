@@ -10,9 +10,10 @@ the machine has to be idle.
 
 With --last, how many drafted tokens are accepted, and how many the draft reads, where it begins on
 so many tokens of the text's end; gamma is 4. Counts alone: the machine may be busy. LOCALSPEC_DEMO=
-small takes the small pair, and a minute for each.
+small takes the small pair, and a minute for each. With --head a head drafts.
 
     LOCALSPEC_DEMO=small PYTHONPATH=. uv run python benchmarks/long_prompt.py --last 32 64 128 512
+        [--head models/demo/eagle3-Q8_0.gguf]
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ from localspec.chat.events import TurnEnd
 from localspec.chat.session import Session
 from localspec.chat.settings import Gamma
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
+from localspec.engine.drafter import Drafter, ModelDrafter
+from localspec.engine.heads import HeadDrafter
+from localspec.engine.llama.head import TargetStates
 from localspec.engine.stats import DRAFT, GenerationStats
+from localspec.limits import HEAD_REACH
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 from tests.support.gguf_models import write_random_llama
@@ -46,14 +50,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--last", type=int, nargs="+")
+    parser.add_argument("--head")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         wrong = write_random_llama(Path(folder) / "random.gguf", n_layer=8, n_embd=512)
-        for name, draft in (("the demo's", "auto"), ("never right", str(wrong))):
+        usual = arguments.head or "auto"
+        for name, draft in (("the demo's", usual), ("never right", str(wrong))):
             request = LoadRequest(draft=draft, threads=arguments.threads, ctx_size=2048, seed=1)
             with closing(load_session(request, progress=lambda *_: None, cancel=Cancel())) as one:
                 one.pair.hold_threads(True)
-                if arguments.last and draft == "auto":
+                if arguments.last and draft == usual:
                     count(one, conversations(one), arguments.last)
                 elif not arguments.last:
                     compare(name, one, conversations(one), arguments.repeats)
@@ -106,9 +112,8 @@ def count(session: Session, talks: list[list[Message]], lasts: list[int]) -> Non
     print("| read of the end | accepted at 0 | accepted at 0.8 | tokens read an answer |")
     print("|---|---|---|---|")
     for last in lasts:
-        reads = session.engine.drafters[DRAFT]
-        assert isinstance(reads, ModelDrafter)
-        reads.excerpt.last = last
+        reads = next(iter(session.engine.drafters.values()))
+        begin_on(reads, last)
         cells, read = [], 0
         for temperature in (0.0, 0.8):
             stats = [
@@ -118,6 +123,16 @@ def count(session: Session, talks: list[list[Message]], lasts: list[int]) -> Non
             cells.append(f"{accepted / sum(each.drafted_tokens for each in stats):.3f}")
             read += sum(done.draft_prefill for each in stats for done in each.rounds)
         print(f"| {last} | {' | '.join(cells)} | {read / 2 / len(talks):.0f} |", flush=True)
+
+
+def begin_on(reads: Drafter, last: int) -> None:
+    """Let it read so many tokens of a text's end before it drafts."""
+    if isinstance(reads, HeadDrafter):
+        reads.look, head = last, reads.head
+        head.states = TargetStates(max(last, HEAD_REACH), head.states.width)
+    else:
+        assert isinstance(reads, ModelDrafter)
+        reads.excerpt.last = last
 
 
 def compare(name: str, session: Session, talks: list[list[Message]], repeats: int) -> None:

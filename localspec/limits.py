@@ -23,6 +23,12 @@ EAGLE-3 keeps logits for all of them, twice: 40 MB at a vocabulary of 152,000.
 HEAD_REACH: Final = 256
 """Tokens whose states wait, the latest ones, for a draft head that may be asked to draft.
 
+They outlive a verify pass of which nothing is accepted.
+"""
+
+HEAD_LOOK: Final = 64
+"""Rows that a draft head reads at most before it drafts, the latest ones.
+
 A head that begins with the last part of a text alone drafts nearly as well as one that read all.
 """
 

@@ -30,7 +30,7 @@ from localspec.engine.trace import Recorder
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.errors import EngineError
-from localspec.limits import HEAD_REACH
+from localspec.limits import HEAD_LOOK
 
 from .conftest import DEMO
 from .support.gemma4 import write_assistant, write_gemma4
@@ -325,7 +325,7 @@ def test_real_rounds_are_told_as_a_replay_derives_them(
 
 @pytest.mark.parametrize("real", [EAGLE3, DFLASH], indirect=True)
 def test_what_a_head_read_long_ago_is_read_again(real: Engine) -> None:
-    """The states that wait for it are the latest alone; it began where they began, and went on."""
+    """It began with the end of the text alone, and went on from there."""
     text = "The dog and the cat went to the market. " * 40
     prompt = real.target.model.tokenize(text, add_special=True, parse_special=False)[:350]
     never = dict.fromkeys(real.target.model.end_tokens, float("-inf"))
@@ -335,7 +335,7 @@ def test_what_a_head_read_long_ago_is_read_again(real: Engine) -> None:
     assert real.written is not None
     found = live[-1]
     made = real.written.rounds[found.number - 1]
-    assert 90 < made.begun < made.position - HEAD_REACH - 64
+    assert 280 < made.begun < made.position - HEAD_LOOK - 64
     again = look_again(real, real.written, found.number, Cancel())
     (drafter,) = real.drafters.values()
     assert drafter.head.first == made.begun  # type: ignore[attr-defined]

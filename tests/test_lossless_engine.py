@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,31 @@ from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.heads import HeadDrafter
+from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation
-from localspec.engine.llama import Context, ContextOptions, Head, Model
+from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.lookup import Lookup
 from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP, MTP, TRANSLATED
+from localspec.engine.stats import ASSISTANT, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP, TRANSLATED
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.engine.verify import Draft
 
 from .conftest import DEMO
-from .support.gguf_models import write_random_llama, write_renumbered
+from .support.gemma4 import write_assistant, write_gemma4
+from .support.gguf_models import (
+    DEMO_TARGET,
+    Sizes,
+    read_vocabulary,
+    write_llama,
+    write_random_llama,
+    write_random_qwen35,
+    write_renumbered,
+)
+from .support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
 
 PROMPT = "Once upon a time there was a"
 PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -169,6 +180,7 @@ class Comparison:
         self._target = target
         self._prompt = prompt
         self._temperature = params.temperature
+        self._bias = params.logit_bias
         self._known: dict[Tokens, np.ndarray] = {}
 
     def p(self, prefix: Tokens) -> np.ndarray:
@@ -180,7 +192,9 @@ class Comparison:
             tokens = [*self._prompt, *prefix]
             self._target.keep_prefix(tokens[:-1])
             logits = self._target.decode(tokens[len(self._target.tokens) :], 1)[0]
-            x = logits.astype(np.float64) / self._temperature
+            x = logits.astype(np.float64)
+            x[[*self._bias]] += [*self._bias.values()]
+            x /= self._temperature
             mass = np.exp(x - x.max())
             # A generation does not tell with which of the ids that end one it ended.
             first, *others = sorted(self._target.model.end_tokens)
@@ -232,15 +246,22 @@ def with_model(target: Context, draft: Context) -> Engine:
 
 
 def samples(
-    engine: Engine, prompt: list[int], accept: Accept, n: int, policy: GammaPolicy
+    engine: Engine,
+    prompt: list[int],
+    accept: Accept,
+    n: int,
+    policy: GammaPolicy,
+    *,
+    bias: dict[int, float] | None = None,
 ) -> list[Tokens]:
     """The first tokens of `n` generations, one seed each."""
+    usual = SamplingParams(temperature=1.0, logit_bias=bias or {}, **PLAIN)  # type: ignore[arg-type]
     found = []
     for seed in range(n):
         cancel = Cancel()
         list(engine.prefill(prompt, cancel))
         settings = GenerateSettings(
-            sampling=SamplingParams(temperature=1.0, seed=seed, **PLAIN),  # type: ignore[arg-type]
+            sampling=replace(usual, seed=seed),
             accept=accept,
             n_predict=8,  # so that the draft has room
         )
@@ -452,3 +473,85 @@ def test_shared_tokens_that_are_not_renormalised_are_rejected(
         policy=Turns(TRANSLATED),
     )
     assert max(found) > 1
+
+
+# ---------------------------------------------------------------- heads, the same test
+
+FEW = dict.fromkeys(range(300, 316), 40.0)  # nothing else is ever said: so few seeds tell
+TINY = Sizes(n_layer=3, n_embd=64, n_head=2, n_head_kv=2, n_ff=64, n_ctx=512)
+
+
+def _eagle3(path: Path) -> Path:
+    its = replace(TINY, n_layer=1)
+    return write_eagle3(path, Eagle(taps=(0, 1, 2), reads=64, sizes=its), seed=1)
+
+
+def _dflash(path: Path) -> Path:
+    return write_dflash(path, Block(taps=(0, 2), sizes=replace(TINY, n_layer=2)), seed=1)
+
+
+def _tiny(path: Path) -> Path:
+    return write_llama(path, read_vocabulary(DEMO_TARGET), TINY, seed=0, type="q8_0")
+
+
+Write = Callable[[Path], Path]
+TINY_HEADS: dict[str, tuple[Write, Write | None]] = {
+    EAGLE3: (_tiny, _eagle3),
+    DFLASH: (_tiny, _dflash),
+    ASSISTANT: (write_gemma4, write_assistant),
+    MTP: (write_mtp, None),
+    "several layers of mtp": (write_chain, None),
+    "mtp beside a state": (partial(write_random_qwen35, nextn=1), None),
+}
+"""Random targets, and heads of their own or inside; what these guess is mostly rejected."""
+
+
+def compare_head(kind: str, accept: Accept, folder: Path) -> list[float]:
+    """As `compare`, of a tiny target and its head: 1,000 seeds, sixteen tokens that may be said."""
+    how = ContextOptions(n_ctx=64, threads=1, snapshots=4)
+    write, write_head = TINY_HEADS[kind]
+    with ExitStack() as stack:
+        model = stack.enter_context(Model.load(write(folder / "t.gguf"), mtp=write_head is None))
+        own = model
+        if write_head is not None:
+            own = stack.enter_context(Model.load(write_head(folder / "h.gguf"), head=True))
+        target, reference = (stack.enter_context(Context(model, how)) for _ in range(2))
+        drafter = head_drafter(stack.enter_context(head_of(own, target, how)))
+        prompt = model.tokenize(PROMPT, add_special=True, parse_special=False)
+        drawn = samples(Engine(target, drafter), prompt, accept, SEEDS, FixedGamma(3), bias=FEW)
+        params = SamplingParams(temperature=1.0, logit_bias=FEW)
+        return Comparison(reference, prompt, params).excess(drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK, Accept.COUPLED])
+@pytest.mark.parametrize("kind", TINY_HEADS)
+def test_with_heads_of_every_kind_the_first_tokens_have_the_targets_distribution(
+    kind: str, accept: Accept, tmp_path: Path
+) -> None:
+    """A false alarm has probability 1e-5 at each of three positions, for a new seed."""
+    assert max(compare_head(kind, accept, tmp_path)) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "accept"),
+    [
+        (EAGLE3, Accept.TOKEN),
+        (MTP, Accept.BLOCK),
+        (DFLASH, Accept.BLOCK),
+        (ASSISTANT, Accept.TOKEN),
+        (EAGLE3, Accept.COUPLED),
+        (MTP, Accept.COUPLED),
+    ],
+)
+def test_a_biased_rule_is_rejected_with_heads(
+    kind: str, accept: Accept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative controls: those of a draft model above, the residual's and the noise's."""
+    from localspec.engine.noise import CounterNoise  # noqa: PLC0415 - patched here alone
+
+    pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
+    monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
+    monkeypatch.setattr(verify, "_residual", lambda p, _q, _weight=1.0: p)
+    assert max(compare_head(kind, accept, tmp_path)) > 1

@@ -14,15 +14,17 @@ from localspec.engine.llama.head import Rows
 from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Logits
 from localspec.engine.verify import Draft
+from localspec.limits import HEAD_LOOK
 
 
 class HeadDrafter:
     """A head beside the target: EAGLE-3 or MTP.
 
     Row i of the head pairs the target's state at token i with token i + 1. The head keeps the
-    states of the latest tokens; rows are made of them only when a draft is wanted. Where more was
-    decoded since the last one than is kept, the head begins anew with what is there. What this
-    drafts itself is taken out again at once: those rows are made anew of the target's states.
+    states of the latest tokens; rows are made of them only when a draft is wanted. Where more than
+    `look` are missing, as behind a long prompt, the head begins anew with the last ones: to
+    read all would take longer than a short answer gains. What this drafts itself is taken out again
+    at once: those rows are made anew of the target's states.
 
     Of several layers of MTP each drafts one token: the first as any head does, every other one
     reads for it what was drafted by those before.
@@ -30,10 +32,12 @@ class HeadDrafter:
     Attributes:
         head: its context.
         name: what it is called in rounds, costs and figures.
+        look: rows that it makes at most before it drafts.
     """
 
     reads_paths = False
     ahead = None
+    look = HEAD_LOOK
 
     def __init__(self, head: Head, name: str = "") -> None:
         """Draft with `head`, called by its kind where no name is given."""
@@ -73,12 +77,12 @@ class HeadDrafter:
 
     def lag(self, tokens: Sequence[int]) -> int:
         """Rows that are missing, as far as they can be made."""
-        return max(1, len(tokens) - 1 - self._next)
+        return max(1, len(tokens) - 1 - self._next(tokens))
 
-    @property
-    def _next(self) -> int:
-        """The row to be made next: one that goes on, or the first one that can be made."""
-        head, first = self.head, self.head.states.first
+    def _next(self, tokens: Sequence[int]) -> int:
+        """The row to be made next: one that goes on, or the first of those that are made anew."""
+        head = self.head
+        first = max(head.states.first, len(tokens) - 1 - self.look)
         return head.end if head.tokens and head.end >= first else first
 
     def propose(
@@ -98,7 +102,7 @@ class HeadDrafter:
         if limit < 1 or not head.states.knows(last):
             return Drafted(self.name)
         head.keep(last)
-        cached = self._next
+        cached = self._next(tokens)
         if cached != head.end:
             head.start(cached)
         try:
@@ -183,7 +187,7 @@ class BlockDrafter(HeadDrafter):
 
     def lag(self, tokens: Sequence[int]) -> int:
         """Rows that are missing, as far as they can be made, and that of the newest token."""
-        return max(1, len(tokens) - self._next)
+        return max(1, len(tokens) - self._next(tokens))
 
     def propose(
         self,
@@ -200,7 +204,7 @@ class BlockDrafter(HeadDrafter):
         if limit < 1 or not head.states.knows(last):
             return Drafted(self.name)
         head.keep(last + 1)
-        cached = self._next
+        cached = self._next(tokens)
         if cached != head.end:
             head.start(cached)
         for start in range(cached, last + 1, head.n_batch):

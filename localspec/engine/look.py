@@ -22,7 +22,7 @@ from localspec.engine.stats import LOOKUP, Round
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import EngineError
-from localspec.limits import HEAD_REACH
+from localspec.limits import HEAD_LOOK
 
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel
@@ -317,14 +317,14 @@ def _drafted_again(
 def _show(
     engine: Engine, drafter: Drafter, tokens: Sequence[int], begun: int, cancel: Cancel
 ) -> None:
-    """Show a drafter what it had read by then, part by part: what it is shown it forgets soon.
+    """Show a drafter what it had read by then, part by part: it begins with the last part alone.
 
     Where it has something to draft after each part it reads that.
     """
     engine.target.clear()
     drafter.begin(tokens, argmax_proposer, cancel)
     last = len(tokens) - 1
-    for end in (*range(begun + HEAD_REACH, last, HEAD_REACH), last):
+    for end in (*range(begun + HEAD_LOOK, last, HEAD_LOOK), last):
         for _ in engine.prefill(tokens[:end], cancel):
             cancel.check()
         engine.target.decode(tokens[end - 1 : end], 0)

@@ -199,6 +199,12 @@ class Weights:
             self.vector(f"{layer}.attn_q_norm.weight", sizes.head)
             self.vector(f"{layer}.attn_k_norm.weight", sizes.head)
 
+    def predicts(self, layer: str, n_embd: int) -> None:
+        """Add what makes a layer one that predicts more tokens (MTP)."""
+        self.matrix(f"{layer}.nextn.eh_proj", n_embd, 2 * n_embd)
+        self.vector(f"{layer}.nextn.enorm.weight", n_embd)
+        self.vector(f"{layer}.nextn.hnorm.weight", n_embd)
+
     def write_vocabulary(self) -> None:
         """Write tokens, merges, special ids and template."""
         v, writer = self.vocabulary, self.writer
@@ -483,13 +489,17 @@ def write_random_qwen35(
     path: Path,
     *,
     like: Path = DEMO_TARGET,
+    nextn: int = 0,
     seed: int = 0,
     type: str = "q8_0",  # noqa: A002
 ) -> Path:
-    """Write a Qwen3.5: three layers of gated delta net, then one with gated attention."""
-    state, groups, values, kernel = 32, 2, 2, 4
+    """Write a Qwen3.5: three layers of gated delta net, then one with gated attention.
+
+    Behind them `nextn` more with attention, each of which predicts more tokens.
+    """
+    state, groups, values, kernel, trunk = 32, 2, 2, 4, 4
     key_width, value_width = state * groups, state * values
-    sizes = Sizes(n_layer=4, n_head_kv=1)
+    sizes = Sizes(n_layer=trunk + nextn, n_head_kv=1)
     weights = Weights(path, "qwen35", read_vocabulary(like), seed, type)
     weights.sizes(sizes)
     writer = weights.writer
@@ -502,13 +512,15 @@ def write_random_qwen35(
     writer.add_ssm_state_size(state)
     writer.add_ssm_time_step_rank(values)
     writer.add_ssm_group_count(groups)
-    writer.add_full_attention_interval(sizes.n_layer)
+    writer.add_full_attention_interval(trunk)
+    if nextn:
+        writer.add_uint32("qwen35.nextn_predict_layers", nextn)
     weights.ends(sizes.n_embd)
     for number in range(sizes.n_layer):
         layer = f"blk.{number}"
         weights.vector(f"{layer}.attn_norm.weight", sizes.n_embd)
         weights.vector(f"{layer}.post_attention_norm.weight", sizes.n_embd)
-        if number == sizes.n_layer - 1:
+        if number >= trunk - 1:
             weights.attention(layer, sizes, normed=True, gated=True)
         else:
             weights.matrix(f"{layer}.attn_qkv", 2 * key_width + value_width, sizes.n_embd)
@@ -523,6 +535,8 @@ def write_random_qwen35(
         weights.matrix(f"{layer}.ffn_gate", sizes.n_ff, sizes.n_embd)
         weights.matrix(f"{layer}.ffn_up", sizes.n_ff, sizes.n_embd)
         weights.matrix(f"{layer}.ffn_down", sizes.n_embd, sizes.n_ff)
+        if number >= trunk:
+            weights.predicts(layer, sizes.n_embd)
     return weights.save()
 
 

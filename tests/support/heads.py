@@ -213,9 +213,7 @@ def write_mtp(
         else:
             _experts(weights, layer, width, 32)
         if number >= trunk.n_layer:
-            weights.matrix(f"{layer}.nextn.eh_proj", width, 2 * width)
-            weights.vector(f"{layer}.nextn.enorm.weight", width)
-            weights.vector(f"{layer}.nextn.hnorm.weight", width)
+            weights.predicts(layer, width)
     return weights.save()
 
 
@@ -236,9 +234,7 @@ def write_chain(path: Path, *, nextn: int = 3, without: Sequence[str] = (), seed
         weights.attention(layer, sizes, normed=True)
         weights.feed_forward(layer, sizes)
         if number >= 2:
-            weights.matrix(f"{layer}.nextn.eh_proj", width, 2 * width)
-            weights.vector(f"{layer}.nextn.enorm.weight", width)
-            weights.vector(f"{layer}.nextn.hnorm.weight", width)
+            weights.predicts(layer, width)
     return weights.save()
 
 

@@ -1,25 +1,32 @@
 """Heads that cannot draft for the demo target, or targets that cannot draft for themselves.
 
-Run as a program it loads every one and prints a line for each: its name, and the error's class and
-message; a process that ended before its last line was ended by llama.cpp.
+Run as a program it has `localspec run` answer with every one of them, each in a process of its own,
+and prints a line of JSON for each: its name, the exit code (that of a signal is negative) and what
+was said to standard error.
 
-    python -m tests.support.wrong_heads FOLDER
+    LOCALSPEC_ENGINE=inline python -m tests.support.wrong_heads FOLDER
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from localspec.engine.cancel import Cancel
-from localspec.errors import LocalspecError
-from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+# All that a command imports, once: the processes are forks of this one. None makes a thread here.
+from localspec.cli import answering, app, run  # noqa: F401
+from localspec.engine.llama import head as functions
+from localspec.engine.llama import options
+from localspec.loading import answering as loaded  # noqa: F401
+from localspec.process import client, jobs, server  # noqa: F401
 from tests.support.gemma4 import USUAL, Assistant, write_assistant, write_gemma4
 from tests.support.gguf_models import (
     DEMO_TARGET,
@@ -30,6 +37,7 @@ from tests.support.gguf_models import (
     write_random_mamba,
     write_random_moe,
     write_random_qwen3,
+    write_random_qwen35,
 )
 from tests.support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
 
@@ -184,6 +192,7 @@ TARGETS: dict[str, tuple[Make, str]] = {
     "a target of another kind": (write_random_qwen3, "head"),
     "no layer for more tokens": (lambda path: write_mtp(path, nextn=0), "mtp"),
     "two layers for more tokens": (lambda path: write_mtp(path, nextn=2), "mtp"),
+    "two layers behind recurrent ones": (lambda path: write_random_qwen35(path, nextn=2), "mtp"),
     "two layers, of which one lacks a norm": (
         lambda path: write_chain(path, without=["blk.3.nextn.hnorm"]),
         "mtp",
@@ -198,34 +207,123 @@ TARGETS: dict[str, tuple[Make, str]] = {
 }
 
 
-def cases(folder: Path) -> Iterator[tuple[str, Path, str]]:
-    """Name, target and --draft of everything that is wrong."""
+class Lacking:
+    """llama.cpp's library without one of its functions."""
+
+    def __init__(self, whole: Any, name: str) -> None:
+        self._whole, self._lacks = whole, (name, functions._MSVC[name])
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._lacks:
+            raise AttributeError(name)
+        return getattr(self._whole, name)
+
+
+def lack(name: str) -> None:
+    """Be a build of llama.cpp that does not export this function."""
+    functions.lib._lib = Lacking(functions.lib._lib, name)
+
+
+def cramp(name: str) -> None:
+    """Make the contexts of heads, whose batches are small, with room for one row of a pass."""
+    usual = options.ContextOptions.params
+
+    def params(self: options.ContextOptions) -> Any:
+        made = usual(self)
+        if made.n_batch <= functions.HEAD_BATCH:
+            setattr(made, name, 1)
+        return made
+
+    options.ContextOptions.params = params  # type: ignore[method-assign]
+
+
+Spoil = Callable[[], None]
+EAGLE3, DFLASH, GEMMA4 = "an EAGLE-3 head", "a DFlash head", "an assistant"
+CRAMPED = {
+    f"{kind} with too small an {name}": (kind, partial(cramp, name))
+    for kind in (EAGLE3, DFLASH)
+    for name in ("n_ubatch", "n_outputs_max")
+}
+LACKING = {
+    f"{kind} without {name}": (kind, partial(lack, name))
+    for kind, names in (
+        (EAGLE3, list(functions._MSVC)),
+        (DFLASH, list(functions._MSVC)[:1]),
+        (GEMMA4, list(functions._MSVC)[-1:]),
+    )
+    for name in names
+}
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A target and a --draft that do not go together, or a build that they do not go with."""
+
+    name: str
+    target: Path
+    draft: str
+    spoil: Spoil = lambda: None
+
+
+def cases(folder: Path) -> Iterator[Wrong]:
+    """Everything that is wrong."""
     for name, head in HEADS.items():
-        yield name, DEMO_TARGET, str(write_eagle3(folder / f"{name}.gguf", head))
+        yield Wrong(name, DEMO_TARGET, str(write_eagle3(folder / f"{name}.gguf", head)))
     for name, block in BLOCKS.items():
-        yield name, DEMO_TARGET, str(write_dflash(folder / f"{name}.gguf", block))
+        yield Wrong(name, DEMO_TARGET, str(write_dflash(folder / f"{name}.gguf", block)))
     target = write_gemma4(folder / "gemma4.gguf")
     for name, its in ASSISTANTS.items():
-        yield name, target, str(write_assistant(folder / f"{name}.gguf", its))
+        yield Wrong(name, target, str(write_assistant(folder / f"{name}.gguf", its)))
     assistant = str(write_assistant(folder / "assistant.gguf"))
     for name, attention in SHARING.items():
-        yield name, write_gemma4(folder / f"{name}.gguf", attention=attention), assistant
-    yield ALONE, assistant, "none"
-    head = str(write_eagle3(folder / "head.gguf"))
-    files = {"head": head, "assistant": assistant}
+        made = write_gemma4(folder / f"{name}.gguf", attention=attention)
+        yield Wrong(name, made, assistant)
+    yield Wrong(ALONE, Path(assistant), "none")
+    head_file = str(write_eagle3(folder / "head.gguf"))
+    files = {"head": head_file, "assistant": assistant}
     for name, (make, draft) in TARGETS.items():
-        yield name, make(folder / f"{name}.gguf"), files.get(draft, draft)
+        yield Wrong(name, make(folder / f"{name}.gguf"), files.get(draft, draft))
+    sound = {
+        EAGLE3: (DEMO_TARGET, head_file),
+        DFLASH: (DEMO_TARGET, str(write_dflash(folder / "block.gguf"))),
+        GEMMA4: (target, assistant),
+    }
+    for name, (kind, spoil) in (CRAMPED | LACKING).items():
+        yield Wrong(name, *sound[kind], spoil)
+
+
+def alone(wrong: Wrong) -> tuple[int, str]:
+    """Answer with it in a process of its own; return the exit code, and what was said."""
+    with tempfile.TemporaryFile() as said:
+        if (child := os.fork()) == 0:
+            _answer(wrong, said.fileno())
+        _, status = os.waitpid(child, 0)
+        said.seek(0)
+        return os.waitstatus_to_exitcode(status), said.read().decode()
+
+
+def _answer(wrong: Wrong, said: int) -> None:
+    """Be the command; never come back."""
+    code = 99
+    try:
+        os.dup2(said, sys.stderr.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        wrong.spoil()
+        how = ["--ctx-size=256", "--gamma=4", "--threads=1", "--n-predict=8", "--prompt=Hello"]
+        sys.argv = ["localspec", "run", str(wrong.target), "--draft", wrong.draft, *how]
+        app.main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else code
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def main(folder: Path) -> None:
-    """Load all of them."""
-    for name, target, draft in cases(folder):
-        request = LoadRequest(pair=str(target), draft=draft, ctx_size=256, gamma=4, threads=1)
-        try:
-            load_session(request, progress=lambda *_: None, cancel=Cancel()).close()
-            print(name, "loaded", "", sep="\t", flush=True)  # noqa: T201
-        except LocalspecError as error:
-            print(name, type(error).__name__, error.message, sep="\t", flush=True)  # noqa: T201
+    """Answer with all of them."""
+    for wrong in cases(folder):
+        code, said = alone(wrong)
+        print(json.dumps({"name": wrong.name, "code": code, "said": said}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -218,6 +218,7 @@ class Head(Context):
             params.n_outputs_max = 1
         else:
             params.ctx_other = self.target.handle
+            _require_room(params, self.n_batch, self.model.name)
         return params
 
     def _probe(self) -> Rollback:
@@ -450,6 +451,19 @@ class Head(Context):
             lib.llama_batch_ext_free(self._rows)
             self._rows = None
         super().close()
+
+
+def _require_room(params: Any, rows: int, name: str) -> None:
+    """Insist that a pass over so many rows fits: llama.cpp ends the process where it does not.
+
+    EAGLE-3's encoder and a block's pass are not cut into smaller ones, and give out every row.
+    """
+    for what, room in (("n_ubatch", params.n_ubatch), ("n_outputs_max", params.n_outputs_max)):
+        if room < rows:
+            raise EngineError(
+                f"a pass of the head {name} is over {rows} rows, its context takes {room} ({what})",
+                "Go without it (`--draft none`).",
+            )
 
 
 def view(address: int | None, rows: int, width: int) -> Rows:
