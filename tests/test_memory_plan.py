@@ -25,16 +25,8 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
 from localspec.pairs.memory.need import ModelFacts, Setup, facts, need
-from localspec.pairs.memory.placement import (
-    DEFAULT_CTX,
-    PROGRAM,
-    MemoryPlan,
-    Wishes,
-    counted,
-    look,
-    plan,
-    unread,
-)
+from localspec.pairs.memory.outlook import counted, look, unread
+from localspec.pairs.memory.placement import DEFAULT_CTX, PROGRAM, MemoryPlan, Wishes, plan
 from models import enlarge
 
 from .support import gguf_models, ggufs
