@@ -104,7 +104,7 @@ class Setup:
         flash: whether flash attention is on.
         snapshots: of a recurrent state.
         split: by the devices' names how many of these layers each has, in their order; empty where
-            llama.cpp divides them by what is free.
+            there is one or none.
     """
 
     n_ctx: int

@@ -69,7 +69,7 @@ class MemoryPlan:
         advice: what one could do about it.
         from_disk: bytes of weights that find no room and are read again and again.
         divided: which place got how many layers, and why; empty where memory alone decided.
-        crowded: a device that does not hold its share of the target, what this needs and has there.
+        crowded: a model, a device that does not hold its share of it, the bytes it needs and has.
     """
 
     target: Setup
@@ -82,7 +82,7 @@ class MemoryPlan:
     advice: tuple[str, ...] = ()
     from_disk: int = 0
     divided: str = ""
-    crowded: tuple[str, int, int] | None = None
+    crowded: tuple[str, str, int, int] | None = None
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -119,7 +119,7 @@ class MemoryPlan:
                 if taken.device > there:
                     return name, "the accelerator", taken.device, there
                 free = free.less(taken.device, draft=name == "draft")
-        return None if self.crowded is None else ("target", *self.crowded)
+        return self.crowded
 
     @property
     def fits(self) -> bool:
@@ -231,13 +231,14 @@ class _Planner:
         small.
         """
         wishes, left = self.wishes, self.free
-        draft_setup = draft_need = None
+        draft_setup = draft_need = crowded = None
         if self.draft is not None:
-            draft_setup = _on_device(self.draft, setup, left, wishes.draft_gpu_layers, draft=True)
+            draft_setup = _draft_on_device(self.draft, setup, left, wishes.draft_gpu_layers)
             draft_need = need(self.draft, draft_setup)
-            left = left.less(draft_need.device, draft=True)
+            crowded = _crowded("draft", draft_setup, self.draft, left)
+            left = left.less(draft_need.device, draft=True, split=dict(draft_setup.split))
         setup = replace(setup, snapshots=wishes.snapshots)
-        setup = _on_device(self.target, setup, left, wishes.gpu_layers, draft=False)
+        setup = _target_on_device(self.target, setup, left, wishes.gpu_layers)
         if wishes.split:
             setup = division.by_shares(
                 setup, self.target, left, wishes.split, asked=wishes.gpu_layers
@@ -247,7 +248,8 @@ class _Planner:
             setup = division.by_speed(
                 setup, self.target, left, host_room=room, asked=wishes.gpu_layers
             )
-        taken, crowded = need(self.target, setup), division.crowded(setup, self.target, left)
+        taken = need(self.target, setup)
+        crowded = crowded or _crowded("target", setup, self.target, left)
         left = left.less(taken.device, draft=False, split=dict(setup.split))
         needs = taken, draft_need
         return MemoryPlan(setup, draft_setup, *needs, self.free, left, crowded=crowded)
@@ -371,15 +373,31 @@ def _require_cache_types(name: str, model: ModelFacts, wishes: Wishes) -> None:
         )
 
 
-def _on_device(
-    model: ModelFacts, setup: Setup, free: Free, asked: int | None, *, draft: bool
-) -> Setup:
-    """`setup` with the layers that accelerators have room for; of a draft all or none."""
-    room = free.room(draft=draft)
+def _crowded(
+    name: str, setup: Setup, model: ModelFacts, free: Free
+) -> tuple[str, str, int, int] | None:
+    found = division.crowded(setup, model, free)
+    return found and (name, *found)
+
+
+def _target_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | None) -> Setup:
+    """`setup` with the layers that accelerators have room for, all of them together."""
+    room = free.room(draft=False)
     if asked is not None:
         return replace(setup, gpu_layers=asked if room else 0)
-    for layers in (-1,) if draft else (-1, *range(model.layers, 0, -1)):
+    for layers in (-1, *range(model.layers, 0, -1)):
         tried = replace(setup, gpu_layers=layers)
         if room and need(model, tried).device <= room:
             return tried
     return setup
+
+
+def _draft_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | None) -> Setup:
+    """`setup` on accelerators, where these have room for all of it or that was asked for."""
+    room, layers = free.room(draft=True), -1 if asked is None else asked
+    tried = replace(setup, gpu_layers=layers if room else 0)
+    tried = division.by_speed(tried, model, free, host_room=0, asked=layers, draft=True)
+    if asked is not None:
+        return tried
+    held = need(model, tried).device <= room and not division.crowded(tried, model, free)
+    return tried if held else setup
