@@ -274,8 +274,7 @@ def test_a_device_of_both_is_shared_out_and_the_targets_other_one_is_not() -> No
     left = 2 * (3 * GB - DEVICE_RESERVE) - found.draft_need.device
     assert found.target_need.device <= left
     one_more = replace(found.target, gpu_layers=found.target.gpu_layers + 1)
-    more = need(model(), one_more)
-    assert more.device + more.device_buffers > left  # of these each has its own
+    assert found.target.gpu_layers == -1 or need(model(), one_more).device > left
 
 
 def test_every_device_keeps_what_its_driver_takes() -> None:

@@ -53,7 +53,8 @@ def by_shares(
     parts = (*parts, *[0.0] * len(devices))[: len(devices)]
     counts = _proportional(parts, layers)
     if asked is None:
-        ladder, rooms = _Ladder.of(model, setup), [each.free - DEVICE_RESERVE for each in devices]
+        ladder = _Ladder.of(model, setup, len(devices))
+        rooms = [each.free - DEVICE_RESERVE for each in devices]
         while any(n > room for n, room in zip(ladder.sizes(counts), rooms, strict=True) if n):
             layers -= 1
             counts = _proportional(parts, layers)
@@ -69,7 +70,8 @@ def crowded(setup: Setup, model: ModelFacts, free: Free) -> tuple[str, int, int]
     if not any(counts):
         return None
     there = {each.label: max(0, each.free) for each in free.devices}
-    sizes = zip(setup.split, _Ladder.of(model, setup).sizes(counts), strict=True)
+    ladder = _Ladder.of(model, setup, sum(map(bool, counts)))
+    sizes = zip(setup.split, ladder.sizes(counts), strict=True)
     found = ((label, size, there[label]) for (label, _), size in sizes)
     return next((each for each in found if each[1] > each[2]), None)
 
@@ -99,7 +101,7 @@ def by_speed(
     if len(devices) < (1 if known else 2) or not (setup.gpu_layers or (known and not fixed)):
         return setup
     pace, paces = known or (_HERE, [_THERE] * len(devices))
-    ladder = _Ladder.of(model, setup)
+    ladder = _Ladder.of(model, setup, len(devices))
     rooms = [each.free - DEVICE_RESERVE - ladder.buffers for each in devices]
     usual = _counted(setup.gpu_layers, model)
     chosen = _proportional([each.free for each in devices], usual)
@@ -182,13 +184,17 @@ class _Ladder:
     buffers: int
 
     @staticmethod
-    def of(model: ModelFacts, setup: Setup) -> _Ladder:
-        needs = [need(model, replace(setup, gpu_layers=n)) for n in range(model.layers + 2)]
+    def of(model: ModelFacts, setup: Setup, devices: int) -> _Ladder:
+        """Of a model set up so, if as many devices as given here share the layers."""
+        alone = replace(setup, split=())
+        needs = [need(model, replace(alone, gpu_layers=n)) for n in range(model.layers + 2)]
+        split = tuple((str(number), 1) for number in range(devices))
+        shared = need(model, replace(setup, gpu_layers=setup.gpu_layers or 1, split=split))
         return _Ladder(
             [each.device_weights for each in needs],
             [each.device_weights + each.device_cache for each in needs],
             [each.host for each in needs],
-            needs[-1].device_buffers,
+            shared.device_buffers // max(1, devices),
         )
 
     def here(self, layers: int, pace: ReadPace) -> float:
