@@ -7,6 +7,7 @@ and no draft is left that reads so many (heads of their own, drafts with other t
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -420,6 +421,32 @@ def localspec(*arguments: str, **environment: str) -> subprocess.CompletedProces
         [sys.executable, "-m", "localspec", *arguments],
         capture_output=True, text=True, check=False, timeout=300, env=os.environ | environment,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("shares", "layers"), [((), [5, 4]), (("--tensor-split", "3,1"), [7, 2])])
+def test_two_devices_share_a_target(shares: tuple[str, ...], layers: list[int]) -> None:
+    """The same driver twice."""
+    if not software():
+        pytest.skip("the software driver can be named twice")
+    options = (
+        "run",
+        "demo",
+        "-p",
+        "Tell me a story.",
+        "--temp",
+        "0",
+        "-n",
+        "40",
+        "--draft",
+        "none",
+    )
+    options = (*options, "-c", "512", "-t", "1", "-fa", "off", "-ngl", "all", "--json")
+    two = json.loads(localspec(*options, *shares, GGML_VK_VISIBLE_DEVICES="0,0").stdout)
+    one = json.loads(localspec(*options).stdout)
+    assert two["settings"]["tensor_split"] == dict(zip(("Vulkan0", "Vulkan1"), layers, strict=True))
+    assert one["settings"]["tensor_split"] is None
+    assert two["tokens"] == one["tokens"]
+    assert len(one["tokens"]) == 40
 
 
 def test_doctor_names_it() -> None:
