@@ -25,8 +25,8 @@ from localspec.pairs import catalogue, folders, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.gguf import heads
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.memory import placement
 from localspec.pairs.memory.need import draft_facts, facts
+from localspec.pairs.memory.outlook import counted
 from localspec.pairs.references import Reference
 from localspec.pairs.sources import ModelSource
 from localspec.private import write_whole
@@ -58,7 +58,7 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
         raise LocalspecError(f"{target.label} is of the architecture {target.header.architecture}")
     beside = [draft_facts(each.header, each.more_bytes) for each in drafts]
     sizes = facts(target.header, target.more_bytes)
-    needed = placement.counted(sizes, beside[0] if beside else None).needed
+    needed = counted(sizes, beside[0] if beside else None).needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
         remarks.append(f"needs {formats.size(needed)}, more than its class of {entry.memory_gb} GB")

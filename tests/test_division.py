@@ -99,9 +99,44 @@ def test_layers_that_were_asked_for_are_lent_however_slow() -> None:
 
 def test_without_every_speed_memory_alone_decides() -> None:
     found = planned(replace(LARGE, devices=(lent(0, 40, 1.0), lent(1, 40, None))))
-    assert (found.target.split, found.target.gpu_layers, found.divided) == ((), -1, "")
+    assert (layers(found), found.target.gpu_layers, found.divided) == ([0, 17, 16], -1, "")
     found = planned(Free(ram=20 * GB, devices=(lent(0, 40, 1.0),)))
-    assert found.target.split == ()
+    assert (found.target.split, found.target.gpu_layers) == ((), -1)
+
+
+def test_a_small_device_beside_a_large_one_gets_no_more_than_it_has_room_for() -> None:
+    """In proportion to what is free it would get three or four layers: without its buffers."""
+    found = planned(Free(20 * GB, (lent(0, 40, None), lent(1, 1.5, None))))
+    assert layers(found) == [0, 33, 0]
+    assert (found.target.gpu_layers, found.gave_up) == (-1, ())
+    found = planned(Free(20 * GB, (lent(0, 24, None), lent(1, 2, None))))
+    assert layers(found) == [7, 25, 1]
+    assert found.gave_up == ("26 of 33 layers of the target on the accelerator",)
+    with pytest.raises(OutOfMemory, match=r"the target's layers asked for need .* on RPC1, .* are"):
+        planned(found.free, gpu_layers=-1)
+
+
+def test_a_draft_goes_where_it_has_room() -> None:
+    draft = replace(model(layers=16), other_weights=0, output_weights=0)
+    large, small = (replace(lent(i, n, None), target=False) for i, n in enumerate((20, 1)))
+
+    def drafted(*devices: Device, asked: int | None = None) -> MemoryPlan:
+        wishes = Wishes(n_ctx=4096, draft_gpu_layers=asked)
+        return plan(model(), draft, Free(40 * GB, devices), wishes)
+
+    alike = drafted(large, replace(large, label="RPC1")).draft
+    assert alike is not None
+    assert dict(alike.split) == {"RPC0": 9, "RPC1": 8}
+    found = drafted(large, small)
+    assert found.draft is not None
+    assert dict(found.draft.split) == {"RPC0": 15, "RPC1": 2}  # in proportion it would be three
+    assert found.left.devices[1].free < small.free
+    narrow = replace(large, free=large.free - round(12 * LAYER))
+    both = drafted(narrow, small).draft
+    assert both is not None
+    assert both.gpu_layers == 0
+    with pytest.raises(OutOfMemory, match=r"the draft's layers asked for need"):
+        drafted(narrow, small, asked=-1)
 
 
 def test_proportions_that_were_asked_for_overrule_speed() -> None:
@@ -185,12 +220,25 @@ def _sizes(small: ModelFacts) -> list[Need]:
 def _held(sizes: list[Need], first: int, last: int) -> int:
     """Bytes of the layers from the first to the last, counted from the end, on a device."""
     held = sizes[first].device_weights + sizes[first].device_cache
-    return held - sizes[last].device_weights - sizes[last].device_cache + sizes[-1].device_buffers
+    return held - sizes[last].device_weights - sizes[last].device_cache
 
 
-def _all_ways(small: ModelFacts, free: Free) -> dict[tuple[int, ...], float]:
+def _buffers(small: ModelFacts, devices: tuple[Device, ...], layers: int = -1) -> int:
+    """Bytes besides on each of the devices, which together have room for so many layers."""
+    split = tuple((each.label, 1) for each in devices)
+    shared = need(small, Setup(n_ctx=1024, gpu_layers=layers or 1, split=split))
+    return shared.device_buffers // len(devices)
+
+
+def _together(small: ModelFacts, devices: tuple[Device, ...]) -> int:
+    """How many layers there is room for in what all devices have, as if they were one."""
+    room = DEVICE_RESERVE + sum(max(0, each.free - DEVICE_RESERVE) for each in devices)
+    return plan(small, None, Free(20 * GB, (Device(room),)), Wishes(n_ctx=1024)).target.gpu_layers
+
+
+def _all_ways(small: ModelFacts, free: Free, layers: int = -1) -> dict[tuple[int, ...], float]:
     """Every division that has room, and the seconds of a pass: counted from the definition."""
-    found = {}
+    found, buffers = {}, DEVICE_RESERVE + _buffers(small, free.devices, layers)
     paces = [free.pace, *(each.pace for each in free.devices)]
     sizes = _sizes(small)
     for counts in itertools.product(range(small.layers + 2), repeat=len(free.devices)):
@@ -199,7 +247,7 @@ def _all_ways(small: ModelFacts, free: Free) -> dict[tuple[int, ...], float]:
         ends = [sum(counts[i:]) for i in range(len(counts) + 1)]
         seconds = (sizes[-1].device_weights - sizes[ends[0]].device_weights) / free.pace.speed
         for i, (each, pace) in enumerate(zip(free.devices, paces[1:], strict=True)):
-            if counts[i] and _held(sizes, ends[i], ends[i + 1]) + DEVICE_RESERVE > each.free:
+            if counts[i] and _held(sizes, ends[i], ends[i + 1]) + buffers > each.free:
                 break
             read = sizes[ends[i]].device_weights - sizes[ends[i + 1]].device_weights
             seconds += read / pace.speed + pace.wait if counts[i] else 0
@@ -227,6 +275,7 @@ def test_no_share_that_has_room_is_larger() -> None:
     for _ in range(300):
         small, devices = _machine(rng)
         sizes, parts = _sizes(small), [rng.randrange(1, 5) for _ in devices]
+        buffers = DEVICE_RESERVE + _buffers(small, devices, _together(small, devices))
         ends = [sum(parts[: i + 1]) / sum(parts) for i in range(len(parts))]
         fitting = []
         for n in range(8):
@@ -234,14 +283,39 @@ def test_no_share_that_has_room_is_larger() -> None:
                       for layer in range(n)]  # fmt: skip
             counts = tuple(map(owners.count, range(len(devices))))
             after = [sum(counts[i:]) for i in range(len(counts) + 1)]
-            if not any(counts[i] and _held(sizes, after[i], after[i + 1]) + DEVICE_RESERVE
-                       > each.free for i, each in enumerate(devices)):  # fmt: skip
+            if not any(counts[i] and _held(sizes, after[i], after[i + 1]) + buffers > each.free
+                       for i, each in enumerate(devices)):  # fmt: skip
                 fitting.append(counts)
         free = Free(20 * GB, devices)
         chosen = plan(small, None, free, Wishes(n_ctx=1024, split=tuple(parts))).target
         assert tuple(n for _, n in chosen.split) == fitting[-1]
         found.append(sum(fitting[-1]))
     assert {*found} == {*range(8)}
+
+
+def test_without_speeds_no_division_that_has_room_lends_more() -> None:
+    """Against every one there is, for 300 machines; llama.cpp's own wherever that has room."""
+    rng, own_has_none = random.Random(7), 0
+    for _ in range(300):
+        small, devices = _machine(rng)
+        free = Free(20 * GB, tuple(replace(each, pace=None) for each in devices))
+        together = _together(small, devices)
+        ways = _all_ways(small, replace(free, pace=ReadPace(GB), devices=devices), together)
+        most = max(map(sum, ways))
+        found = plan(small, None, free, Wishes(n_ctx=1024)).target
+        counts = tuple(n for _, n in found.split)
+        if len(devices) == 1:
+            assert (counts, found.gpu_layers % 8) == ((), most)
+            continue
+        assert sum(counts) == most
+        assert not any(counts) or counts in ways
+        whole = sum(each.free for each in devices)
+        ends = [sum(each.free for each in devices[: i + 1]) / whole for i in range(len(devices))]
+        owners = [next(i for i, end in enumerate(ends) if n / most < end) for n in range(most)]
+        own = tuple(map(owners.count, range(len(devices))))
+        own_has_none += together % 8 > most or own not in ways
+        assert counts == own or together % 8 > most or own not in ways
+    assert own_has_none > 20
 
 
 def test_no_division_that_has_room_is_faster() -> None:

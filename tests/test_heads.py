@@ -62,7 +62,8 @@ from localspec.pairs.gguf import heads, padding
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.memory.need import Setup, draft_facts, facts, mtp_facts, need
-from localspec.pairs.memory.placement import PROGRAM, counted
+from localspec.pairs.memory.outlook import counted
+from localspec.pairs.memory.placement import PROGRAM
 
 from .conftest import DEMO
 from .support import wrong_heads

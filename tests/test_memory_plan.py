@@ -25,16 +25,8 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
 from localspec.pairs.memory.need import ModelFacts, Setup, facts, need
-from localspec.pairs.memory.placement import (
-    DEFAULT_CTX,
-    PROGRAM,
-    MemoryPlan,
-    Wishes,
-    counted,
-    look,
-    plan,
-    unread,
-)
+from localspec.pairs.memory.outlook import counted, look, unread
+from localspec.pairs.memory.placement import DEFAULT_CTX, PROGRAM, MemoryPlan, Wishes, plan
 from models import enlarge
 
 from .support import gguf_models, ggufs
@@ -276,7 +268,7 @@ def test_only_the_draft_on_an_accelerator() -> None:
 
 
 def test_a_device_of_both_is_shared_out_and_the_targets_other_one_is_not() -> None:
-    both = (Device(3 * GB), Device(3 * GB, draft=False))
+    both = (Device(3 * GB, label="CUDA0"), Device(3 * GB, draft=False, label="CUDA1"))
     found = chosen(Free(16 * GB, both))
     assert found.draft_need is not None
     left = 2 * (3 * GB - DEVICE_RESERVE) - found.draft_need.device

@@ -22,7 +22,7 @@ from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.gguf.header import read_model
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.memory.placement import Fit
+from localspec.pairs.memory.outlook import Fit
 from localspec.pairs.references import quant_bits, quant_of
 from tests.support import gguf_models
 from tests.support.hub_world import World

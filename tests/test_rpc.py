@@ -24,6 +24,7 @@ import psutil
 import pytest
 
 from benchmarks.workers import Uneven
+from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import acquaint, measure
 from localspec.engine.llama import (
     Context,
@@ -37,6 +38,7 @@ from localspec.engine.llama import (
 )
 from localspec.errors import EngineError, UsageError
 from localspec.loading import paces, planning
+from localspec.loading.load import load_session
 from localspec.pairs.gguf.header import read_header
 from localspec.process import messages as m
 from models import enlarge
@@ -261,6 +263,23 @@ def test_a_target_on_two_workers_says_what_it_says_here() -> None:
     assert found["settings"]["rpc"] == [one, two]
     assert found["settings"]["n_gpu_layers"] == -1
     assert {*found["settings"]["tensor_split"]} == {"RPC0", "RPC1"}
+
+
+@needs_backend
+def test_what_two_workers_take_is_what_was_planned() -> None:
+    """Each computes, and where they hold all layers a prompt's inputs are there four times."""
+    with worker() as (one, _), worker() as (other, _):
+        for flash, shares in (("on", (1.0, 1.0)), ("off", (1.0, 1.0)), ("on", (1.0, 0.0))):
+            request = replace(
+                DEMO, rpc=(one, other), tensor_split=shares, n_gpu_layers=-1, ctx_size=8192,
+                flash_attn=flash, draft="none", gamma=0, threads=1,
+            )  # fmt: skip
+            planned = planning.load_plan(request).memory.total
+            session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+            with closing(session):
+                memory = session.memory()
+                taken = memory.target_weights + memory.target_cache + memory.buffers
+            assert abs(planned - taken) < max(0.05 * taken, 32e6)
 
 
 @needs_backend

@@ -23,8 +23,8 @@ class LoadRecord:
         n_gpu_layers, draft_n_gpu_layers: layers on an accelerator, -1 for all.
         device, draft_device: names of the devices that were allowed, None for all.
         rpc: other machines' servers, HOST:PORT.
-        tensor_split: by the target's devices how many of its layers each has; None where llama.cpp
-            divides them by what is free.
+        tensor_split: by the target's devices how many of its layers each has; None where there is
+            one or none.
         flash_attn: ``on``, ``off`` or ``auto``.
         cache_type_k, cache_type_v: the caches' types.
         mmap: whether weights are mapped, not copied.

@@ -15,8 +15,7 @@ from localspec.loading import ranking
 from localspec.loading.ranking import RankedPair, Speed
 from localspec.pairs import catalogue, describe, found, installed
 from localspec.pairs.found import FoundModel, Scan
-from localspec.pairs.memory import placement
-from localspec.pairs.memory.placement import Fit
+from localspec.pairs.memory.outlook import Fit, unread
 from localspec.pairs.remove import used_bytes
 from localspec.safe_text import one_line
 
@@ -113,7 +112,7 @@ def _found_cells(model: FoundModel, room: int) -> tuple[str, ...]:
         model.store,
         model.quant or "-",
         formats.size(model.n_bytes),
-        _memory(placement.unread(model.n_bytes).beside(room)),
+        _memory(unread(model.n_bytes).beside(room)),
         model.licence or "not stated",
     )
 

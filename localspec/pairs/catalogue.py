@@ -13,9 +13,8 @@ from localspec.pairs import demo, folders, installed
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads
 from localspec.pairs.installed import DEMO, InstalledPair
-from localspec.pairs.memory import placement
 from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
-from localspec.pairs.memory.placement import Fit
+from localspec.pairs.memory.outlook import Fit, counted, unread
 from localspec.pairs.references import Reference, quant_bits, quant_of
 
 if TYPE_CHECKING:
@@ -188,11 +187,11 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
         sizes = [draft_facts(each) for each in drafts]
         besides = sizes[1:] + own_head(target)
-        fit = placement.counted(facts(target), sizes[0] if sizes else None, besides)
+        fit = counted(facts(target), sizes[0] if sizes else None, besides)
         active, bits = active_share(target), target.bits
         drafter = drafter or (heads.MTP if heads.has_usable_mtp(target) else "")
     except LocalspecError:  # files are gone or damaged
-        fit = placement.unread(n_bytes)
+        fit = unread(n_bytes)
     return ListedPair(
         name=pair.name,
         kind=entry.kind if entry else "own",
@@ -245,7 +244,7 @@ def _available(entry: CuratedPair) -> ListedPair:
         active=entry.active,
         bits=quant_bits(quant_of(entry.target.file)),
         drafter=entry.drafter,
-        fit=placement.unread(entry.n_bytes),
+        fit=unread(entry.n_bytes),
         licence=entry.licence,
         state="available",
         target=str(entry.target.reference),

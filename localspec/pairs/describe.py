@@ -9,7 +9,7 @@ from localspec import formats
 from localspec.pairs.examine import DraftCandidate, PairReport
 from localspec.pairs.gguf import heads
 from localspec.pairs.memory.need import Need, Setup
-from localspec.pairs.memory.placement import Fit, Outlook
+from localspec.pairs.memory.outlook import Fit, Outlook
 from localspec.pairs.sources import ModelSource
 from localspec.pairs.vocabulary import VocabularyReport
 from localspec.safe_text import one_line

@@ -21,10 +21,10 @@ from localspec.pairs.gguf.header import GgufHeader, read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience, silent
 from localspec.pairs.installed import DEMO, InstalledPair
-from localspec.pairs.memory import placement
 from localspec.pairs.memory.free import Free, read_speed
 from localspec.pairs.memory.need import ModelFacts, draft_facts, facts, own_head
-from localspec.pairs.memory.placement import Outlook
+from localspec.pairs.memory.outlook import Outlook, look
+from localspec.pairs.memory.placement import SNAPSHOTS
 from localspec.pairs.references import Reference
 from localspec.pairs.resolver import NO_DRAFT
 from localspec.pairs.sources import ModelSource
@@ -151,14 +151,14 @@ def examine(
         heads.require_mtp(target.header, target.label)
     own_heads = own_head(target.header) if {AUTO, heads.MTP} & {*asked} else []
     sizes = [_draft_facts(each, target) for each in found]
-    ahead = placement.look(
+    ahead = look(
         facts(target.header, target.more_bytes),
         sizes[0] if sizes else None,
         free and free(target.header),
         n_ctx,
         lambda: read_speed(target.paths[0]) if target.paths else None,
         besides=sizes[1:] + own_heads,
-        snapshots=0 if NO_DRAFT in asked else placement.SNAPSHOTS,
+        snapshots=0 if NO_DRAFT in asked else SNAPSHOTS,
     )
     first = found[0] if found else None
     report = vocabulary.compare(target.header, first.header) if first else None

@@ -28,8 +28,8 @@ from localspec.pairs.gguf.cursor import MAX_HEADER_BYTES
 from localspec.pairs.gguf.header import MAGIC, SPLIT_NAME, read_model, split_names
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.installed import DEMO
-from localspec.pairs.memory import placement
 from localspec.pairs.memory.need import active_share
+from localspec.pairs.memory.outlook import unread
 from localspec.pairs.references import is_model, quant_of
 from localspec.safe_text import one_line
 
@@ -102,7 +102,7 @@ def rows(models: Iterable[FoundModel]) -> list[ListedPair]:
             n_bytes=model.n_bytes,
             target_bytes=model.n_bytes,
             active=_active(model.path),
-            fit=placement.unread(model.n_bytes),
+            fit=unread(model.n_bytes),
             licence=model.licence,
             state="found",
             target=str(model.path),

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 DEMO_TARGET = Path(__file__).parents[2] / "models" / "demo" / "target-Q8_0.gguf"
 DEMO_DRAFT = DEMO_TARGET.with_name("draft-Q8_0.gguf")
+ROUNDED = "q8_0 as f32"  # what Q8_0 has kept of the weights, in F32
 KINDS = {"f32": Kind.F32, "f16": Kind.F16, "q8_0": Kind.Q8_0, "q4_0": Kind.Q4_0}
+KINDS[ROUNDED] = Kind.F32
 BLOCK = 32
 EPSILON = 1e-5
 TEMPLATE = (
@@ -143,7 +145,7 @@ class Weights:
         self.path = path
         self.vocabulary = vocabulary
         self.random = np.random.default_rng(seed)
-        self.kind = KINDS[kind]
+        self.kind, self.rounded = KINDS[kind], kind == ROUNDED
         self.architecture = arch
         self.writer = gguf.GGUFWriter(path, arch)
         self.writer.add_name(f"random {arch}" if name is None else name)
@@ -165,6 +167,8 @@ class Weights:
         std = shape[-1] ** -0.5 if std is None else std
         array = self.random.normal(0, std, shape).astype(np.float32)
         kind = Kind.F32 if shape[-1] % BLOCK else self.kind
+        if self.rounded and not shape[-1] % BLOCK:
+            array = gguf.dequantize(gguf.quantize(array, Kind.Q8_0), Kind.Q8_0)
         self.writer.add_tensor(f"{name}.weight", gguf.quantize(array, kind), raw_dtype=kind)
 
     def vector(self, name: str, *shape: int, value: float = 1.0) -> None:

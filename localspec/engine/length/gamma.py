@@ -84,8 +84,9 @@ class FixedGamma:
 # kinds lose 0.9 %, with 20 those that change within an answer 0.3 %.
 _FADE = 1 - 1 / 40
 
-# Drafting counts as what is done, in words and for probes, if a quarter of about the last 12 rounds did: the last
-# ones of an answer have no room for drafts, and every text has places where none pays.
+# Drafting counts as what is done, in words and for probes, if a quarter of about the last 12 rounds
+# did: the last ones of an answer have no room for drafts, and every text has places where none
+# pays.
 _LATELY = 1 / 12
 _WILLING = 0.25
 
@@ -96,10 +97,10 @@ _SHARE = 0.005
 _SHARE_UNSURE = 0.04
 
 # While plain decoding is best, and no copies go on, the draft is probed now and then: first after
-# this many rounds, and every time as many later. As a probe has to read all that was written meanwhile, pauses alone do
-# not bound what probes cost. An account of plain rounds does, which an accepted token fills up. All
-# were chosen in the simulator, so that a draft of no use costs less than 2 % of 256 tokens, and
-# less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
+# this many rounds, and every time as many later. As a probe has to read all that was written
+# meanwhile, pauses alone do not bound what probes cost. An account of plain rounds does, which an
+# accepted token fills up. All were chosen in the simulator, so that a draft of no use costs less
+# than 2 % of 256 tokens, and less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
 _PAUSE = 3
 _CREDIT = 2.0  # to begin with, and at most
 _INTEREST = 0.01  # a round; 0.015 cost 2.4 %

@@ -1,8 +1,9 @@
-"""Which device gets how many of a target's layers, where workers lend theirs.
+"""Which device gets how many of a model's layers, where there are several, or workers lend theirs.
 
 A token passes through all places one after the other: a pass takes the sum of what each place
 needs for its layers, and waits for the network at every worker that has some. So the fastest place
-is filled first, and a worker that costs more than it brings gets none.
+is filled first, and a worker that costs more than it brings gets none. Where speeds are not known,
+devices share the layers by what is free on each, as llama.cpp has it, if each has room for its own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from localspec.pairs.memory.need import ModelFacts, Setup, need
 
 WORTH: Final = 0.95  # a pass has to be faster by 5 %, or memory alone decides: speeds vary
 _NEAR: Final = 5e-5  # seconds of waiting that are not worth a word
+# Where speeds are not known: devices are all alike, and faster than this machine's processor.
+_HERE, _THERE = ReadPace(1.0), ReadPace(2.0)
 
 _Counts: TypeAlias = tuple[int, ...]
 
@@ -50,7 +53,8 @@ def by_shares(
     parts = (*parts, *[0.0] * len(devices))[: len(devices)]
     counts = _proportional(parts, layers)
     if asked is None:
-        ladder, rooms = _Ladder.of(model, setup), [each.free - DEVICE_RESERVE for each in devices]
+        ladder = _Ladder.of(model, setup, len(devices))
+        rooms = [each.free - DEVICE_RESERVE for each in devices]
         while any(n > room for n, room in zip(ladder.sizes(counts), rooms, strict=True) if n):
             layers -= 1
             counts = _proportional(parts, layers)
@@ -60,46 +64,53 @@ def by_shares(
 def crowded(setup: Setup, model: ModelFacts, free: Free) -> tuple[str, int, int] | None:
     """A device that does not hold its share: its name, the bytes it needs and has; None if all do.
 
-    Without shares llama.cpp divides the layers by what is free, and nothing is found.
+    Without shares there is one device, or nothing on any.
     """
     counts = tuple(layers for _, layers in setup.split)
     if not any(counts):
         return None
     there = {each.label: max(0, each.free) for each in free.devices}
-    sizes = zip(setup.split, _Ladder.of(model, setup).sizes(counts), strict=True)
+    ladder = _Ladder.of(model, setup, sum(map(bool, counts)))
+    sizes = zip(setup.split, ladder.sizes(counts), strict=True)
     found = ((label, size, there[label]) for (label, _), size in sizes)
     return next((each for each in found if each[1] > each[2]), None)
 
 
 def by_speed(
-    setup: Setup, model: ModelFacts, free: Free, *, host_room: int, asked: int | None
+    setup: Setup,
+    model: ModelFacts,
+    free: Free,
+    *,
+    host_room: int,
+    asked: int | None,
+    draft: bool = False,
 ) -> Setup:
-    """`setup` with the layers that each place gets, by memory and measured speed.
+    """`setup` with the layers that each place gets, by memory and, where it is known, by speed.
 
     Args:
-        setup: how a target runs, with as many layers on devices as all of these hold together.
+        setup: how a model runs, with as many layers on devices as all of these hold together. It
+            stays where there is one device, the speed of which is not known.
         model: its sizes.
-        free: what there is for it. Where not all speeds are known `setup` stays.
+        free: what there is for it.
         host_room: bytes of main memory that it may take.
         asked: how many layers are to be on devices; None to choose, -1 for all.
+        draft: whether it is the draft, which has devices of its own.
     """
-    devices = [each for each in free.devices if each.target]
-    paces = [each.pace for each in devices if each.pace is not None]
-    fixed = asked is not None
-    if free.pace is None or not devices or len(paces) < len(devices):
+    devices = [each for each in free.devices if each.serves(draft=draft)]
+    known, fixed = _paces(free, devices), asked is not None
+    if len(devices) < (1 if known else 2) or not (setup.gpu_layers or (known and not fixed)):
         return setup
-    if fixed and not setup.gpu_layers:
-        return setup
-    ladder = _Ladder.of(model, setup)
+    pace, paces = known or (_HERE, [_THERE] * len(devices))
+    ladder = _Ladder.of(model, setup, len(devices))
     rooms = [each.free - DEVICE_RESERVE - ladder.buffers for each in devices]
     usual = _counted(setup.gpu_layers, model)
     chosen = _proportional([each.free for each in devices], usual)
-    most = WORTH * (ladder.seconds(chosen, rooms, paces) + ladder.here(usual, free.pace))
+    most = WORTH * (ladder.seconds(chosen, rooms, paces) + ladder.here(usual, pace))
     ways = ladder.best(rooms, paces)
     for layers, found in enumerate(ways):
         possible = layers == usual if fixed else ladder.host[layers] <= host_room
         if found is not None and possible:
-            seconds = found[0] + ladder.here(layers, free.pace)
+            seconds = found[0] + ladder.here(layers, pace)
             if seconds < most:
                 most, chosen = seconds, found[1]
     if most == inf and not fixed:  # more than all places hold: the rest will be read from disk
@@ -109,16 +120,23 @@ def by_speed(
 
 def told(setup: Setup, model: ModelFacts, free: Free) -> str:
     """What each place got and why, for people; empty where nothing was divided by speed."""
-    if free.pace is None or not setup.split:
+    devices = [each for each in free.devices if each.target]
+    known = _paces(free, devices)
+    if known is None or not setup.split:
         return ""
     split, whole = dict(setup.split), model.layers + 1
-    places = [("here", whole - sum(split.values()), free.pace)]
-    for each in free.devices:
-        if each.label in split and each.pace is not None:
-            where = f"on {each.label}{each.worker and f' ({each.worker})'}"
-            places.append((where, split[each.label], each.pace))
+    places = [("here", whole - sum(split.values()), known[0])]
+    for each, pace in zip(devices, known[1], strict=True):
+        where = f"on {each.label}{each.worker and f' ({each.worker})'}"
+        places.append((where, split[each.label], pace))
     listed = ", ".join(f"{n or 'none'} {where} at {_pace(pace)}" for where, n, pace in places)
     return f"{whole} layers by memory and speed: {listed}"
+
+
+def _paces(free: Free, devices: Sequence[Device]) -> tuple[ReadPace, list[ReadPace]] | None:
+    """How fast this machine and its devices are; None where that is not known of all."""
+    paces = [each.pace for each in devices if each.pace is not None]
+    return None if free.pace is None or len(paces) < len(devices) else (free.pace, paces)
 
 
 def _pace(pace: ReadPace) -> str:
@@ -166,13 +184,17 @@ class _Ladder:
     buffers: int
 
     @staticmethod
-    def of(model: ModelFacts, setup: Setup) -> _Ladder:
-        needs = [need(model, replace(setup, gpu_layers=n)) for n in range(model.layers + 2)]
+    def of(model: ModelFacts, setup: Setup, devices: int) -> _Ladder:
+        """Of a model set up so, if as many devices as given here share the layers."""
+        alone = replace(setup, split=())
+        needs = [need(model, replace(alone, gpu_layers=n)) for n in range(model.layers + 2)]
+        split = tuple((str(number), 1) for number in range(devices))
+        shared = need(model, replace(setup, gpu_layers=setup.gpu_layers or 1, split=split))
         return _Ladder(
             [each.device_weights for each in needs],
             [each.device_weights + each.device_cache for each in needs],
             [each.host for each in needs],
-            needs[-1].device_buffers,
+            shared.device_buffers // max(1, devices),
         )
 
     def here(self, layers: int, pace: ReadPace) -> float:

@@ -23,6 +23,8 @@ USUAL_OUTPUTS: Final = 9  # rows that the output buffer grows to with drafts of 
 _LEAST_COMPUTE: Final = 1_100_000
 _F32: Final = 4
 _F16: Final = 2
+_I64: Final = 8
+_COPIES: Final = 3  # besides the first, where several devices work on a prompt at the same time
 _TOKEN_BYTES: Final = 180  # a token's text, twice, and where to find it
 _BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}
 
@@ -104,7 +106,7 @@ class Setup:
         flash: whether flash attention is on.
         snapshots: of a recurrent state.
         split: by the devices' names how many of these layers each has, in their order; empty where
-            llama.cpp divides them by what is free.
+            there is one or none.
     """
 
     n_ctx: int
@@ -413,14 +415,24 @@ def need(model: ModelFacts, setup: Setup) -> Need:
     compute, output = _compute(model, setup, n_ctx, batch), model.vocab * usual * _F32
     inputs = n_ctx * batch * _F16 * model.masks
     host_compute = min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute
+    used = sum(1 for _, layers in setup.split if layers)
+    several = used > 1 and on_device == all_layers
+    copies = _COPIES * _copied(model, setup, n_ctx, batch) if several else 0
     return Need(
         weights_host,
         weights_device,
         sum(caches[:first]) + states - device_state,
         sum(caches[first:]) + device_state,
-        output + copy + host_compute + shown + model.table,
-        compute if on_device else 0,
+        output + copy + host_compute + copies + shown + model.table,
+        max(1, used) * (compute + copies) if on_device else 0,
     )
+
+
+def _copied(model: ModelFacts, setup: Setup, n_ctx: int, batch: int) -> int:
+    """A batch's inputs: its rows, what they see, and without flash attention where values go."""
+    mask = n_ctx * batch * (_F16 if setup.flash else _F32) * model.masks
+    widest = max((value for _, value in model.kv_widths), default=0)
+    return batch * model.width * _F32 + mask + (0 if setup.flash else batch * widest * _I64)
 
 
 def _caches(model: ModelFacts, setup: Setup) -> list[int]:

@@ -7,11 +7,11 @@ read from disk again and again. Where nothing helps, the pair is refused before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from localspec import formats, machine
+from localspec import formats
 from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs.memory import division
 from localspec.pairs.memory.free import Free
@@ -24,7 +24,6 @@ SMALLER_CACHE: Final = "q8_0"
 FULL_CACHE: Final = "f16"
 PROGRAM: Final = 64_000_000  # what Python and llama.cpp take while loading and answering
 COSTLY_DRAFT: Final = 0.4
-COUNTED_CTX: Final = 4096  # tokens of context that lists count with
 SNAPSHOTS: Final = 8
 """Rejected tokens that a recurrent target takes back without reading again; each costs a copy."""
 USUAL_DISK: Final = 2e9  # bytes per second of an SSD, where the disk's own speed is not known
@@ -70,7 +69,7 @@ class MemoryPlan:
         advice: what one could do about it.
         from_disk: bytes of weights that find no room and are read again and again.
         divided: which place got how many layers, and why; empty where memory alone decided.
-        crowded: a device that does not hold its share of the target, what this needs and has there.
+        crowded: a model, a device that does not hold its share of it, the bytes it needs and has.
     """
 
     target: Setup
@@ -83,7 +82,7 @@ class MemoryPlan:
     advice: tuple[str, ...] = ()
     from_disk: int = 0
     divided: str = ""
-    crowded: tuple[str, int, int] | None = None
+    crowded: tuple[str, str, int, int] | None = None
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -120,7 +119,7 @@ class MemoryPlan:
                 if taken.device > there:
                     return name, "the accelerator", taken.device, there
                 free = free.less(taken.device, draft=name == "draft")
-        return None if self.crowded is None else ("target", *self.crowded)
+        return self.crowded
 
     @property
     def fits(self) -> bool:
@@ -232,13 +231,14 @@ class _Planner:
         small.
         """
         wishes, left = self.wishes, self.free
-        draft_setup = draft_need = None
+        draft_setup = draft_need = crowded = None
         if self.draft is not None:
-            draft_setup = _on_device(self.draft, setup, left, wishes.draft_gpu_layers, draft=True)
+            draft_setup = _draft_on_device(self.draft, setup, left, wishes.draft_gpu_layers)
             draft_need = need(self.draft, draft_setup)
-            left = left.less(draft_need.device, draft=True)
+            crowded = _crowded("draft", draft_setup, self.draft, left)
+            left = left.less(draft_need.device, draft=True, split=dict(draft_setup.split))
         setup = replace(setup, snapshots=wishes.snapshots)
-        setup = _on_device(self.target, setup, left, wishes.gpu_layers, draft=False)
+        setup = _target_on_device(self.target, setup, left, wishes.gpu_layers)
         if wishes.split:
             setup = division.by_shares(
                 setup, self.target, left, wishes.split, asked=wishes.gpu_layers
@@ -248,7 +248,8 @@ class _Planner:
             setup = division.by_speed(
                 setup, self.target, left, host_room=room, asked=wishes.gpu_layers
             )
-        taken, crowded = need(self.target, setup), division.crowded(setup, self.target, left)
+        taken = need(self.target, setup)
+        crowded = crowded or _crowded("target", setup, self.target, left)
         left = left.less(taken.device, draft=False, split=dict(setup.split))
         needs = taken, draft_need
         return MemoryPlan(setup, draft_setup, *needs, self.free, left, crowded=crowded)
@@ -372,126 +373,31 @@ def _require_cache_types(name: str, model: ModelFacts, wishes: Wishes) -> None:
         )
 
 
-def _on_device(
-    model: ModelFacts, setup: Setup, free: Free, asked: int | None, *, draft: bool
-) -> Setup:
-    """`setup` with the layers that accelerators have room for; of a draft all or none."""
-    room = free.room(draft=draft)
+def _crowded(
+    name: str, setup: Setup, model: ModelFacts, free: Free
+) -> tuple[str, str, int, int] | None:
+    found = division.crowded(setup, model, free)
+    return found and (name, *found)
+
+
+def _target_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | None) -> Setup:
+    """`setup` with the layers that accelerators have room for, all of them together."""
+    room = free.room(draft=False)
     if asked is not None:
         return replace(setup, gpu_layers=asked if room else 0)
-    for layers in (-1,) if draft else (-1, *range(model.layers, 0, -1)):
+    for layers in (-1, *range(model.layers, 0, -1)):
         tried = replace(setup, gpu_layers=layers)
         if room and need(model, tried).device <= room:
             return tried
     return setup
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Memory that is needed against memory that there is, in bytes.
-
-    Attributes:
-        needed: by the models, their caches and buffers, and the program.
-        available: what could be used now, accelerators with memory of their own included.
-        total: what could be used if nothing else ran.
-        verdict: ``fits``, ``tight`` (only when other programs make room) or ``too large``.
-    """
-
-    needed: int
-    available: int
-    total: int
-    verdict: str
-
-    def beside(self, room: int) -> Fit:
-        """The same, where accelerators that it did not count have `room` bytes of their own."""
-        available, total = self.available + room, self.total + room
-        verdict = (
-            self.verdict if self.verdict == "fits" else _verdict(self.needed, available, total)
-        )
-        return Fit(self.needed, available, total, verdict)
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """The plan, or why there is none, and what follows for the memory.
-
-    Attributes:
-        plan: None where nothing fits.
-        refusal: why nothing fits and what would, empty where something does.
-        n_ctx: tokens of context that `fit` counts with.
-    """
-
-    plan: MemoryPlan | None
-    refusal: str
-    n_ctx: int
-    fit: Fit
-
-
-def look(
-    target: ModelFacts,
-    draft: ModelFacts | None,
-    free: Free | None = None,
-    n_ctx: int | None = None,
-    disk: DiskSpeed = lambda: None,
-    *,
-    besides: Sequence[ModelFacts] = (),
-    snapshots: int = SNAPSHOTS,
-) -> Outlook:
-    """Plan with what is free.
-
-    Args:
-        target: the target's sizes.
-        draft: the draft's, None without one.
-        free: what may be taken, None for this machine's main memory alone.
-        n_ctx: tokens of context, None to choose.
-        disk: called where the weights find no room.
-        besides: the sizes of what else drafts. It comes first, in main memory.
-        snapshots: of the target's state, 0 where nothing drafts.
-    """
-    free = free or Free(ram=machine.available(), address_space=machine.address_space_left())
-    wishes, refusal = Wishes(n_ctx=n_ctx, snapshots=snapshots), ""
-    before = sum(need(each, Setup(n_ctx=n_ctx or usual_context(target))).total for each in besides)
-    try:
-        found = plan(target, draft, replace(free, ram=free.ram - before), wishes, disk)
-    except OutOfMemory as error:
-        found, refusal = None, f"{error.message}. {error.remedy}"
-    n_ctx = found.target.n_ctx if found else n_ctx or COUNTED_CTX
-    emptied = replace(free, ram=max(free.ram, machine.total()), address_space=None)
-    verdict = "fits" if found and not found.from_disk else "tight"
-    alone = replace(emptied, ram=emptied.ram - before)
-    if verdict == "tight" and not _fits(target, draft, alone, wishes):
-        verdict = "too large"
-    models = (target,) if draft is None else (target, draft)
-    needed = found.total if found else sum(need(each, Setup(n_ctx=n_ctx)).total for each in models)
-    own = sum(each.free for each in free.devices if not each.shared)
-    fit = Fit(needed + before + PROGRAM, free.ram + own, emptied.ram + own, verdict)
-    return Outlook(found, refusal, n_ctx, fit)
-
-
-def _fits(target: ModelFacts, draft: ModelFacts | None, free: Free, wishes: Wishes) -> bool:
-    try:
-        return not plan(target, draft, free, wishes).from_disk
-    except OutOfMemory:
-        return False
-
-
-def counted(
-    target: ModelFacts, draft: ModelFacts | None, besides: Sequence[ModelFacts] = ()
-) -> Fit:
-    """The fit for lists: with 4,096 tokens, or fewer where the target knows no more.
-
-    A list loads no driver to ask about accelerators: it counts the main memory alone, until
-    `Fit.beside` adds what is known of theirs.
-    """
-    n_ctx = min(target.trained or COUNTED_CTX, COUNTED_CTX)
-    return look(target, draft, n_ctx=n_ctx, besides=besides).fit
-
-
-def unread(n_bytes: int) -> Fit:
-    """An estimate of the fit of models of which only the files' size is known, in main memory."""
-    needed, available, total = round(n_bytes * 1.225), machine.available(), machine.total()
-    return Fit(needed, available, total, _verdict(needed, available, total))
-
-
-def _verdict(needed: int, available: int, total: int) -> str:
-    return "fits" if needed <= available else "tight" if needed <= total else "too large"
+def _draft_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | None) -> Setup:
+    """`setup` on accelerators, where these have room for all of it or that was asked for."""
+    room, layers = free.room(draft=True), -1 if asked is None else asked
+    tried = replace(setup, gpu_layers=layers if room else 0)
+    tried = division.by_speed(tried, model, free, host_room=0, asked=layers, draft=True)
+    if asked is not None:
+        return tried
+    held = need(model, tried).device <= room and not division.crowded(tried, model, free)
+    return tried if held else setup
