@@ -1,7 +1,7 @@
 """The stopping rule against an oracle, fixed lengths and a threshold, in the simulator.
 
 Prints Markdown: for every curve the least and the mean share of the oracle's speed over acceptances
-of 0.3 to 0.95. Takes about four minutes.
+of 0.3 to 0.95, and the choice between several drafters. Takes about five minutes.
 
     uv run python benchmarks/gamma_simulate.py
 """
