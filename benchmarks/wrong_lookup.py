@@ -33,6 +33,7 @@ from localspec.engine.stats import DRAFT, LOOKUP
 
 PLAIN, WRONG, BESIDE = "plain", "wrong lookup", "draft and wrong lookup"
 KINDS = (*OTHERS, *COPYING)
+DIFFER = "texts differ"  # by near ties, where passes of several sizes do not give equal bits
 SURE, COPIED = 0.99, 40
 REPLACEMENT = "\ufffd"  # what stands for bytes that are no text: nobody says it
 
@@ -89,28 +90,31 @@ def measure(
     prompt = question(KINDS[at % len(KINDS)], at)
     race(order, prompt, temperature=temperature, seed=at, tokens=n)
     first, *others = [[t for done in lane.stats.rounds for t in done.tokens] for lane in lanes]
-    differ = " TEXTS DIFFER" * any(text != first for text in others)
+    differ = any(text != first for text in others)
     rounds = lanes[2].stats.rounds
     tried, judged = sum(d.copied for d in rounds), sum(len(d.copy_chances) > 0 for d in rounds)
     said = ", ".join(f"{lane.name} {lane.seconds:.2f}" for lane in lanes)
-    asked = f"{judged} guesses judged, {tried} tokens of them tried{differ}"
+    asked = f"{judged} guesses judged, {tried} tokens of them tried{' TEXTS DIFFER' * differ}"
     print(f"{at} {temperature}: {said} s, {asked}", file=sys.stderr, flush=True)
-    return {lane.name: lane.seconds for lane in lanes}
+    return {lane.name: lane.seconds for lane in lanes} | {DIFFER: differ}
 
 
 def table(runs: dict[float, list[dict[str, float]]]) -> str:
     """By temperature: the better choice, and what is left of it."""
     lines = [
-        "| temperature | answers | alone / plain | better without it | beside / the better |",
-        "|---|---|---|---|---|",
+        "| temperature | answers | texts differ | alone / plain | better without it"
+        " | beside / the better | beside / the draft alone |",
+        "|---|---|---|---|---|---|---|",
     ]
     for temperature, found in runs.items():
         choosing, scoring = found[: len(found) // 3], found[len(found) // 3 :]
         better = min((PLAIN, DRAFT), key=lambda name: sum(run[name] for run in choosing))
-        alone = [run[PLAIN] / run[WRONG] for run in scoring]
-        beside = [run[better] / run[BESIDE] for run in scoring]
-        first, second = (interval(each, geometric=True) for each in (alone, beside))
-        lines.append(f"| {temperature} | {len(scoring)} | {first} | {better} | {second} |")
+        alone, beside, drafted = (
+            interval([run[other] / run[ours] for run in scoring], geometric=True)
+            for ours, other in ((WRONG, PLAIN), (BESIDE, better), (BESIDE, DRAFT))
+        )
+        head = f"| {temperature} | {len(scoring)} | {sum(run[DIFFER] for run in scoring):.0f}"
+        lines.append(f"{head} | {alone} | {better} | {beside} | {drafted} |")
     return "\n".join(lines)
 
 
