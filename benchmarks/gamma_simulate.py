@@ -1,7 +1,7 @@
 """The stopping rule against an oracle, fixed lengths and a threshold, in the simulator.
 
 Prints Markdown: for every curve the least and the mean share of the oracle's speed over acceptances
-of 0.3 to 0.95. Takes about four minutes.
+of 0.3 to 0.95, and the choice between several drafters. Takes about five minutes.
 
     uv run python benchmarks/gamma_simulate.py
 """
@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable, Mapping
+from itertools import product
 
+import several
 from simulator import (
     CURVES,
     Position,
@@ -27,7 +29,7 @@ from simulator import (
 
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.stats import DRAFT
+from localspec.engine.stats import DRAFT, EAGLE3
 
 ACCEPTANCES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SWITCHING = ((0.35, 0.9), (0.5, 0.85), (0.3, 0.7), (0.6, 0.95))
@@ -56,6 +58,7 @@ def main() -> None:
         "Another kind of text every 40 tokens; told what confidence tells", switching, told, step
     )
     report("Another kind of text every 40 tokens; told everything", switching, strict, step)
+    choice({DRAFT: step, EAGLE3: 0.6 * step})
 
 
 def strict(text: Text, world: World) -> float:
@@ -98,6 +101,23 @@ def report(title: str, texts: Mapping[object, Text], oracle: Oracle, step: float
             shares(lambda: [Threshold(bound) for bound in (0.2, 0.4, 0.6, 0.8)]),
         ]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def choice(steps: Mapping[str, float]) -> None:
+    """The choice between lookup, a draft model and a head, over recorded answers."""
+    cells = list(product((several.COPYING, several.OTHERS), (0.0, 0.8)))
+    names = ("copying, 0", "copying, 0.8", "others, 0", "others, 0.8")
+    print("\nLookup, a draft and a head; the oracle is told what confidence tells (x plain):\n")
+    print(f"| curve | {' | '.join(names)} |")
+    print("|---|---|---|---|---|")
+    for name, points in CURVES.items():
+        prices, said = several.Prices.of(points, steps), []
+        for kinds, temperature in cells:
+            answer = several.recorded(kinds, temperature)
+            reached = several.speed(AutoGamma(prices.costs()), answer, prices)
+            bound = several.best_oracle(answer, prices)
+            said.append(f"{reached / bound:.3f} ({reached * points[1]:.2f})")
+        print(f"| {name} | {' | '.join(said)} |", flush=True)
 
 
 def automatic(points: Points, step: float) -> AutoGamma:

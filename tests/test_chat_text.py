@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -128,8 +129,8 @@ def one_round(tokens: str, accepted: int = 0, finish: FinishReason | None = None
     return Round(ids, accepted, accepted, accepted, 0.0, 0.0, 0.0, finish=finish)
 
 
-def answer(*stops: str) -> AnswerText:
-    return AnswerText(lambda token: bytes([token]), stops)
+def answer(*stops: str, drafters: tuple[str, ...] = ()) -> AnswerText:
+    return AnswerText(lambda token: bytes([token]), stops, drafters)
 
 
 def test_accepted_tokens_are_the_drafts_and_the_last_one_is_the_targets() -> None:
@@ -144,6 +145,14 @@ def test_of_a_draft_that_lookup_went_on_with_each_piece_is_its_drafters() -> Non
         Span("bcd", Origin.LOOKUP),
         Span("e", TARGET),
     )
+    several = answer(drafters=("eagle3", "draft"))  # in the order in which they were named
+    assert [each.origin for each in several.add(both).spans] == [
+        Origin.SECOND,
+        Origin.LOOKUP,
+        TARGET,
+    ]
+    head = replace(both, drafter="eagle3", copied=0)
+    assert several.add(head).spans == (Span("abcd", DRAFT), Span("e", TARGET))
     alone = Round(tuple(b"abc"), 3, 3, 2, 0.0, 0.0, 0.0, drafter="lookup", copied=3)
     assert answer().add(alone).spans == (Span("ab", Origin.LOOKUP), Span("c", TARGET))
 

@@ -14,6 +14,7 @@ import pytest
 
 from localspec.bench import request as prompts
 from localspec.bench.request import drafters_of
+from localspec.chat.events import Origin
 from localspec.engine.acceptance import Accept, verification
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, Excerpt, ModelDrafter
@@ -33,6 +34,7 @@ from localspec.loading.planning import load_plan
 from localspec.loading.request import Drafters, LoadRequest
 from localspec.pairs.memory.free import Free
 
+from .fakes import ended, fake_session
 from .support.gguf_models import write_random_llama
 
 RANDOM = "draft 2"
@@ -402,6 +404,16 @@ def test_every_draft_s_costs_are_kept_under_its_own_threads(
         its = session.pair.drafts.values()
         found = [identity_of(one, session.pair.loaded, draft=True)["threads"] for one in its]
     assert found == [1, 2]
+
+
+def test_an_answer_tells_the_models_apart() -> None:
+    done = [Round((104, 105), 1, 1, 1, 0.0, 0.1, 0.1, drafter=name) for name in (DRAFT, RANDOM)]
+    session, _ = fake_session([*done, ended()])
+    session.pair.drafts[RANDOM] = session.pair.drafts[DRAFT]
+    list(session.turn("Say hi twice.", Cancel()))
+    said = [(span.text, span.origin) for span in session.messages[-1].spans]
+    own = ("i", Origin.TARGET)
+    assert said == [("h", Origin.DRAFT), own, ("h", Origin.SECOND), own]
 
 
 def test_several_models_are_planned_loaded_and_freed(demo_draft: Path, tmp_path: Path) -> None:

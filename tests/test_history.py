@@ -682,6 +682,8 @@ def test_origins_are_kept_in_a_few_characters() -> None:
     assert unpack("abc", "d2t2") == ()
     both = (Span("ab", Origin.DRAFT), Span("c", Origin.LOOKUP))
     assert unpack("abc", pack(both)) == both
+    every = tuple(Span("x", origin) for origin in Origin)
+    assert unpack("x" * len(every), pack(every)) == every
 
 
 def test_half_a_tree_is_shown_as_far_as_it_goes() -> None:

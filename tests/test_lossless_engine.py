@@ -24,13 +24,15 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
+from localspec.engine.llama.context import common_prefix
 from localspec.engine.lookup import Lookup
+from localspec.engine.noise import Noise
 from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import ASSISTANT, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP, TRANSLATED
+from localspec.engine.stats import ASSISTANT, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP, TRANSLATED, Round
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
-from localspec.engine.verify import Draft
+from localspec.engine.verify import Draft, Verdict
 
 from .conftest import DEMO
 from .support.gemma4 import write_assistant, write_gemma4
@@ -369,7 +371,16 @@ class Adding(FixedPlan):
         return min(2, len(confidences))
 
 
-class Turns(FixedGamma):
+class Counts(FixedGamma):
+    """Counts the tokens that lookup proposed, to the target or to a model."""
+
+    copied = 0
+
+    def observe(self, done: Round) -> None:
+        self.copied += done.copied + done.path
+
+
+class Turns(Counts):
     """By turns, decided by how long the text is: what is copied, a model's token and a copy."""
 
     def __init__(self, *names: str) -> None:
@@ -383,11 +394,15 @@ class Turns(FixedGamma):
         return Adding(1, name)
 
 
-class Reading(FixedGamma):
+class Reading(Counts):
     """The model reads what lookup would copy, and drafts two tokens."""
 
     def plan(self, situation: Situation) -> Plan:
         return FixedPlan(min(2, situation.room), DRAFT, reads=len(situation.copies))
+
+
+def lookup_alone(target: Context, _draft: Context) -> Engine:
+    return Engine(target, lookup=Lookup(target.n_ctx, lambda _: False))
 
 
 def with_lookup(target: Context, draft: Context) -> Engine:
@@ -409,23 +424,27 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         yield model
 
 
-COMBINED: dict[str, tuple[Make, Accept, FixedGamma]] = {
-    "by turns, lookup goes on": (with_lookup, Accept.BLOCK, Turns(LOOKUP, DRAFT)),
-    "the model reads first": (with_lookup, Accept.TOKEN, Reading(2)),
-    "translated, lookup goes on": (translated, Accept.TOKEN, Turns(TRANSLATED)),
+COMBINED: dict[str, tuple[Make, Callable[[], Counts]]] = {
+    "lookup alone": (lookup_alone, lambda: Turns(LOOKUP)),
+    "by turns, lookup goes on": (with_lookup, lambda: Turns(LOOKUP, DRAFT)),
+    "the model reads first": (with_lookup, lambda: Reading(2)),
+    "translated, lookup goes on": (translated, lambda: Turns(TRANSLATED)),
 }
 SEEDS = 1000
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK, Accept.COUPLED])
 @pytest.mark.parametrize("how", COMBINED)
 def test_combined_drafters_have_the_targets_distribution(
-    target_model: Model, draft_model: Model, other_model: Model, how: str
+    target_model: Model, draft_model: Model, other_model: Model, how: str, accept: Accept
 ) -> None:
-    make, accept, policy = COMBINED[how]
-    draft = other_model if make is translated else draft_model
+    """A false alarm has probability 1e-5 at each of three positions: 4e-4 in all, for new seeds."""
+    make, new = COMBINED[how]
+    draft, policy = other_model if make is translated else draft_model, new()
     found = compare(target_model, draft, accept, SEEDS, text=REPEATS, make=make, policy=policy)
     assert max(found) < 1
+    assert policy.copied > SEEDS // 2
 
 
 @pytest.mark.slow
@@ -447,6 +466,83 @@ def test_copied_tokens_that_count_as_drawn_are_rejected(
         text=REPEATS,
         make=with_lookup,
         policy=Turns(DRAFT),
+    )
+    assert max(found) > 1
+
+
+@pytest.mark.slow
+def test_copies_alone_under_a_biased_rule_are_rejected(
+    target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: a copied token that was rejected may be drawn in its own place.
+
+    Under the block rule, copies alone are judged by the very same function.
+    """
+    match = verify.match_rule
+
+    def biased(draft: Draft, p: Sequence[Dist], noise: Noise, position: int) -> Verdict:
+        found = match(draft, p, noise, position)
+        at = found.accepted
+        if at == len(draft.tokens):
+            return found
+        return Verdict(at, noise.pick(p[at], position + at))
+
+    monkeypatch.setattr(verify, "match_rule", biased)
+    found = compare(
+        target_model,
+        draft_model,
+        Accept.TOKEN,
+        SEEDS,
+        text=REPEATS,
+        make=lookup_alone,
+        policy=Turns(LOOKUP),
+    )
+    assert max(found) > 1
+
+
+@pytest.mark.slow
+def test_copies_alone_under_a_biased_draw_are_rejected(
+    target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the coupled rule: the same Gumbel variables at every position."""
+    from localspec.engine.noise import CounterNoise  # noqa: PLC0415 - patched here alone
+
+    pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
+    monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
+    found = compare(
+        target_model,
+        draft_model,
+        Accept.COUPLED,
+        SEEDS,
+        text=REPEATS,
+        make=lookup_alone,
+        policy=Turns(LOOKUP),
+    )
+    assert max(found) > 1
+
+
+@pytest.mark.slow
+def test_a_path_whose_other_token_is_dropped_is_rejected(
+    target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: of what the model drew only what lookup said as well is submitted."""
+    propose = ModelDrafter.propose
+
+    def agreed(self: ModelDrafter, tokens: Any, plan: Plan, path: Tokens = ()) -> Any:
+        found = propose(self, tokens, plan, path)
+        drawn, same = found.draft, common_prefix(found.draft.tokens, path)
+        kept = Draft(drawn.tokens[:same], drawn.q and drawn.q[:same], min(drawn.firm, same))
+        return replace(found, draft=kept)
+
+    monkeypatch.setattr(ModelDrafter, "propose", agreed)
+    found = compare(
+        target_model,
+        draft_model,
+        Accept.TOKEN,
+        SEEDS,
+        text=REPEATS,
+        make=with_lookup,
+        policy=Reading(2),
     )
     assert max(found) > 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
@@ -31,6 +32,7 @@ from localspec.loading.load import load_session, open_session
 from localspec.loading.request import LoadRequest
 from localspec.pairs.folders import shipped
 
+from .support.chat_pilot import chatting
 from .support.stub_context import StubContext, StubModel, random_script
 
 END = 9
@@ -319,6 +321,30 @@ def test_one_setting_switches_it_off(
     answered(session, "c1")
     session.close()
     assert (tmp_path / PAST).exists() == wanted
+
+
+async def test_one_command_in_the_app_clears_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    folder = tmp_path / PAST
+    session = loaded(folder)
+    first = answered(session, "c1")
+    async with chatting() as chat:
+        with monkeypatch.context() as full:
+            full.setattr(Path, "unlink", refused)
+            await chat.send("/forget")
+            await chat.until(lambda: "still there: Permission denied" in chat.status())
+        assert len([*folder.iterdir()]) == 1
+        await chat.send("/forget")
+        await chat.until(lambda: "nothing of earlier conversations" in chat.status())
+    assert not [*folder.iterdir()]
+    assert answered(session, "c2").accepted_tokens == first.accepted_tokens
+    session.close()
+
+
+def refused(*_: object, **__: object) -> None:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def answered(session: Session, conversation: str) -> GenerationStats:

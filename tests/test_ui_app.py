@@ -435,6 +435,12 @@ async def test_origins_are_shown_on_demand_also_in_the_middle() -> None:
         assert chat.transcript().count("bold") == 30
 
 
+async def test_each_of_several_drafts_is_explained() -> None:
+    async with chatting(draft_name="small + smaller") as chat:
+        await chat.press("f3")
+        await chat.until(lambda: "draft 1  ·  draft 2  ·  copied" in chat.status())
+
+
 async def test_copy_reaches_the_clipboard() -> None:
     async with chatting(answers=["Copy *me*."]) as chat:
         await chat.press("f6")

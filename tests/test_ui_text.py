@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
 from localspec.ui import commands, launch
 from localspec.ui.conversation.blocks import Block, lay_out
-from localspec.ui.conversation.growing import GrowingMarkdown, GrowingOrigins, cut
+from localspec.ui.conversation.growing import STYLES, GrowingMarkdown, GrowingOrigins, cut
 from localspec.ui.conversation.input import History
 from localspec.ui.conversation.items import Answer, Question
 from localspec.ui.panel import drawing
@@ -203,6 +203,11 @@ def test_a_long_answer_that_opens_with_minified_json_is_shown_whole_in_linear_ti
 
     short = min(seconds(MINIFIED) for _ in range(3))
     assert seconds(MINIFIED + '{"key":"value"},' * 6000) < 8 * short + 0.1
+
+
+def test_no_two_origins_look_alike_without_their_colours() -> None:
+    looks = [{word for word in STYLES[each].split() if word[0] != "$"} for each in Origin]
+    assert all(one != other for one, other in combinations(looks, 2))
 
 
 def test_origin_view_keeps_every_character() -> None:

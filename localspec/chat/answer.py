@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from localspec.chat.events import Origin, RoundText, Span, joined
+from localspec.chat.events import MODELS, Origin, RoundText, Span, joined
 from localspec.chat.thinking import overlap
 from localspec.engine.stats import LOOKUP, FinishReason, Round
 
@@ -25,14 +25,19 @@ class AnswerText:
     Args:
         piece: the bytes of a token.
         stops: the stop strings.
+        drafters: the names of the models that draft, in the order in which they were named.
 
     Attributes:
         tokens: the ids generated, up to and including the one that completed a stop string.
         kind: whether code or prose is being written.
     """
 
-    def __init__(self, piece: Callable[[int], bytes], stops: Iterable[str]) -> None:
+    def __init__(
+        self, piece: Callable[[int], bytes], stops: Iterable[str], drafters: Sequence[str] = ()
+    ) -> None:
         self._piece = piece
+        self._origins = {name: MODELS[min(i, 3)] for i, name in enumerate(drafters)}
+        self._origins[LOOKUP] = Origin.LOOKUP
         self._text = Detokeniser()
         self._stops = StopFilter(stops)
         self.tokens: list[int] = []
@@ -56,7 +61,7 @@ class AnswerText:
         """
         released: list[Span] = []
         for i, token in enumerate(done.tokens):
-            released += self._stops.feed(self._text.feed(self._piece(token), _origin(done, i)))
+            released += self._stops.feed(self._text.feed(self._piece(token), self._origin(done, i)))
             if self._stops.hit is not None:
                 done = replace(done, tokens=done.tokens[: i + 1], finish=FinishReason.STOP)
                 break
@@ -69,6 +74,14 @@ class AnswerText:
         for span in spans:
             self.kind.feed(span.text)
         return RoundText(spans, done)
+
+    def _origin(self, done: Round, at: int) -> Origin:
+        """Who proposed the token at this place of a round first."""
+        for name, _, accepted in done.shares:
+            if at < accepted:
+                return self._origins.get(name, Origin.DRAFT)
+            at -= accepted
+        return Origin.TARGET
 
 
 class Detokeniser:
@@ -101,15 +114,6 @@ class Detokeniser:
         begun, self._begun = self._begun, None
         text = self._decoder.decode(b"", final=True)
         return (Span(text, begun or Origin.TARGET),) if text else ()
-
-
-def _origin(done: Round, at: int) -> Origin:
-    """Who proposed the token at this place of a round first."""
-    for name, _, accepted in done.shares:
-        if at < accepted:
-            return Origin.LOOKUP if name == LOOKUP else Origin.DRAFT
-        at -= accepted
-    return Origin.TARGET
 
 
 def _joint(begun: Origin | None, origin: Origin) -> Origin:

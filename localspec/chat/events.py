@@ -21,6 +21,9 @@ class Origin(StrEnum):
     """Who proposed a piece of the answer first."""
 
     DRAFT = "draft"
+    SECOND = "second draft"
+    THIRD = "third draft"
+    FOURTH = "fourth draft"
     LOOKUP = "lookup"
     TARGET = "target"
 
@@ -44,6 +47,10 @@ def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
         else:
             merged.append(span)
     return tuple(merged)
+
+
+MODELS = (Origin.DRAFT, Origin.SECOND, Origin.THIRD, Origin.FOURTH)
+"""Draft models and heads, in the order in which they were named; more of them count as the last."""
 
 
 class TurnsLeftOut(Struct, frozen=True, tag=True):

@@ -449,7 +449,7 @@ class Session:
         if self._window.left_out > left_out:
             yield TurnsLeftOut(self._window.left_out)
         piece = self.pair.target.model.piece
-        answer = AnswerText(piece, (*settings.stop, *self.template.stops))
+        answer = AnswerText(piece, (*settings.stop, *self.template.stops), tuple(self.pair.drafts))
         stats = self._writer.begin(answer, settings.lenience)
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None

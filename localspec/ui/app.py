@@ -476,7 +476,8 @@ class ChatApp(App[None], inherit_bindings=False):
         if self._pairs is not None and (doing := self._pairs.doing()):
             hint = f"{doing}  {hint}"
         self._status.settle()
-        self._status.lasting(text, hint=hint, tail=legend() if self.transcript.by_origin else None)
+        tail = legend(self.session) if self.transcript.by_origin else None
+        self._status.lasting(text, hint=hint, tail=tail)
 
     def _prompt_read(self, progress: PromptProgress) -> None:
         """The prompt is being read."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import msgspec
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import Origin, Span, joined
+from localspec.chat.events import MODELS, Origin, Span, joined
 from localspec.chat.history.tree import Header, Node, PairReference
 from localspec.chat.settings import ChatSettings
 from localspec.engine.params import SamplingParams
@@ -27,8 +27,8 @@ Moment = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
 """Seconds since 1970 that a clock could show, up to thousands of years from now."""
 
 _IMPOSSIBLE = 1e12
-_RUN = re.compile(r"([dlt])([0-9]{1,15})")
-_LETTERS = {Origin.DRAFT: "d", Origin.LOOKUP: "l", Origin.TARGET: "t"}
+_RUN = re.compile(r"([defglt])([0-9]{1,15})")
+_LETTERS = {**dict(zip(MODELS, "defg", strict=True)), Origin.LOOKUP: "l", Origin.TARGET: "t"}
 _ORIGINS = {letter: origin for origin, letter in _LETTERS.items()}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from textual.content import Content
 
 from localspec import formats
-from localspec.chat.events import Origin, Span
+from localspec.chat.events import MODELS, Origin, Span
 from localspec.chat.thinking import Thinking, ThoughtSplitter
 from localspec.ui.bases import MUTED
 from localspec.ui.conversation.blocks import GAP, Block, Paragraph, divided
@@ -18,11 +18,15 @@ from localspec.ui.conversation.markdown_blocks import TopLevel, parse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from localspec.process.messages import SessionInfo
     from localspec.ui.conversation.items import AnswerFigures
 
-# Underlined and coloured: the difference stays where there are no colours.
+# No two are alike without their colours: the difference stays where there are none.
 STYLES = {
     Origin.DRAFT: "$text-success underline",
+    Origin.SECOND: "$text-primary bold",
+    Origin.THIRD: "$text-accent italic underline",
+    Origin.FOURTH: "$text-secondary bold underline",
     Origin.LOOKUP: "$text-warning italic",
     Origin.TARGET: "",
 }
@@ -240,11 +244,14 @@ class Thought:
         return [*blocks, _GAP]
 
 
-def legend() -> Content:
-    """What the looks of a text by origin mean."""
+def legend(session: SessionInfo | None) -> Content:
+    """What the looks of a text by origin mean, with all the models that draft in this session."""
+    named = (session.draft_name if session else None) or ""
+    drafts = named.count(" + ") + 1
+    marks = [(f"draft {n}", STYLES[each]) for n, each in enumerate(MODELS[:drafts], 1)]
+    drafted = marks if drafts > 1 else [("from the draft", STYLES[Origin.DRAFT])]
     return Content.assemble(
-        ("from the draft", STYLES[Origin.DRAFT]),
-        ("  ·  ", MUTED),
+        *(piece for mark in drafted for piece in (mark, ("  ·  ", MUTED))),
         ("copied", STYLES[Origin.LOOKUP]),
         ("  ·  the target's own", MUTED),
     )

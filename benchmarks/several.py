@@ -1,0 +1,374 @@
+"""Replays policies over recorded answers with several drafters; what an oracle makes of them.
+
+An answer was written under the coupled rule with one seed (benchmarks/drafters_record.py), so that
+it is the same whoever drafts. At each of its places stands how sure every model is of the token to
+come, what lookup would copy from there on, and whether that is what came. So a round accepts here
+what it would have accepted there; what it takes follows from cost curves. Pure, without a clock.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from statistics import fmean
+
+from localspec.engine.length.cost import Costs, Curve, Points
+from localspec.engine.length.gamma import LONGEST, FixedGamma, GammaPolicy
+from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
+from localspec.engine.stats import LOOKUP, Round
+
+RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
+COPYING = ("edit", "fix", "quote", "repeat")
+OTHERS = ("story", "talk", "facts", "mathematics")
+MOST = 64  # rows of a pass
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A model's pass at one place.
+
+    Attributes:
+        confidence: how sure it is of its best guess.
+        chance: that its token is accepted.
+        right: whether it was what came.
+    """
+
+    confidence: float
+    chance: float
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What lookup would copy from one place on.
+
+    Attributes:
+        confidences: of each token.
+        chances: of those that what came judges: up to and including the first that is another one.
+        right: how many of the first ones came.
+    """
+
+    confidences: Sequence[float] = ()
+    chances: Sequence[float] = ()
+    right: int = 0
+
+
+NOTHING = Copies()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One token of an answer: by model what it showed there, and what lookup would copy."""
+
+    looks: Mapping[str, Look]
+    copies: Copies = NOTHING
+
+
+Answer = Sequence[Place]
+
+
+@cache
+def recorded(kinds: tuple[str, ...], temperature: float) -> Sequence[Answer]:
+    """Of each of these kinds all answers at this temperature, one behind the other."""
+    texts = json.loads(RECORDED.read_text("utf-8"))["texts"]
+    return [
+        [
+            place
+            for text in texts
+            if (text["kind"], text["temperature"]) == (kind, temperature)
+            for place in places_of(text)
+        ]
+        for kind in kinds
+    ]
+
+
+def places_of(text: dict) -> Answer:
+    """The places of one recorded answer."""
+    by_model = {
+        name: [
+            Look(confidence, chance, right == "1")
+            for confidence, chance, right in zip(*(its[key] for key in KEYS), strict=True)
+        ]
+        for name, its in text["models"].items()
+    }
+    return [
+        Place({name: looks[at] for name, looks in by_model.items()}, _copies(*copies))
+        for at, copies in enumerate(text["copies"])
+    ]
+
+
+def _copies(confidences: Sequence[int], chances: Sequence[int], right: int) -> Copies:
+    """They are kept in percent."""
+    return Copies([sure / 100 for sure in confidences], [each / 100 for each in chances], right)
+
+
+KEYS = ("confidences", "chances", "right")
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What decodes take: T(n), and by its name a model's, in the same unit."""
+
+    target: Points
+    drafts: Mapping[str, Points] = field(default_factory=dict)
+
+    @staticmethod
+    def of(points: Points, steps: Mapping[str, float]) -> Prices:
+        """Models whose step costs so much of T(1), on curves of the same shape."""
+        return Prices(
+            points,
+            {name: {n: step * s for n, s in points.items()} for name, step in steps.items()},
+        )
+
+    def costs(self) -> Costs:
+        """As an automatic policy is told of them."""
+        return Costs({0: self.target}, {name: {0: its} for name, its in self.drafts.items()})
+
+
+def speed(policy: GammaPolicy, answers: Sequence[Answer], prices: Prices) -> float:
+    """Tokens per unit of time with which `policy` writes the answers, one behind the other."""
+    answer = [place for each in answers for place in each]
+    target = Curve(prices.target)
+    drafts = {name: Curve(points) for name, points in prices.drafts.items()}
+    policy.begin(follow_clock=False)
+    read, at, seconds = dict.fromkeys(drafts, 0), 0, 0.0
+    while at < len(answer):
+        room = len(answer) - at - 1
+        lags = {name: max(1, at - there) for name, there in read.items()}
+        copies = answer[at].copies.confidences[:room]
+        plan = policy.plan(Situation(room, 0, room + 1, lags, copies)) if at else PLAIN
+        done = _round(plan, answer[at : at + MOST], lags, target, drafts)
+        policy.observe(done)
+        if done.draft_passes:
+            stay = min(done.accepted, done.drafted - done.copied)
+            read[plan.drafter] = at + min(stay, done.draft_passes - 1)
+        at += done.emitted
+        seconds += done.total_s
+    return at / seconds
+
+
+def _round(
+    plan: Plan,
+    ahead: Answer,
+    lags: Mapping[str, int],
+    target: Curve,
+    drafts: Mapping[str, Curve],
+) -> Round:
+    """One round as the engine makes it, where no model reads what lookup says."""
+    room, model = len(ahead) - 1, drafts.get(plan.drafter) if plan.limit else None
+    looks = [place.looks[plan.drafter] for place in ahead[: min(plan.limit, room)] if model]
+    own, passes = _written(plan, looks)
+    right = _right(looks[:own])
+    # Behind a token that is not the text's, lookup finds nothing: it compares three.
+    behind = ahead[own].copies if right == own else NOTHING
+    sure = behind.confidences[: room - own]
+    copied = plan.copies(sure) if passes else min(plan.limit, len(sure)) * (plan.drafter == LOOKUP)
+    accepted = right + min(behind.right, copied)
+    draft_s = model.seconds(lags[plan.drafter]) + (passes - 1) * model.seconds(1) if model else 0.0
+    verify_s = target.seconds(own + copied + 1)
+    copies, judged = ahead[0].copies, accepted + 1 - own
+    return Round(
+        tokens=(0,) * (accepted + 1),
+        gamma=plan.aim,
+        drafted=own + copied,
+        accepted=accepted,
+        draft_s=draft_s,
+        verify_s=verify_s,
+        total_s=draft_s + verify_s,
+        draft_prefill=lags[plan.drafter] if model else 0,
+        draft_passes=passes,
+        drafter=plan.drafter if passes or copied else "",
+        copied=copied,
+        confidences=tuple(look.confidence for look in looks[:passes]),
+        chances=tuple(look.chance for look in looks[: min(passes, right + 1)]),
+        copy_confidences=tuple(copies.confidences[: len(copies.chances)][: accepted + 1]),
+        copy_chances=tuple(copies.chances[: accepted + 1]),
+        tail_confidences=tuple(sure[: len(behind.chances)][:judged]) if passes else (),
+        tail_chances=tuple(behind.chances[: len(sure)][:judged]) if passes else (),
+    )
+
+
+def _written(plan: Plan, looks: Sequence[Look]) -> tuple[int, int]:
+    """Let the plan decide along what a model shows: tokens that it keeps, and passes."""
+    tokens = passes = 0
+    for look in looks:
+        if passes and not plan.wants_pass():
+            break
+        passes += 1
+        if not plan.wants_token(look.confidence, firm=False):
+            break
+        tokens += 1
+    return min(tokens, plan.keep()), passes
+
+
+def _right(looks: Sequence[Look]) -> int:
+    return sum(1 for _ in takewhile(lambda look: look.right, looks))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(FixedPlan):
+    """A length of one model, and of what lookup adds to it."""
+
+    tail: int = 0
+
+    def copies(self, confidences: Sequence[float]) -> int:
+        """As many as were wanted, as far as there are so many."""
+        return min(self.tail, len(confidences))
+
+
+class Always(FixedGamma):
+    """One drafter every round, for so many tokens; behind a model's up to eight of lookup's."""
+
+    def __init__(self, name: str, length: int) -> None:
+        """Ask this one; a length of 0 decodes plainly."""
+        super().__init__(length)
+        self._name = name
+
+    def plan(self, situation: Situation) -> Plan:
+        """As far as there is room, or something to copy."""
+        room = len(situation.copies) if self._name == LOOKUP else situation.room
+        length = min(self.gamma, room)
+        return Chosen(length, self._name, tail=8) if length else PLAIN
+
+
+# ---------------------------------------------------------------- the oracle
+
+Told = Callable[[float], float]
+"""From a confidence to the mean chance of the tokens with about that confidence."""
+
+
+def told(answer: Answer) -> dict[str, Told]:
+    """What the confidences of each drafter tell, known beforehand for this very answer."""
+    pairs: dict[str, list[tuple[float, float]]] = {LOOKUP: []}
+    for place in answer:
+        for name, look in place.looks.items():
+            pairs.setdefault(name, []).append((look.confidence, look.chance))
+        pairs[LOOKUP] += zip(place.copies.confidences, place.copies.chances, strict=False)
+    return {name: _told(sorted(found)) for name, found in pairs.items()}
+
+
+_BINS, _ALIKE = 20, 50  # groups of tokens with about one confidence, and how many are in one
+
+
+def _told(pairs: Sequence[tuple[float, float]]) -> Told:
+    size = max(_ALIKE, -(-len(pairs) // _BINS))
+    groups = [pairs[i : i + size] for i in range(0, len(pairs), size)]
+    highest = [group[-1][0] for group in groups]
+    shares = [fmean(chance for _, chance in group) for group in groups]
+
+    def share(confidence: float) -> float:
+        return shares[min(bisect_left(highest, confidence), len(shares) - 1)] if shares else 0.0
+
+    return share
+
+
+class Oracle:
+    """Is told what every confidence of the answer tells, at all places beforehand: a fair bound.
+
+    At each place it takes what leaves the least time to expect until the end: a model's tokens, so
+    many, lookup's behind them, lookup's alone, or none. It wastes no pass, and has nothing to find
+    out. With S_k the chance that the first k tokens of a choice are right, R(at) the time from a
+    place on, and t what the round takes,
+
+        R(at) = min t + sum_{k<m} (S_k - S_{k+1}) R(at + k + 1) + S_m R(at + m + 1).
+    """
+
+    def __init__(
+        self, answers: Sequence[Answer], prices: Prices, names: Collection[str], owed: float
+    ) -> None:
+        """Choose among `names`.
+
+        Of what a model has to catch up with, `owed` counts as this round's cost; the rest is for
+        the rounds to come.
+        """
+        known = [(place, its) for each in answers for its in [told(each)] for place in each]
+        self._chances = {
+            name: [its[name](place.looks[name].confidence) for place, its in known]
+            for name in prices.drafts
+            if name in names
+        }
+        self._copies = [
+            [its[LOOKUP](sure) for sure in place.copies.confidences] if LOOKUP in names else []
+            for place, its in known
+        ]
+        self._times = Curve(prices.target).times(MOST + 1)
+        self._drafts = {name: Curve(points) for name, points in prices.drafts.items()}
+        self._owed, self._at = owed, 0
+        self._rest = [0.0] * (len(known) + 1)  # R
+        for at in reversed(range(len(known))):
+            usual = dict.fromkeys(self._chances, 2)
+            self._rest[at] = self._best(at, usual, len(known) - at - 1)[1]
+
+    def begin(self, *, follow_clock: bool) -> None:  # noqa: ARG002 - it has none
+        """Start at the first place."""
+        self._at = 0
+
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        """All of them."""
+        return drafters
+
+    def plan(self, situation: Situation) -> Plan:
+        """The best choice from here on."""
+        return self._best(self._at, situation.lags, situation.room)[0]
+
+    def observe(self, done: Round) -> None:
+        """Move on."""
+        self._at += done.emitted
+
+    def _best(self, at: int, lags: Mapping[str, int], room: int) -> tuple[Plan, float]:
+        """The best choice there, and how long it takes to the end."""
+        tail, best = self._ended(at, 0, 1.0, room)
+        plan: Plan = FixedPlan(tail, LOOKUP) if tail else PLAIN
+        for name, chances in self._chances.items():
+            model = self._drafts[name]
+            usual = model.seconds(min(lags[name], 2))
+            spent = usual + self._owed * (model.seconds(lags[name]) - usual)
+            chain = 1.0
+            for m in range(1, min(room, LONGEST) + 1):
+                right = chain * chances[at + m - 1]
+                spent += (chain - right) * self._rest[at + m]
+                chain = right
+                if chain < _HOPELESS:
+                    break
+                tail, ending = self._ended(at, m, chain, room - m)
+                if spent + ending < best:
+                    best, plan = spent + ending, Chosen(m, name, tail=tail)
+                spent += model.seconds(1)
+        return plan, best
+
+    def _ended(self, at: int, drafted: int, chain: float, room: int) -> tuple[int, float]:
+        """How many copied tokens are best behind so many drafted ones; what the rest takes then."""
+        rest, times, spent = self._rest, self._times, 0.0
+        length, best = 0, times[drafted + 1] + chain * rest[at + drafted + 1]
+        most = min(room, MOST - 1 - drafted)
+        for m, chance in enumerate(self._copies[at + drafted][:most], 1):
+            right = chain * chance
+            spent += (chain - right) * rest[at + drafted + m]
+            chain = right
+            taken = times[drafted + m + 1] + spent + chain * rest[at + drafted + m + 1]
+            if taken < best:
+                length, best = m, taken
+            if chain < _HOPELESS:
+                break
+        return length, best
+
+
+_HOPELESS = 0.01
+
+
+def best_oracle(answers: Sequence[Answer], prices: Prices) -> float:
+    """The highest speed that is known, with what only the oracle knows or in hindsight.
+
+    That of oracles that may ask everybody, count more or less of what a model has to catch up with
+    as one round's, or have lookup alone; and of always asking the same for the same length.
+    """
+    every = (*prices.drafts, LOOKUP)
+    policies: list[GammaPolicy] = [Oracle(answers, prices, every, owed) for owed in (1.0, 0.3, 0.0)]
+    policies.append(Oracle(answers, prices, (LOOKUP,), 0.0))
+    policies += [Always(name, length) for name in prices.drafts for length in (0, 1, 2, 3, 4, 6, 8)]
+    return max(speed(policy, answers, prices) for policy in policies)

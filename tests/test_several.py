@@ -1,0 +1,179 @@
+"""Several drafters in the simulator: what the choice between them must reach there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import several
+from benchmarks.several import (
+    COPYING,
+    OTHERS,
+    Always,
+    Answer,
+    Copies,
+    Look,
+    Oracle,
+    Place,
+    Prices,
+    best_oracle,
+    speed,
+)
+from benchmarks.simulator import CURVES, Text, steady
+from benchmarks.simulator import recorded as positions
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.length.stopping import FixedPlan, Plan, Situation
+from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP
+
+STEPS = {DRAFT: 0.1, EAGLE3: 0.06}
+RIGHT, WRONG = Look(0.9, 0.9, right=True), Look(0.4, 0.1, right=False)
+
+
+def auto(prices: Prices) -> AutoGamma:
+    return AutoGamma(prices.costs())
+
+
+# ---------------------------------------------------------------- the simulator itself
+
+
+def test_a_round_accepts_what_was_right_and_takes_what_the_curves_say() -> None:
+    prices = Prices({1: 1.0, 2: 1.1, 3: 1.2, 4: 1.3}, {DRAFT: {1: 0.2, 2: 0.2}})
+    answer = [Place({DRAFT: WRONG if at == 5 else RIGHT}) for at in range(10)]
+    # Plain, two drafted and a bonus, one of two and the target's own, two and a bonus, plain.
+    assert speed(Always(DRAFT, 2), [answer], prices) == pytest.approx(
+        10 / (1 + 3 * (1.2 + 0.4) + 1)
+    )
+
+
+def test_copies_go_on_behind_a_model_and_alone() -> None:
+    prices = Prices(dict.fromkeys((1, 2, 16), 1.0), {DRAFT: {1: 0.5, 2: 0.5}})
+    right = Place({DRAFT: RIGHT})
+    copied = Place({DRAFT: RIGHT}, Copies((0.9,) * 8, (0.9,) * 4, right=3))
+    # Plain, then one drafted, three of eight copied and the target's own: five tokens in 1.5.
+    answer = [right, right, copied, *[right] * 3]
+    assert speed(Always(DRAFT, 1), [answer], prices) == 6 / 2.5
+    # Plain twice, since nothing is found at the second place; three of eight copied.
+    assert speed(Always(LOOKUP, 8), [answer], prices) == 6 / 3.0
+
+
+def test_every_place_was_looked_at_by_all_and_lookup_copies_where_something_repeats() -> None:
+    found = 0
+    for kinds in (COPYING, OTHERS):
+        for temperature in (0.0, 0.8):
+            answer = [place for each in several.recorded(kinds, temperature) for place in each]
+            assert len(answer) > 800
+            assert all(place.looks.keys() == {DRAFT, EAGLE3} for place in answer)
+            hits = sum(place.copies.right for place in answer)
+            assert (hits > 2 * len(answer)) or kinds == OTHERS
+            for place in answer:
+                copies = place.copies
+                assert copies.right <= len(copies.chances) <= copies.right + 1
+                assert len(copies.chances) <= len(copies.confidences)
+                found += copies.right > 8
+    assert found > 50
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_where_it_is_told_the_truth_the_oracle_is_no_worse_than_any_fixed_choice(
+    curve: str,
+) -> None:
+    """Drafters that are right by the chance that they claim, each token for itself."""
+    prices, luck = Prices.of(CURVES[curve], STEPS), random.Random(5)
+
+    def look() -> Look:
+        sure = luck.choice((0.3, 0.6, 0.9))
+        return Look(sure, sure, luck.random() < sure)
+
+    answer = []
+    for _ in range(2500):
+        right = next((i for i in range(8) if luck.random() > 0.8), 8)
+        copies = Copies((0.8,) * 8, (0.8,) * min(8, right + 1), right)
+        copies = copies if luck.random() < 0.3 else several.NOTHING
+        answer.append(Place({name: look() for name in STEPS}, copies))
+    bound = speed(Oracle([answer], prices, (*STEPS, LOOKUP), 0.0), [answer], prices)
+    asked = [(name, length) for name in STEPS for length in (0, 1, 2, 3, 4, 6)]
+    for name, length in (*asked, (LOOKUP, 2), (LOOKUP, 4), (LOOKUP, 8)):
+        assert speed(Always(name, length), [answer], prices) < 1.01 * bound, (name, length)
+
+
+def test_an_oracle_takes_what_is_worth_most() -> None:
+    """Lookup where it is told that this is right, the better model elsewhere, else nothing."""
+    prices = Prices.of(CURVES["RTX 3090, 8B Q4_0"], STEPS)
+    sure = Copies((0.9,) * 8, (1.0,) * 8, right=8)
+    places = [
+        *[Place({DRAFT: RIGHT, EAGLE3: WRONG})] * 40,
+        *[Place({DRAFT: WRONG, EAGLE3: WRONG}, sure)] * 40,
+        *[Place({DRAFT: WRONG, EAGLE3: WRONG})] * 40,
+    ]
+    oracle = Oracle([places], prices, (*STEPS, LOOKUP), 0.0)
+    asked = []
+    for at in (10, 50, 90):
+        oracle._at = at
+        lags = dict.fromkeys(STEPS, 1)
+        asked.append(oracle.plan(Situation(20, lags=lags)).drafter)
+    assert asked == [DRAFT, LOOKUP, ""]
+
+
+# ---------------------------------------------------------------- the choice
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("kinds", [COPYING, OTHERS])
+@pytest.mark.parametrize("curve", CURVES)
+def test_the_choice_between_all_drafters_on_recorded_answers(
+    curve: str, kinds: tuple[str, ...], temperature: float
+) -> None:
+    """At least 0.93 of an oracle that is told beforehand what the confidences tell."""
+    prices = Prices.of(CURVES[curve], STEPS)
+    answers = several.recorded(kinds, temperature)
+    assert speed(auto(prices), answers, prices) >= 0.93 * best_oracle(answers, prices)
+
+
+# ---------------------------------------------------------------- a lookup that is always wrong
+
+
+def always_wrong(text: Text, seed: int) -> Answer:
+    """A draft's places, with the draft's luck, where lookup is sure of forty tokens each time."""
+    luck, wrong = random.Random(seed), Copies((0.95,) * 40, (0.0,))
+    return [
+        Place({DRAFT: Look(at.confidence, at.chance, luck.random() < at.chance)}, wrong)
+        for at in text
+    ]
+
+
+def silent(answer: Answer) -> Answer:
+    """The same where lookup finds nothing."""
+    return [replace(place, copies=several.NOTHING) for place in answer]
+
+
+def seconds(policy: GammaPolicy, answers: list[Answer], prices: Prices) -> float:
+    return sum(len(answer) / speed(policy, [answer], prices) for answer in answers)
+
+
+class Believing(FixedGamma):
+    """The negative control: what lookup is sure of is submitted."""
+
+    def plan(self, situation: Situation) -> Plan:
+        return FixedPlan(min(4, len(situation.copies)), LOOKUP)
+
+
+@pytest.mark.parametrize("steps", [{}, {DRAFT: 0.1}, {DRAFT: 0.25}])
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_lookup_that_is_sure_and_always_wrong_costs_next_to_nothing(
+    curve: str, steps: Mapping[str, float]
+) -> None:
+    """Over 256 tokens 0.98 of the draft alone, and beside a good one of plain decoding too."""
+    prices = Prices.of(CURVES[curve], steps)
+    for acceptance in (0.4, 0.6, 0.8, 0.95):
+        texts = [steady(positions(), acceptance, 256, seed=seed) for seed in range(3)]
+        answers = [always_wrong(text, seed) for seed, text in enumerate(texts)]
+        without = [silent(answer) for answer in answers]
+        plain, taken = (seconds(each, answers, prices) for each in (FixedGamma(0), auto(prices)))
+        alone = seconds(auto(prices), without, prices)
+        assert alone / taken >= 0.98, acceptance
+        assert plain / taken >= 0.98 or acceptance < 0.6
+        assert min(plain, alone) / seconds(Believing(1), answers, prices) < 0.9
