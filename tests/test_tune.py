@@ -247,6 +247,32 @@ def test_noisy_timings_are_used_and_kept_only_for_the_next_run_to_repeat_this_on
     assert len(list(cache.glob("*.json"))) == 2 * repeatable
 
 
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_a_draft_far_dearer_than_its_target_is_measured_again(
+    target_context: Context,
+    draft_context: Context,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped: int,
+) -> None:
+    """The program was stopped in both passes that were timed: such a draft is never asked."""
+    really, looks = measuring.profile, []
+
+    def disturbed(context: Context, known: dict[str, Any]) -> tuple[profile.Profile, bool]:
+        found, steady = really(context, known)
+        looks.append(context)
+        if looks.count(draft_context) in range(1, stopped + 1):
+            found = replace(found, measured={0: {1: 0.236, 2: 0.264}})
+        return found, steady
+
+    monkeypatch.setattr(measuring, "profile", disturbed)
+    found = start(target_context, draft_context)
+    assert len(looks) == 3
+    assert found.doubtful is (stopped == 2)
+    stored = profile_store().load(found.drafts[DRAFT].identity)
+    assert (stored is None) is (stopped == 2)
+    assert stored is None or stored.measured[0][1] == 1e-3
+
+
 def timed(drafted: int, seconds: float, context: int = 0) -> Round:
     """A round that drafted so much, all of it accepted, and took so long but for drafting."""
     who = DRAFT if drafted else ""

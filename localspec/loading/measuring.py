@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -159,7 +160,7 @@ def measured(
         return None
     if missing:
         announce()
-        profiles |= _measured(missing, store, repeatable=repeatable)
+        profiles |= _measured(missing, store, profiles.get(pair.target), repeatable=repeatable)
     doubtful = {context for context, its in stored.items() if its is not None and not its.steady}
     if not repeatable:  # else the next run has to decide by the same
         missing |= {context: known[context] for context in doubtful}
@@ -178,9 +179,17 @@ def measured(
 
 
 def _measured(
-    missing: dict[Context, dict[str, Any]], store: ProfileStore, *, repeatable: bool
+    missing: dict[Context, dict[str, Any]],
+    store: ProfileStore,
+    target: Profile | None,
+    *,
+    repeatable: bool,
 ) -> dict[Context, Profile]:
-    """Measure models, by what it holds for; of those whose profile is stored none is missing."""
+    """Measure models, by what it holds for; of those whose profile is stored none is missing.
+
+    The target comes first, if it is not known: a draft far dearer than that was most likely
+    measured while the program was stopped. It would never be asked, so that no round would show it.
+    """
     # Beside other programs decodes with all threads take many times as long, and tell nothing.
     threads = max(context.threads.widest for context in missing)
     busy = not repeatable and busy_cores(LOOK_S) > bearable(threads)
@@ -188,10 +197,20 @@ def _measured(
     for context, known in list(missing.items()):
         context.threads.hold(not busy)
         found[context], steady = profile(context, known)
+        target = target or found[context]
+        if not _plausible(found[context], target):
+            found[context], steady = profile(context, known)
+            steady &= _plausible(found[context], target)
         if (steady and not busy) or repeatable:
             store.save(found[context])
             del missing[context]
     return found
+
+
+def _plausible(one: Profile, target: Profile) -> bool:
+    """Whether a token does not take this model twice as long as it takes the target, or more."""
+    seconds = (its.measured[min(its.measured)].get(1, 0.0) for its in (one, target) if its.measured)
+    return next(seconds, 0.0) <= 2 * next(seconds, math.inf)
 
 
 def _costs(context: Context, found: Profile) -> ModelCosts:
