@@ -37,21 +37,21 @@ class Copying(NamedTuple):
         calibration: from lookup's confidence to acceptance.
         times: T(n) at index n, up to the longest draft and one more, in any unit.
         rate: lambda, tokens per unit.
-        overall: the same with copies, by which their length is chosen: one that is cut short goes
-            on in the next round, so that what a token is worth there is less time.
+        going: the same while there is something to copy, by which its length is chosen: a copy that
+            is cut short goes on in the next round, so that what a token is worth is less time.
         rereads: seconds of going back over those of a decode (see `StoppingPlan`).
     """
 
     calibration: Calibration
     times: Sequence[float]
     rate: float
-    overall: float
+    going: float
     rereads: float = 0.0
 
     def best(self, confidences: Sequence[float], drafted: int = 0, chain: float = 1.0) -> Copy:
         """The best number of copied tokens behind `drafted` ones, which all stay by chance `chain`.
 
-        It maximises sum_{k<=m} S_k - overall (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
+        It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
         that all before and k copied ones are accepted.
         """
         times, acceptance = self.times, self.calibration.acceptance
@@ -63,8 +63,8 @@ class Copying(NamedTuple):
             gain += chain
             spent += (before - chain) * self.rereads * times[drafted + m]
             seconds = spent + times[drafted + m + 1] - plain
-            if gain - self.overall * seconds > highest:
-                highest = gain - self.overall * seconds
+            if gain - self.going * seconds > highest:
+                highest = gain - self.going * seconds
                 best = Copy(m, gain - self.rate * seconds, gain)
         return best
 

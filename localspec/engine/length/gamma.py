@@ -195,9 +195,10 @@ class AutoGamma:
         self._tracks = {name: _Track() for name in (*self.costs.drafts, LOOKUP)}
         # Where a model was not sure enough to go on, what lookup says is right less often.
         self._tail = Calibration()
-        # Of rounds without copied tokens, and of all: a copy ends, and what follows it is not as
-        # fast. What a token saves there is what it takes otherwise.
-        self._usual, self._all = _Rate(), _Rate()
+        # Of rounds without copied tokens, of those in which some were found, used or not, of all: a
+        # copy ends, and what follows it is not as fast. What a token saves there is what it takes
+        # otherwise.
+        self._usual, self._found, self._all = _Rate(), _Rate(), _Rate()
         # Plain rounds that may be put between those that draft: one soon where a table is wrong.
         self._spare = float(not self._table.believed)
         self._credit = _CREDIT  # plain rounds that drafting in vain may still cost
@@ -262,6 +263,8 @@ class AutoGamma:
         self._all.add(done.emitted, rounds)
         if not done.copied:
             self._usual.add(done.emitted, rounds)
+        if done.copy_confidences:
+            self._found.add(done.emitted, rounds)
         self._generated += done.emitted
         self._account(done, rounds)
         self._tracks[LOOKUP].calibration.learn(done.copy_confidences, done.copy_chances)
@@ -329,8 +332,8 @@ class AutoGamma:
         rate = max(1.0, self._usual.gain) / target.seconds(1)
         times = self._table.times(room + 1, situation.context, self.neighbours.row.size)
         calibration = self._tracks[LOOKUP].calibration
-        overall = max(rate, self._all.gain / target.seconds(1))
-        copying = Copying(calibration, times, rate, overall, self._table.rereads)
+        going = max(rate, self._found.gain / target.seconds(1))
+        copying = Copying(calibration, times, rate, going, self._table.rereads)
         return _Prices(times[: LONGEST + 2], rate, copying)
 
     def _compares(self) -> bool:
