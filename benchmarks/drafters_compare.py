@@ -56,7 +56,7 @@ QUESTIONS = 24
 _SECOND = 0.02  # what T(1) takes on a curve
 _STEP, _MORE = 0.1, 0.2  # of T(1), a drafter's pass; of that, every further token
 _FEW = 8  # tokens that could be copied: fewer are no loop
-_GRAM = 3
+_GRAM = 3  # of a loop: two tokens repeat by chance
 
 _TEXTS = (
     "The old lighthouse stood on a small island. Every night its keeper climbed the stairs and lit"

@@ -164,7 +164,7 @@ def _round(
     looks = [place.looks[plan.drafter] for place in ahead[: min(plan.limit, room)] if model]
     own, passes = _written(plan, looks)
     right = _right(looks[:own])
-    # Behind a token that is not the text's, lookup finds nothing: it compares three.
+    # Behind a token that is not the text's, lookup finds nothing: it compares two.
     behind = ahead[own].copies if right == own else NOTHING
     sure = behind.confidences[: room - own]
     copied = plan.copies(sure) if passes else min(plan.limit, len(sure)) * (plan.drafter == LOOKUP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -292,22 +293,55 @@ def test_between_probes_nothing_is_worked_out_unless_something_could_be_copied(
 def test_copies_in_sight_bring_no_more_probes() -> None:
     """Nor do those that are accepted fill the account up: they say nothing of the model."""
 
-    def probes(**how: Any) -> int:
-        policy, found = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), 0
+    def asked(right: float = 0.0, **how: Any) -> Counter[str]:
+        policy, found = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), Counter[str]()
         for _ in range(60):
             plan = policy.plan(Situation(room=60, **how))
-            found += plan.drafter == DRAFT
+            found[plan.drafter] += 1
             copied = plan.limit if plan.drafter == LOOKUP else 0
             looks = int(plan.drafter == DRAFT)
-            policy.observe(
-                round_of(copied, copied, chance=0.02, passes=looks, drafter=plan.drafter)
-            )
+            seen = how.get("copies", ())[:1]
+            done = round_of(copied, copied, chance=0.02, passes=looks, drafter=plan.drafter)
+            judged = {"copy_confidences": seen, "copy_chances": (right,) * len(seen)}
+            policy.observe(replace(done, copied=copied, **judged))
         return found
 
-    usual = probes()
+    usual = asked()[DRAFT]
     assert usual > 2
-    assert probes(copies=(0.1,)) <= usual
-    assert probes(copies=(0.99,) * 8) <= usual
+    assert asked(copies=(0.1,))[DRAFT] <= usual
+    copying = asked(right=1.0, copies=(0.99,) * 8)
+    assert copying[LOOKUP] > 30
+    assert copying[DRAFT] <= usual
+
+
+def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
+    """Behind the next copy it would have to read as much again; a head that lags by one may."""
+
+    def first(lag: int) -> int:
+        policy = auto({1: 1.0, 2: 1.9, 17: 9.0}, step=0.1)
+        for _ in range(12):
+            policy.observe(replace(round_of(4, 4, drafter=LOOKUP, passes=0), copied=4))
+        for i in range(60):
+            if policy.plan(Situation(room=60, lags={DRAFT: lag})).drafter == DRAFT:
+                return i
+            policy.observe(round_of(0, 0))
+        return 60
+
+    assert first(1) < 3 < first(12) < 40
+
+
+def test_what_copying_brings_counts_the_rounds_between_two_copies() -> None:
+    """Else time would seem so dear that good copies are left; rounds without any do not count."""
+    policy = auto({1: 1.0, 2: 1.2, 17: 3.0}, step=0.1)
+    copied = replace(round_of(16, 16, drafter=LOOKUP, passes=0), copied=16)
+    copied = replace(copied, copy_confidences=(0.9,), copy_chances=(1.0,))
+    left = replace(round_of(0, 0), copy_confidences=(0.5,), copy_chances=(0.0,))
+    for _ in range(200):
+        for done in (copied, left, round_of(0, 0)):
+            policy.observe(done)
+    prices = policy._prices(Situation(room=63, copies=(0.9,) * 16), 63)
+    assert prices.copying.going == pytest.approx((17 + 1) / (3.0 + 1.0), rel=0.05)
+    assert prices.rate == pytest.approx(1.0, rel=0.01)
 
 
 def test_plain_decoding_is_interrupted_by_probes_that_become_rarer_and_end() -> None:

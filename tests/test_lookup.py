@@ -65,6 +65,24 @@ def test_the_longest_match_counts_and_of_equals_the_latest() -> None:
     assert guess([*longer, *shorter, 6, 1, 2, 3], limit=1).tokens == (41,)
 
 
+def test_a_copy_goes_on_where_it_came_from_however_often_its_last_tokens_stood_since() -> None:
+    """In code two tokens stand in hundreds of places; a change does not lose the right one."""
+    chance = random.Random(4)
+    often, lines = [7, 8], [[chance.randrange(100, 9000) for _ in range(6)] for _ in range(300)]
+    code = [token for line in lines for token in (*line, *often)]
+    found, text = lookup(1 << 14), [*code, 3, *code[:1]]
+    found.begin(text)
+    rounds = 0
+    while len(text) < 2 * len(code):
+        said, right = found.guess(text).tokens, 0
+        ahead = [*code, *often][len(text) - len(code) - 1 :]
+        while right < len(said) and said[right] == ahead[right]:
+            right += 1
+        text += [*said[:right], ahead[right]]
+        rounds += 1
+    assert rounds < len(code) / (LONGEST - 6)
+
+
 def test_a_loop_goes_on_as_it_did() -> None:
     assert guess([5, 1, 2, 3, 1, 2, 3], limit=7).tokens == (1, 2, 3, 1, 2, 3, 1)
     assert guess([4, 4, 4, 4], limit=5).tokens == (4, 4, 4, 4, 4)

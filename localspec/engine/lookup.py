@@ -1,7 +1,7 @@
 """Lookup: a drafter without a model. What followed the same tokens before may follow them again.
 
 The text so far (the prompt with all that was pasted into it, earlier turns, the answer as it grows)
-is indexed by its pairs of tokens as it comes. A guess is copied from where the longest stretch of
+is indexed by its 2-grams as it comes. A guess is copied from where the longest stretch of
 the last tokens stood before (prompt lookup; compare 2411.04975 and 2411.10666). It takes
 microseconds, so it is made in every round, and is scored in every round, whoever drafts.
 """
@@ -23,7 +23,7 @@ whose logits differ in their last bits."""
 
 _GRAM = 2  # tokens of a key: a single one is found everywhere, and what follows it is chance
 _MATCH = 24  # tokens of a match that are counted
-_PLACES = 6  # places that are compared: the latest
+_PLACES = 6  # places that are compared: those of the longest matches
 _STEPS = 24  # places that are looked at for them: other keys may share a slot
 
 # A match of m tokens alone is believed in like this many of the 1 that it is (see `_confidences`).
@@ -33,8 +33,8 @@ _AGREED = [[(n + belief) / (n + 1) for belief in _BELIEF] for n in range(_PLACES
 
 # What repeats in one text goes on, in another it does not: where a copy begins it is believed in as
 # far as copies began right in this answer, of about the last of them. At first nobody knows. A copy
-# that has begun right goes on: to doubt its other tokens as well cost a fifth of the speed in texts
-# that repeat, and spared nothing in others (docs/measurements/drafters.md).
+# that has begun right goes on: to doubt its other tokens as well cost a sixth of the speed in texts
+# that repeat, and spared a hundredth in others (docs/measurements/drafters.md).
 _LATELY = 8
 _UNKNOWN = 0.5
 
@@ -76,8 +76,9 @@ class Lookup:
         self._right = _UNKNOWN  # share of its guesses that began right lately
         self._said = -1  # what the last one began with, at the position `_at`; -1 for none
         self._at = 0
+        self._back = 0  # how far back the last copy stood; 0 before any
         self._mask = (1 << max(8, (n_ctx - 1).bit_length())) - 1
-        # A hash table of chains: by slot the latest pair's first position, and by position the
+        # A hash table of chains: by slot the latest 2-gram's first position, and by position the
         # one before it in the same slot; -1 for none.
         self._latest = array("i", [-1]) * (self._mask + 1)
         self._before = array("i")
@@ -89,7 +90,7 @@ class Lookup:
         the last tokens stood together in `past` than in the text itself, that is copied.
         """
         self._past = past
-        self._right, self._said = _UNKNOWN, -1
+        self._right, self._said, self._back = _UNKNOWN, -1, 0
         known = self._tokens
         n = min(len(known), len(tokens))
         if known[:n] != list(tokens[:n]):
@@ -112,9 +113,9 @@ class Lookup:
             self._judge(tokens)
         self._read(tokens)
         tail = [*self._tokens[-_MATCH:], *drafted][-_MATCH:]
-        places = self._places(tail)
-        # The longest match, and the latest of these, is copied; the others say how sure that is.
-        match, start = max(places, key=lambda place: place[0], default=(0, 0))
+        places = self._places(tail, len(tokens) + len(drafted) - self._back)
+        # The first is copied; the others say how sure that is.
+        match, start = places[0] if places else (0, 0)
         before, there = self._past.find(tail)
         kept = self._past.copy(there, limit) if before > match else []
         if limit < 1 or not (match or kept):
@@ -131,6 +132,7 @@ class Lookup:
         others = [self._tokens[at : at + len(copied)] for _, at in places if at != start]
         if not drafted:
             self._said, self._at = copied[0], len(tokens)
+            self._back = 0 if kept else len(tokens) - start
         found = _confidences(match, copied, others)
         found[0] *= self._right
         return Guess(tuple(copied), found)
@@ -142,7 +144,7 @@ class Lookup:
         self._said = -1
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Index what is new: every pair that something follows."""
+        """Index what is new: every 2-gram that something follows."""
         known, start = self._tokens, len(self._before)
         known += tokens[len(known) :]
         latest, before, mask = self._latest, self._before, self._mask
@@ -155,24 +157,28 @@ class Lookup:
     def _slot(self, gram: Sequence[int]) -> int:
         return hash(tuple(gram)) & self._mask
 
-    def _places(self, tail: Sequence[int]) -> list[tuple[int, int]]:
-        """Where the last tokens stood before, the latest first: (length of match, what follows)."""
+    def _places(self, tail: Sequence[int], copied: int) -> list[tuple[int, int]]:
+        """Where the last tokens stood before: (length of match, what follows), the longest first.
+
+        Of equals what follows at `copied`, where the last copy would go on, and then the latest.
+        """
         gram = list(tail[-_GRAM:])
         if len(gram) < _GRAM:
             return []
-        known = self._tokens
-        found: list[tuple[int, int]] = []
+        known, near = self._tokens, copied - _GRAM
         at = self._latest[self._slot(gram)]
+        steps = [near] if self._back and known[near:copied] == gram else []
         for _ in range(_STEPS):
-            if at < 0 or len(found) == _PLACES:
+            if at < 0:
                 break
-            if known[at : at + _GRAM] == gram:
-                found.append((self._match(at, tail), at + _GRAM))
+            if at != near and known[at : at + _GRAM] == gram:
+                steps.append(at)
             at = self._before[at]
-        return found
+        found = [(self._match(step, tail), step + _GRAM) for step in steps]
+        return sorted(found, key=lambda place: -place[0])[:_PLACES]
 
     def _match(self, at: int, tail: Sequence[int]) -> int:
-        """How many of the last tokens stand before what follows the pair at `at`."""
+        """How many of the last tokens stand before what follows the 2-gram at `at`."""
         known, length = self._tokens, _GRAM
         longest = min(len(tail), at + _GRAM)
         if known[at + _GRAM - longest : at + _GRAM] == tail[-longest:]:

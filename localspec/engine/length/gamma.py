@@ -420,9 +420,9 @@ class AutoGamma:
     def _probe(self, plan: StoppingPlan, situation: Situation, times: Sequence[float]) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
         self._wait = _PAUSE
-        if self._tracks[LOOKUP].lately > _WILLING:  # it would soon have to read again
-            return False
         lag, model = situation.lags[plan.drafter], self._table.drafts[plan.drafter]
+        if lag > _USUAL_LAG and self._tracks[LOOKUP].lately > _WILLING:
+            return False  # it would soon have to read as much again
         read = lag + plan.limit if plan.drafter in situation.blocks else lag
         if model.at(situation.context).seconds(read) > self._credit * times[1]:
             return False

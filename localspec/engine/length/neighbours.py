@@ -82,7 +82,7 @@ class Neighbours:
         # What its rounds after the first, which never drafts, were made of.
         self._decodes: Counter[_Decode] = Counter()
         self._tokens, self._longer, self._context = 0, 0.0, -1
-        self._here = 0  # stretches of its that were seen
+        self._count = self._here = 0  # those, and stretches of theirs that were seen
 
     @property
     def wants_plain(self) -> bool:
@@ -105,6 +105,7 @@ class Neighbours:
             self.longer = longer
             self._longer += longer
             self._tokens += done.emitted
+            self._count += 1
             for model, n, count in self._costs.decodes(done):
                 self._decodes[model, n] += count
         self._context = done.context
@@ -140,8 +141,8 @@ class Neighbours:
         if compared < _COMPARED * spent:
             return None
         plain = self._tokens * target.at(self._context).seconds(1)
-        stretches = sum(count for (m, _), count in self._decodes.items() if m is target) / _STRETCH
-        unseen = max(0.0, stretches - self._here) / stretches**2
+        its = max(1.0, self._count / _STRETCH)
+        unseen = max(0.0, its - self._here) / its**2
         doubt = math.sqrt(self._error**2 + self._unrest * unseen)
         found, wide = plain / spent / math.exp(self._off), math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)
