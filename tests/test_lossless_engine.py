@@ -602,6 +602,15 @@ TINY_HEADS: dict[str, tuple[Write, Write | None]] = {
 """Random targets, and heads of their own or inside; what these guess is mostly rejected."""
 
 
+class Drafting(FixedGamma):
+    """Counts what was drafted: a head that says nothing has the target's distribution, too."""
+
+    drafted = 0
+
+    def observe(self, done: Round) -> None:
+        self.drafted += done.drafted
+
+
 def compare_head(kind: str, accept: Accept, folder: Path) -> list[float]:
     """As `compare`, of a tiny target and its head: 1,000 seeds, sixteen tokens that may be said."""
     how = ContextOptions(n_ctx=64, threads=1, snapshots=4)
@@ -614,7 +623,9 @@ def compare_head(kind: str, accept: Accept, folder: Path) -> list[float]:
         target, reference = (stack.enter_context(Context(model, how)) for _ in range(2))
         drafter = head_drafter(stack.enter_context(head_of(own, target, how)))
         prompt = model.tokenize(PROMPT, add_special=True, parse_special=False)
-        drawn = samples(Engine(target, drafter), prompt, accept, SEEDS, FixedGamma(3), bias=FEW)
+        policy = Drafting(3)
+        drawn = samples(Engine(target, drafter), prompt, accept, SEEDS, policy, bias=FEW)
+        assert policy.drafted > SEEDS
         params = SamplingParams(temperature=1.0, logit_bias=FEW)
         return Comparison(reference, prompt, params).excess(drawn)
 

@@ -36,7 +36,7 @@ class AnswerText:
         self, piece: Callable[[int], bytes], stops: Iterable[str], drafters: Sequence[str] = ()
     ) -> None:
         self._piece = piece
-        self._origins = {name: MODELS[min(i, 3)] for i, name in enumerate(drafters)}
+        self._origins = {name: MODELS[min(i, len(MODELS) - 1)] for i, name in enumerate(drafters)}
         self._origins[LOOKUP] = Origin.LOOKUP
         self._text = Detokeniser()
         self._stops = StopFilter(stops)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.pair import LoadedPair, LoadRecord
@@ -200,7 +199,8 @@ def _measured(
         target = target or found[context]
         if not _plausible(found[context], target):
             found[context], steady = profile(context, known)
-            steady &= _plausible(found[context], target)
+        if not _plausible(found[context], target):  # kept for a seed, it stays doubtful
+            found[context], steady = replace(found[context], spread=1.0), False
         if (steady and not busy) or repeatable:
             store.save(found[context])
             del missing[context]
@@ -208,9 +208,12 @@ def _measured(
 
 
 def _plausible(one: Profile, target: Profile) -> bool:
-    """Whether a token does not take this model twice as long as it takes the target, or more."""
-    seconds = (its.measured[min(its.measured)].get(1, 0.0) for its in (one, target) if its.measured)
-    return next(seconds, 0.0) <= 2 * next(seconds, math.inf)
+    """Whether a token takes this model at most twice as long as the target; true if nobody knows.
+
+    A draft that is dearer is beyond the account of probes: no round would tell what it takes.
+    """
+    its, most = (min(p.measured.items(), default=(0, {}))[1].get(1) for p in (one, target))
+    return not its or not most or its <= 2 * most
 
 
 def _costs(context: Context, found: Profile) -> ModelCosts:

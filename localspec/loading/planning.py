@@ -200,7 +200,8 @@ def _placed_alone(
     Raises:
         OutOfMemory: one finds no room.
     """
-    alone = replace(wishes, n_ctx=n_ctx, gpu_layers=wishes.draft_gpu_layers, snapshots=0)
+    layers = wishes.draft_gpu_layers  # and the shares are the target's
+    alone = replace(wishes, n_ctx=n_ctx, gpu_layers=layers, snapshots=0, split=())
     found = []
     for draft in drafts:
         theirs = tuple(replace(each, target=each.draft) for each in free.devices)

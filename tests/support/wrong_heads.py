@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -314,6 +315,8 @@ def _answer(wrong: Wrong, said: int) -> None:
         app.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else code
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)

@@ -104,7 +104,7 @@ def by_speed(
     ladder = _Ladder.of(model, setup, len(devices))
     rooms = [each.free - DEVICE_RESERVE - ladder.buffers for each in devices]
     usual = _counted(setup.gpu_layers, model)
-    chosen = _proportional([each.free for each in devices], usual)
+    chosen = _proportional([max(0, each.free) for each in devices], usual)
     most = WORTH * (ladder.seconds(chosen, rooms, paces) + ladder.here(usual, pace))
     ways = ladder.best(rooms, paces)
     for layers, found in enumerate(ways):

@@ -14,7 +14,7 @@ from typing import Final
 from localspec import formats
 from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs.memory import division
-from localspec.pairs.memory.free import Free
+from localspec.pairs.memory.free import DEVICE_RESERVE, Free
 from localspec.pairs.memory.need import ModelFacts, Need, Setup, block_of, need
 
 DEFAULT_CTX: Final = 8192  # a cache of all that was trained for can take more than the weights
@@ -399,5 +399,7 @@ def _draft_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | N
     tried = division.by_speed(tried, model, free, host_room=0, asked=layers, draft=True)
     if asked is not None:
         return tried
-    held = need(model, tried).device <= room and not division.crowded(tried, model, free)
+    devices = tuple(replace(each, free=each.free - DEVICE_RESERVE) for each in free.devices)
+    roomy = replace(free, devices=devices)  # each driver has its own
+    held = need(model, tried).device <= room and not division.crowded(tried, model, roomy)
     return tried if held else setup
