@@ -9,7 +9,9 @@ lengths 1 to 4 go along, and choose the best fixed length, which the others scor
 
 Prints what has to hold as a table. Every answer is kept in the JSON beside --output: called again,
 it goes on where it was stopped. Takes about 13 minutes a situation, 53 in all, at 25 tokens/s;
---minutes ends it earlier, between two answers. The machine has to be idle otherwise.
+--minutes ends it earlier, between two answers. On a fast machine an answer of 128 tokens is over in
+a second, in which a burst meets both sides unevenly: --tokens 384 tells more there. The machine has
+to be idle otherwise.
 
     uv run python benchmarks/situations.py --output situations.md [--minutes 8] [--only bursts]
 """
@@ -69,6 +71,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--only", default="", help="situations with this in their name")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of an answer")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
     raw = arguments.output.with_suffix(".json")
@@ -84,7 +87,8 @@ def main() -> None:
             auto = measured(*lanes[AUTO])
             with disturbed(script):
                 while len(answers) < ANSWERS and time.monotonic() < until:
-                    answers.append(asked(lanes, auto, len(answers), best(answers)))
+                    fixed = best(answers)
+                    answers.append(asked(lanes, auto, len(answers), fixed, arguments.tokens))
                     raw.write_text(json.dumps(done, indent=1), "utf-8")
                     print(f"{name}: {len(answers)} of {ANSWERS}", file=sys.stderr, flush=True)
     text = f"{table(done)}\n\n{machine()}\n"
@@ -127,7 +131,7 @@ def disturbed(script: str) -> Iterator[None]:
 
 
 def asked(
-    lanes: dict[str, tuple[Context, Context]], auto: AutoGamma, at: int, fixed: str
+    lanes: dict[str, tuple[Context, Context]], auto: AutoGamma, at: int, fixed: str, tokens: int
 ) -> Answer:
     """One answer by plain decoding, automatic gamma and some fixed lengths, side by side."""
     names = [PLAIN, AUTO, *(FIXED if at % 3 == 0 else (fixed,))]
@@ -149,7 +153,7 @@ def asked(
             early.append(auto.speedup() is not None)
 
     own.go_on = watched  # type: ignore[method-assign]
-    race(going, question, temperature=TEMPERATURES[at % 2], seed=at, tokens=TOKENS)
+    race(going, question, temperature=TEMPERATURES[at % 2], seed=at, tokens=tokens)
     said = auto.speedup()
     return {
         "speeds": {lane.name: lane.speed for lane in going},
