@@ -26,7 +26,7 @@ from localspec.engine.length.stopping import FixedPlan, Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.lookup import Lookup
-from localspec.engine.noise import Noise
+from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, SamplingParams
 from localspec.engine.stats import ASSISTANT, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP, TRANSLATED, Round
@@ -279,6 +279,12 @@ def samples(
     return found
 
 
+def bias_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the coupled rule: the same Gumbel variables at every position."""
+    pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
+    monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
+
+
 def compare(
     target_model: Model,
     draft_model: Model,
@@ -352,10 +358,7 @@ def test_a_biased_draw_is_rejected_under_the_coupled_rule(
 
     They show where one position's likely tokens are likely at the next one too: among digits.
     """
-    from localspec.engine.noise import CounterNoise  # noqa: PLC0415 - patched here alone
-
-    pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
-    monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
+    bias_the_draw(monkeypatch)
     assert max(compare(target_model, draft_model, Accept.COUPLED, 2000, text="Call 48151623")) > 1
 
 
@@ -433,6 +436,13 @@ COMBINED: dict[str, tuple[Make, Callable[[], Counts]]] = {
 SEEDS = 1000
 
 
+def with_copies(
+    target: Model, draft: Model, accept: Accept, make: Make, policy: GammaPolicy
+) -> list[float]:
+    """As `compare`, of a text in which something can be copied."""
+    return compare(target, draft, accept, SEEDS, text=REPEATS, make=make, policy=policy)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK, Accept.COUPLED])
 @pytest.mark.parametrize("how", COMBINED)
@@ -442,7 +452,7 @@ def test_combined_drafters_have_the_targets_distribution(
     """A false alarm has probability 1e-5 at each of three positions: 4e-4 in all, for new seeds."""
     make, new = COMBINED[how]
     draft, policy = other_model if make is translated else draft_model, new()
-    found = compare(target_model, draft, accept, SEEDS, text=REPEATS, make=make, policy=policy)
+    found = with_copies(target_model, draft, accept, make, policy)
     assert max(found) < 1
     assert policy.copied > SEEDS // 2
 
@@ -458,15 +468,7 @@ def test_copied_tokens_that_count_as_drawn_are_rejected(
         return Draft((*self.tokens, *copied), self.q and (*self.q, *rows), self.firm)
 
     monkeypatch.setattr(Draft, "followed_by", claimed)
-    found = compare(
-        target_model,
-        draft_model,
-        Accept.BLOCK,
-        SEEDS,
-        text=REPEATS,
-        make=with_lookup,
-        policy=Turns(DRAFT),
-    )
+    found = with_copies(target_model, draft_model, Accept.BLOCK, with_lookup, Turns(DRAFT))
     assert max(found) > 1
 
 
@@ -488,15 +490,7 @@ def test_copies_alone_under_a_biased_rule_are_rejected(
         return Verdict(at, noise.pick(p[at], position + at))
 
     monkeypatch.setattr(verify, "match_rule", biased)
-    found = compare(
-        target_model,
-        draft_model,
-        Accept.TOKEN,
-        SEEDS,
-        text=REPEATS,
-        make=lookup_alone,
-        policy=Turns(LOOKUP),
-    )
+    found = with_copies(target_model, draft_model, Accept.TOKEN, lookup_alone, Turns(LOOKUP))
     assert max(found) > 1
 
 
@@ -505,19 +499,8 @@ def test_copies_alone_under_a_biased_draw_are_rejected(
     target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of the coupled rule: the same Gumbel variables at every position."""
-    from localspec.engine.noise import CounterNoise  # noqa: PLC0415 - patched here alone
-
-    pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
-    monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
-    found = compare(
-        target_model,
-        draft_model,
-        Accept.COUPLED,
-        SEEDS,
-        text=REPEATS,
-        make=lookup_alone,
-        policy=Turns(LOOKUP),
-    )
+    bias_the_draw(monkeypatch)
+    found = with_copies(target_model, draft_model, Accept.COUPLED, lookup_alone, Turns(LOOKUP))
     assert max(found) > 1
 
 
@@ -535,15 +518,7 @@ def test_a_path_whose_other_token_is_dropped_is_rejected(
         return replace(found, draft=kept)
 
     monkeypatch.setattr(ModelDrafter, "propose", agreed)
-    found = compare(
-        target_model,
-        draft_model,
-        Accept.TOKEN,
-        SEEDS,
-        text=REPEATS,
-        make=with_lookup,
-        policy=Reading(2),
-    )
+    found = with_copies(target_model, draft_model, Accept.TOKEN, with_lookup, Reading(2))
     assert max(found) > 1
 
 
@@ -559,15 +534,7 @@ def test_shared_tokens_that_are_not_renormalised_are_rejected(
         return replace(view, q=Dist(view.q.ids, 0.6 * view.q.probs))
 
     monkeypatch.setattr(SamplingProposer, "__call__", unnormalised)
-    found = compare(
-        target_model,
-        other_model,
-        Accept.BLOCK,
-        SEEDS,
-        text=REPEATS,
-        make=translated,
-        policy=Turns(TRANSLATED),
-    )
+    found = with_copies(target_model, other_model, Accept.BLOCK, translated, Turns(TRANSLATED))
     assert max(found) > 1
 
 
@@ -656,9 +623,6 @@ def test_a_biased_rule_is_rejected_with_heads(
     kind: str, accept: Accept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative controls: those of a draft model above, the residual's and the noise's."""
-    from localspec.engine.noise import CounterNoise  # noqa: PLC0415 - patched here alone
-
-    pick: Callable[[CounterNoise, Dist, int], int] = CounterNoise.pick
-    monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))
+    bias_the_draw(monkeypatch)
     monkeypatch.setattr(verify, "_residual", lambda p, _q, _weight=1.0: p)
     assert max(compare_head(kind, accept, tmp_path)) > 1
