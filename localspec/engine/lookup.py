@@ -31,13 +31,6 @@ _HALF = 3.5
 _BELIEF = [m / (m + _HALF) for m in range(_MATCH + LONGEST + 1)]
 _AGREED = [[(n + belief) / (n + 1) for belief in _BELIEF] for n in range(_PLACES + 1)]
 
-# What repeats in one text goes on, in another it does not: where a copy begins it is believed in as
-# far as copies began right in this answer, of about the last of them. At first nobody knows. A copy
-# that has begun right goes on: to doubt its other tokens as well cost a sixth of the speed in texts
-# that repeat, and spared a hundredth in others (docs/measurements/drafters.md).
-_LATELY = 8
-_UNKNOWN = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class Guess:
@@ -73,9 +66,6 @@ class Lookup:
         self._is_end = is_end
         self._past = NO_PAST
         self._tokens: list[int] = []
-        self._right = _UNKNOWN  # share of its guesses that began right lately
-        self._said = -1  # what the last one began with, at the position `_at`; -1 for none
-        self._at = 0
         self._back = 0  # how far back the last copy stood; 0 before any
         self._mask = (1 << max(8, (n_ctx - 1).bit_length())) - 1
         # A hash table of chains: by slot the latest 2-gram's first position, and by position the
@@ -90,7 +80,7 @@ class Lookup:
         the last tokens stood together in `past` than in the text itself, that is copied.
         """
         self._past = past
-        self._right, self._said, self._back = _UNKNOWN, -1, 0
+        self._back = 0
         known = self._tokens
         n = min(len(known), len(tokens))
         if known[:n] != list(tokens[:n]):
@@ -109,8 +99,6 @@ class Lookup:
             drafted: tokens that another drafter proposes to follow.
             limit: of the guess.
         """
-        if not drafted:
-            self._judge(tokens)
         self._read(tokens)
         tail = [*self._tokens[-_MATCH:], *drafted][-_MATCH:]
         places = self._places(tail, len(tokens) + len(drafted) - self._back)
@@ -131,17 +119,8 @@ class Lookup:
         copied = copied[: end + 1]
         others = [self._tokens[at : at + len(copied)] for _, at in places if at != start]
         if not drafted:
-            self._said, self._at = copied[0], len(tokens)
             self._back = 0 if kept else len(tokens) - start
-        found = _confidences(match, copied, others)
-        found[0] *= self._right
-        return Guess(tuple(copied), found)
-
-    def _judge(self, tokens: Sequence[int]) -> None:
-        """Compare what the last guess began with with what came."""
-        if self._said >= 0 and self._at < len(tokens):
-            self._right += ((self._said == tokens[self._at]) - self._right) / _LATELY
-        self._said = -1
+        return Guess(tuple(copied), _confidences(match, copied, others))
 
     def _read(self, tokens: Sequence[int]) -> None:
         """Index what is new: every 2-gram that something follows."""

@@ -34,7 +34,9 @@ class Copying(NamedTuple):
     """One round's prices of copied tokens, which cost nothing but their verification.
 
     Attributes:
-        calibration: from lookup's confidence to acceptance.
+        begins: from lookup's confidence to acceptance, of a copy's first token: what repeats in one
+            text goes on, in another it does not.
+        goes_on: the same of its other tokens, each given those before it.
         times: T(n) at index n, up to the longest draft and one more, in any unit.
         rate: lambda, tokens per unit.
         going: the same while there is something to copy, by which its length is chosen: a copy that
@@ -42,7 +44,8 @@ class Copying(NamedTuple):
         rereads: seconds of going back over those of a decode (see `StoppingPlan`).
     """
 
-    calibration: Calibration
+    begins: Calibration
+    goes_on: Calibration
     times: Sequence[float]
     rate: float
     going: float
@@ -54,12 +57,14 @@ class Copying(NamedTuple):
         It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
         that all before and k copied ones are accepted.
         """
-        times, acceptance = self.times, self.calibration.acceptance
+        times, acceptance = self.times, self.begins.acceptance
         plain, gain, spent = times[drafted + 1], 0.0, 0.0
         best, highest = Copy(), 0.0
-        most = min(len(times) - 2 - drafted, _TRUSTED * self.calibration.seen)
+        judged = self.begins.seen + self.goes_on.seen
+        most = min(len(times) - 2 - drafted, _TRUSTED * judged)
         for m, confidence in enumerate(confidences[:most], 1):
             before, chain = chain, chain * acceptance(confidence)
+            acceptance = self.goes_on.acceptance
             gain += chain
             spent += (before - chain) * self.rereads * times[drafted + m]
             seconds = spent + times[drafted + m + 1] - plain

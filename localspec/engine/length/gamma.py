@@ -193,8 +193,9 @@ class AutoGamma:
 
     def _reset(self) -> None:
         self._tracks = {name: _Track() for name in (*self.costs.drafts, LOOKUP)}
-        # Where a model was not sure enough to go on, what lookup says is right less often.
-        self._tail = Calibration()
+        # Of the first token of lookup's copies, and of all where a model was not sure enough to go
+        # on: there what lookup says is right less often.
+        self._begins, self._tail = Calibration(), Calibration()
         # Of rounds without copied tokens, of those in which some were found, used or not, of all: a
         # copy ends, and what follows it is not as fast. What a token saves there is what it takes
         # otherwise.
@@ -267,7 +268,8 @@ class AutoGamma:
             self._found.add(done.emitted, rounds)
         self._generated += done.emitted
         self._account(done, rounds)
-        self._tracks[LOOKUP].calibration.learn(done.copy_confidences, done.copy_chances)
+        self._begins.learn(done.copy_confidences[:1], done.copy_chances[:1])
+        self._tracks[LOOKUP].calibration.learn(done.copy_confidences[1:], done.copy_chances[1:])
         self._tail.learn(done.tail_confidences, done.tail_chances)
         for name, track in self._tracks.items():
             track.lately += _LATELY * ((name == done.drafter) - track.lately)
@@ -331,9 +333,9 @@ class AutoGamma:
         target = self._table.target.at(situation.context)
         rate = max(1.0, self._usual.gain) / target.seconds(1)
         times = self._table.times(room + 1, situation.context, self.neighbours.row.size)
-        calibration = self._tracks[LOOKUP].calibration
+        goes_on = self._tracks[LOOKUP].calibration
         going = max(rate, self._found.gain / target.seconds(1))
-        copying = Copying(calibration, times, rate, going, self._table.rereads)
+        copying = Copying(self._begins, goes_on, times, rate, going, self._table.rereads)
         return _Prices(times[: LONGEST + 2], rate, copying)
 
     def _compares(self) -> bool:
@@ -377,7 +379,7 @@ class AutoGamma:
             prices.rate,
             drafter=name,
             rereads=self._table.rereads,
-            copying=prices.copying._replace(calibration=self._tail),
+            copying=prices.copying._replace(begins=self._tail, goes_on=self._tail),
             reads=reads,
         )
         return plan, prices.rate * cost
