@@ -26,10 +26,11 @@ HEAD_REACH: Final = 256
 They outlive a verify pass of which nothing is accepted.
 """
 
-HEAD_LOOK: Final = 64
-"""Rows that a draft head reads at most before it drafts, the latest ones.
+LOOK: Final = 32
+"""Tokens of a long text's end that a drafter reads before it drafts.
 
-A head that begins with the last part of a text alone drafts nearly as well as one that read all.
+After more neither the demo's draft nor its head did better (docs/measurements/prompt.md), and the
+first look is what a drafter costs where another one writes the answer.
 """
 
 LARGEST_FILE: Final = 1 << 50

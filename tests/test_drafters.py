@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -27,6 +28,7 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, Round
 from localspec.errors import LocalspecError, OutOfMemory, UsageError
+from localspec.limits import LOOK
 from localspec.loading import models
 from localspec.loading.load import load_session
 from localspec.loading.measuring import identity_of
@@ -161,7 +163,7 @@ def test_a_draft_is_the_same_whatever_path_it_reads(
 ) -> None:
     """And it knows of it afterwards what was accepted, without having to read that again."""
     context = contexts[DRAFT]
-    ids = context.model.tokenize(LONG, add_special=True, parse_special=False)[-40:]
+    ids = context.model.tokenize(LONG, add_special=True, parse_special=False)[-30:]
     drafter = ModelDrafter(context, context.model.n_vocab)
 
     def drafted(path: tuple[int, ...]) -> Drafted:
@@ -196,22 +198,26 @@ LONG = 60 * "The little boat went out to sea, and the wind was kind to it all da
 def over_plain(
     contexts: dict[str, Context], name: str, temperature: float, **how: int
 ) -> tuple[float, int]:
-    """Speed behind 900 tokens over plain decoding's by the table alone, and what the draft read."""
+    """Speed behind 900 tokens over plain decoding's, by the table alone, and what was read."""
     costs = Costs({0: USUAL}, {name: {0: {n: 0.1 * s for n, s in USUAL.items()}}})
-    one, policy = engine(contexts, (name,)), AutoGamma(costs)
+    one = engine(contexts, (name,))
     drafter = one.drafters[name]
     assert isinstance(drafter, ModelDrafter)
-    drafter.excerpt = Excerpt(**how)
-    contexts[name].clear()
     ids = one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-900:]
-    list(one.prefill(ids, Cancel()))
     never = dict.fromkeys(one.target.model.end_tokens, -math.inf)
-    sampling = SamplingParams(temperature=temperature, seed=5, logit_bias=never)
-    settings = GenerateSettings(sampling=sampling, n_predict=100)
-    rounds = list(one.generate(ids, settings, policy, Cancel()))
-    assert rounds[0].draft_passes == 0  # the first token waits for no draft
-    taken = sum(costs.plain_rounds(done) for done in rounds)
-    return sum(done.emitted for done in rounds) / taken, sum(done.draft_prefill for done in rounds)
+    faster, read = [], 0
+    for seed in range(5):  # now and then a token of any draft is right, and that is trusted
+        drafter.excerpt, policy = Excerpt(**how), AutoGamma(costs)
+        contexts[name].clear()
+        list(one.prefill(ids, Cancel()))
+        sampling = SamplingParams(temperature=temperature, seed=seed, logit_bias=never)
+        settings = GenerateSettings(sampling=sampling, n_predict=100)
+        rounds = list(one.generate(ids, settings, policy, Cancel()))
+        assert rounds[0].draft_passes == 0  # the first token waits for no draft
+        taken = sum(costs.plain_rounds(done) for done in rounds)
+        faster.append(sum(done.emitted for done in rounds) / taken)
+        read = max(read, sum(done.draft_prefill for done in rounds))
+    return fmean(faster), read
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -238,7 +244,7 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
         settings = GenerateSettings(sampling=SamplingParams(temperature=0.0), n_predict=12)
         rounds = list(one.generate(text, settings, FixedGamma(3), Cancel()))
         text += [token for done in rounds for token in done.tokens]
-        assert len(context.tokens) <= 4 + 64 + 24
+        assert len(context.tokens) <= 4 + LOOK + 24
         assert context.tokens[:4] == text[:4]
         end = min(len(context.tokens), 30)
         held = context.tokens[-end:]
@@ -246,10 +252,10 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
         return next(done.draft_prefill for done in rounds if done.draft_passes)
 
     context.clear()
-    assert read(ids) == 4 + 64
+    assert read(ids) == 4 + LOOK
     assert read(ids) <= 2 + 1  # another turn, of which it knows all but the newest tokens
     ids += ids[:200]
-    assert read(ids) == 64  # too much was missed
+    assert read(ids) == LOOK  # too much was missed
     del ids[2:]
     ids += [7] * 10
     assert read(ids) <= 11  # another text: from its beginning
@@ -279,7 +285,7 @@ def test_a_draft_that_is_often_right_comes_to_read_it_all(contexts: dict[str, Co
     rounds = list(one.generate(ids, settings, FixedGamma(3), Cancel()))
     reads = [done.draft_prefill for done in rounds if done.draft_prefill > 4]
     assert len(reads) == 2
-    assert reads[0] == 4 + 64
+    assert reads[0] == 4 + LOOK
     assert reads[1] > 200  # with what was written meanwhile, in place of all that was left out
     text = ids + [token for done in rounds for token in done.tokens]
     assert text[: len(context.tokens)] == context.tokens

@@ -51,7 +51,7 @@ from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason, Round
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
-from localspec.limits import HEAD_LOOK
+from localspec.limits import LOOK
 from localspec.loading.measuring import identity_of
 from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest
@@ -406,16 +406,16 @@ def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     its, prompt = drafter(engine), (ids(engine, PROMPTS[2]) * 12)[:250]
     list(engine.prefill(prompt, Cancel(), FixedGamma(3)))
     engine.target.decode(prompt[-1:], 1)
-    assert its.lag([*prompt, 300]) in (HEAD_LOOK, HEAD_LOOK + 1)  # the newest token, of a block
+    assert its.lag([*prompt, 300]) in (LOOK, LOOK + 1)  # the newest token, of a block
     tokens, drafted = run(engine, prompt, 0, policy=Seldom(3))
     assert tokens == plain(engine, prompt)
     assert drafted == 3
     begun = its.head.first
-    assert begun == len(prompt) + 2 - HEAD_LOOK
-    assert len(passes) <= 2 * (HEAD_LOOK // its.head.n_batch + 3)
+    assert begun == len(prompt) + 2 - LOOK
+    assert len(passes) <= 2 * (LOOK // its.head.n_batch + 3)
     run(engine, prompt, 3, n_predict=64)
     assert its.head.first == begun
-    assert len(its.head.tokens) > HEAD_LOOK
+    assert len(its.head.tokens) > LOOK
 
 
 def test_a_head_switched_off_and_on_in_an_answer_says_the_same(engine: Engine) -> None:

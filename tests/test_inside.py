@@ -30,7 +30,7 @@ from localspec.engine.trace import Recorder
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.errors import EngineError
-from localspec.limits import HEAD_LOOK
+from localspec.limits import LOOK
 
 from .conftest import DEMO
 from .support.gemma4 import write_assistant, write_gemma4
@@ -335,7 +335,7 @@ def test_what_a_head_read_long_ago_is_read_again(real: Engine) -> None:
     assert real.written is not None
     found = live[-1]
     made = real.written.rounds[found.number - 1]
-    assert 280 < made.begun < made.position - HEAD_LOOK - 64
+    assert 280 < made.begun < made.position - LOOK - 64
     again = look_again(real, real.written, found.number, Cancel())
     (drafter,) = real.drafters.values()
     assert drafter.head.first == made.begun  # type: ignore[attr-defined]

@@ -64,8 +64,14 @@ class Heard:
 
     def until(self, kind: type) -> Any:
         """The next event of `kind`."""
+        heard: list[str] = []
         while True:
-            letter = self._said.get(timeout=60)
+            try:
+                letter = self._said.get(timeout=60)
+            except queue.Empty:
+                alive = psutil.pid_exists(self.children[-1].pid)
+                pytest.fail(f"no {kind.__name__}, but {heard[-9:]}; its process is there: {alive}")
+            heard.append(type(letter.body).__name__)
             self.engine.settle(letter)
             if isinstance(letter.body, kind):
                 return letter.body

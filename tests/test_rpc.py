@@ -475,7 +475,7 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
         with worker() as (endpoint, running), worker() as (other, _):
             both = replace(DEMO, rpc=(other, endpoint), n_gpu_layers=-1, tensor_split=(1.0, 1.0))
             chat = Heard(replace(both, n_predict=-1, grammar=ENDLESS))
-            chat.until(m.Loaded)
+            assert not any("left out" in each for each in chat.until(m.Loaded).info.notices)
             chat.ask("Tell me a story.")
             chat.until(m.Turn)
             time.sleep(rng.uniform(0, 1))

@@ -24,9 +24,9 @@ from localspec.engine.sampling import Dist, Logits
 from localspec.engine.stats import DRAFT
 from localspec.engine.verify import EMPTY, Draft
 from localspec.errors import SamplingError
+from localspec.limits import LOOK
 
 _FIRST = 4  # tokens of the text's beginning: models put there what attention they have to spare
-_LAST = 64  # of its end: after more the demo's draft did no better (docs/measurements/prompt.md)
 # Tokens that are read for every one accepted: by a draft of a tenth of the target that takes half
 # as long for a token it reads, in batches, as for one it writes, that is half of what was gained.
 _EARNED = 8
@@ -229,7 +229,7 @@ class Excerpt:
         earned: tokens that it may read at once.
     """
 
-    last: int = _LAST
+    last: int = LOOK
     left_out: int = 0
     earned: int = 0
 

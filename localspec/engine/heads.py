@@ -14,7 +14,7 @@ from localspec.engine.llama.head import Rows
 from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Logits
 from localspec.engine.verify import Draft
-from localspec.limits import HEAD_LOOK
+from localspec.limits import LOOK
 
 
 class HeadDrafter:
@@ -37,7 +37,7 @@ class HeadDrafter:
 
     reads_paths = False
     ahead = None
-    look = HEAD_LOOK
+    look = LOOK
 
     def __init__(self, head: Head, name: str = "") -> None:
         """Draft with `head`, called by its kind where no name is given."""

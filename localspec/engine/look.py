@@ -22,7 +22,7 @@ from localspec.engine.stats import LOOKUP, Round
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import EngineError
-from localspec.limits import HEAD_LOOK
+from localspec.limits import LOOK
 
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel
@@ -324,7 +324,7 @@ def _show(
     engine.target.clear()
     drafter.begin(tokens, argmax_proposer, cancel)
     last = len(tokens) - 1
-    for end in (*range(begun + HEAD_LOOK, last, HEAD_LOOK), last):
+    for end in (*range(begun + LOOK, last, LOOK), last):
         for _ in engine.prefill(tokens[:end], cancel):
             cancel.check()
         engine.target.decode(tokens[end - 1 : end], 0)
