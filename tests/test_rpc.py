@@ -474,7 +474,8 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
     for _ in range(3):
         with worker() as (endpoint, running), worker() as (other, _):
             both = replace(DEMO, rpc=(other, endpoint), n_gpu_layers=-1, tensor_split=(1.0, 1.0))
-            chat = Heard(replace(both, n_predict=-1, grammar=ENDLESS))
+            # An answer of 512 tokens is over within a second, on a fast machine.
+            chat = Heard(replace(both, ctx_size=2048, n_predict=-1, grammar=ENDLESS))
             assert not any("left out" in each for each in chat.until(m.Loaded).info.notices)
             chat.ask("Tell me a story.")
             chat.until(m.Turn)
