@@ -17,6 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 
+from localspec.engine.drafter import Excerpt
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
@@ -26,6 +27,8 @@ RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
 COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
 MOST = 64  # rows of a pass
+FIRST = Excerpt()  # of a long text a drafter reads the end
+BEGINS = "begins"  # what is told of a copy's first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ def speed(policy: GammaPolicy, answers: Sequence[Answer], prices: Prices) -> flo
     read, at, seconds = dict.fromkeys(drafts, 0), 0, 0.0
     while at < len(answer):
         room = len(answer) - at - 1
-        lags = {name: max(1, at - there) for name, there in read.items()}
+        lags = {name: FIRST.lag(max(1, at - there)) for name, there in read.items()}
         copies = answer[at].copies.confidences[:room]
         plan = policy.plan(Situation(room, 0, room + 1, lags, copies)) if at else PLAIN
         done = _round(plan, answer[at : at + MOST], lags, target, drafts)
@@ -244,11 +247,13 @@ Told = Callable[[float], float]
 
 def told(answer: Answer) -> dict[str, Told]:
     """What the confidences of each drafter tell, known beforehand for this very answer."""
-    pairs: dict[str, list[tuple[float, float]]] = {LOOKUP: []}
+    pairs: dict[str, list[tuple[float, float]]] = {LOOKUP: [], BEGINS: []}
     for place in answer:
         for name, look in place.looks.items():
             pairs.setdefault(name, []).append((look.confidence, look.chance))
-        pairs[LOOKUP] += zip(place.copies.confidences, place.copies.chances, strict=False)
+        copies = [*zip(place.copies.confidences, place.copies.chances, strict=False)]
+        pairs[BEGINS] += copies[:1]
+        pairs[LOOKUP] += copies[1:]
     return {name: _told(sorted(found)) for name, found in pairs.items()}
 
 
@@ -293,7 +298,11 @@ class Oracle:
             if name in names
         }
         self._copies = [
-            [its[LOOKUP](sure) for sure in place.copies.confidences] if LOOKUP in names else []
+            [
+                its[LOOKUP if i else BEGINS](sure)
+                for i, sure in enumerate(place.copies.confidences)
+                if LOOKUP in names
+            ]
             for place, its in known
         ]
         self._times = Curve(prices.target).times(MOST + 1)

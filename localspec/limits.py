@@ -26,13 +26,6 @@ HEAD_REACH: Final = 256
 They outlive a verify pass of which nothing is accepted.
 """
 
-LOOK: Final = 32
-"""Tokens of a long text's end that a drafter reads before it drafts.
-
-After more neither the demo's draft nor its head did better (docs/measurements/prompt.md), and the
-first look is what a drafter costs where another one writes the answer.
-"""
-
 LARGEST_FILE: Final = 1 << 50
 """Bytes of a file that is believed in."""
 

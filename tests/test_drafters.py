@@ -18,7 +18,7 @@ from localspec.bench.request import drafters_of
 from localspec.chat.events import Origin
 from localspec.engine.acceptance import Accept, verification
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, Excerpt, ModelDrafter
+from localspec.engine.drafter import LOOK, Drafted, Excerpt, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
@@ -28,7 +28,6 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, Round
 from localspec.errors import LocalspecError, OutOfMemory, UsageError
-from localspec.limits import LOOK
 from localspec.loading import models
 from localspec.loading.load import load_session
 from localspec.loading.measuring import identity_of
@@ -206,7 +205,7 @@ def over_plain(
     ids = one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-900:]
     never = dict.fromkeys(one.target.model.end_tokens, -math.inf)
     faster, read = [], 0
-    for seed in range(5):  # now and then a token of any draft is right, and that is trusted
+    for seed in range(5 if temperature else 1):  # a token of any draft is right now and then
         drafter.excerpt, policy = Excerpt(**how), AutoGamma(costs)
         contexts[name].clear()
         list(one.prefill(ids, Cancel()))

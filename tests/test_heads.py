@@ -29,7 +29,7 @@ from localspec.bench.request import BenchRequest, PromptSet, shipped
 from localspec.chat.pair import LoadRecord
 from localspec.chat.prefixes import Prefixes
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted
+from localspec.engine.drafter import LOOK, Drafted
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
@@ -51,7 +51,6 @@ from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason, Round
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
-from localspec.limits import LOOK
 from localspec.loading.measuring import identity_of
 from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest

@@ -16,7 +16,7 @@ import pytest
 
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
+from localspec.engine.drafter import LOOK, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import head_drafter
 from localspec.engine.inside import Inside, Judged
@@ -30,7 +30,6 @@ from localspec.engine.trace import Recorder
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.errors import EngineError
-from localspec.limits import LOOK
 
 from .conftest import DEMO
 from .support.gemma4 import write_assistant, write_gemma4

@@ -1042,7 +1042,8 @@ def copying(*, length: int = 0, rate: float = 1.05) -> GammaPolicy:
         def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
             if length:
                 return FixedPlan(min(length, len(situation.copies)), LOOKUP)
-            prices = Copying(tried(Calibration()), self._times, 0.5, 0.5)
+            its = tried(Calibration())
+            prices = Copying(its, its, self._times, 0.5, 0.5)
             return StoppingPlan(Calibration(), self._times, 0.05, self._rate, copying=prices)
 
     return Policy(rate)
@@ -1085,7 +1086,8 @@ class Reading(Stopping):
         reads = len(situation.copies)
         if not self._rate:
             return FixedPlan(3, DRAFT, reads=reads)
-        prices = Copying(tried(Calibration()), self._times, 0.5, 0.5)
+        its = tried(Calibration())
+        prices = Copying(its, its, self._times, 0.5, 0.5)
         return StoppingPlan(
             Calibration(), self._times, 0.05, self._rate, copying=prices, reads=reads
         )
@@ -1322,6 +1324,7 @@ class Knowing(AutoGamma):
     def _reset(self) -> None:
         super()._reset()
         tried(self._tracks[LOOKUP].calibration)
+        tried(self._begins)
         tried(self._tail)
         for track in self._tracks.values():
             tried(track.agreement)
@@ -1338,7 +1341,8 @@ def choosing_to_read() -> AutoGamma:
     class Reads(Knowing):
         def _reset(self) -> None:
             super()._reset()
-            self._tracks[LOOKUP].calibration.learn((0.75,) * 12, (0.01,) * 12)
+            for known in (self._begins, self._tracks[LOOKUP].calibration):
+                known.learn((0.75,) * 12, (0.01,) * 12)
 
     target = {0: {n: 1.0 + 0.25 * (n - 1) for n in range(1, 6)}}
     return Reads(Costs(target, {DRAFT: {0: {1: 0.02}}}))

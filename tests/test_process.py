@@ -69,8 +69,8 @@ class Heard:
             try:
                 letter = self._said.get(timeout=60)
             except queue.Empty:
-                alive = psutil.pid_exists(self.children[-1].pid)
-                pytest.fail(f"no {kind.__name__}, but {heard[-9:]}; its process is there: {alive}")
+                engine = psutil.Process(self.children[-1].pid)
+                pytest.fail(f"no {kind.__name__}, but {heard[-9:]}; the process is {engine}")
             heard.append(type(letter.body).__name__)
             self.engine.settle(letter)
             if isinstance(letter.body, kind):

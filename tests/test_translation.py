@@ -12,7 +12,7 @@ from llama_cpp import llama_cpp as lib
 
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
+from localspec.engine.drafter import LOOK, ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.length.stopping import FixedPlan
@@ -23,7 +23,6 @@ from localspec.engine.proposer import argmax_proposer
 from localspec.engine.stats import TRANSLATED, Round
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Spelling, Translation
-from localspec.limits import LOOK
 
 from .support.gguf_models import write_other_vocabulary, write_renumbered
 from .test_drafters import questions, run, tokens

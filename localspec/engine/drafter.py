@@ -24,7 +24,16 @@ from localspec.engine.sampling import Dist, Logits
 from localspec.engine.stats import DRAFT
 from localspec.engine.verify import EMPTY, Draft
 from localspec.errors import SamplingError
-from localspec.limits import LOOK
+from localspec.limits import MAX_GAMMA
+
+LOOK = 32
+"""Tokens of a long text's end that a drafter begins with: with more the demo's draft and its head
+hardly do better (docs/measurements/prompt.md), and where another one writes the answer this first
+look is what a drafter costs."""
+
+GAP = MAX_GAMMA + 1
+"""Tokens that it reads on where it has begun: as many as a round may leave behind. Where more are
+missing it begins anew."""
 
 _FIRST = 4  # tokens of the text's beginning: models put there what attention they have to spare
 # Tokens that are read for every one accepted: by a draft of a tenth of the target that takes half
@@ -235,7 +244,7 @@ class Excerpt:
 
     def lag(self, missing: int) -> int:
         """What is read of so many tokens that the cache lacks."""
-        return min(missing, _FIRST + self.last)
+        return missing if missing <= max(GAP, self.last) else _FIRST + self.last
 
     def begins_anew(self, length: int, missing: int) -> bool:
         """Choose what is read of a text of `length` tokens of which the cache lacks `missing`.
@@ -246,7 +255,7 @@ class Excerpt:
         reads_all = self.left_out > 0 and length <= self.earned
         if reads_all:
             self.left_out, missing = 0, length - _FIRST
-        if missing <= _FIRST + self.last:
+        if missing <= max(GAP, self.last):
             return reads_all
         if missing <= self.earned:
             self.earned -= missing

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, write
+from localspec.engine.drafter import GAP, LOOK, Drafted, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import BlockHead, Head, Listener, SharedHead
 from localspec.engine.llama.head import Rows
 from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Logits
 from localspec.engine.verify import Draft
-from localspec.limits import LOOK
 
 
 class HeadDrafter:
@@ -82,8 +81,9 @@ class HeadDrafter:
     def _next(self, tokens: Sequence[int]) -> int:
         """The row to be made next: one that goes on, or the first of those that are made anew."""
         head = self.head
-        first = max(head.states.first, len(tokens) - 1 - self.look)
-        return head.end if head.tokens and head.end >= first else first
+        last = len(tokens) - 1
+        goes_on = head.tokens and head.end >= max(head.states.first, last - max(GAP, self.look))
+        return head.end if goes_on else max(head.states.first, last - self.look)
 
     def propose(
         self,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from localspec.engine.acceptance import Verification, verification
+from localspec.engine.drafter import LOOK
 from localspec.engine.explain import Case, Explained, Word, explain
 from localspec.engine.inside import Bar, Guessed, Inside, Opinion
 from localspec.engine.length.stopping import FixedPlan
@@ -22,7 +23,6 @@ from localspec.engine.stats import LOOKUP, Round
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import EngineError
-from localspec.limits import LOOK
 
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel

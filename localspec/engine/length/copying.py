@@ -60,7 +60,7 @@ class Copying(NamedTuple):
         times, acceptance = self.times, self.begins.acceptance
         plain, gain, spent = times[drafted + 1], 0.0, 0.0
         best, highest = Copy(), 0.0
-        judged = self.begins.seen + self.goes_on.seen
+        judged = sum(each.seen for each in {self.begins, self.goes_on})
         most = min(len(times) - 2 - drafted, _TRUSTED * judged)
         for m, confidence in enumerate(confidences[:most], 1):
             before, chain = chain, chain * acceptance(confidence)
