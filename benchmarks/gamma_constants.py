@@ -39,13 +39,10 @@ TABLES = {name: points for name, points in CURVES.items() if not name.startswith
 NUMBERS: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
     (
         gamma,
-        (
-            "_FADE", "_SHARE", "_SHARE_UNSURE", "_PAUSE", "_CREDIT", "_INTEREST", "_RETURN",
-            "_WORTH",
-        ),
+        ("_FADE", "_SHARE", "_SHARE_UNSURE", "_PAUSE", "_CREDIT", "_INTEREST", "_WORTH"),
     ),
-    (cost, ("_JAG", "_USUAL_SLOPE", "_USUAL_STEP", "_VOTES", "_TOLD")),
-    (neighbours, ("_STRETCH", "_KEPT", "FEW", "_USUAL", "_COMPARED", "_DOUBT")),
+    (cost, ("_JAG", "USUAL", "VOTES", "FEW")),
+    (neighbours, ("_STRETCH", "_USUAL", "_COMPARED", "_DOUBT")),
     (calibration, ("_DOUBT", "_KEEP", "_RATE", "_PERSISTENCE")),
 )  # fmt: skip
 
@@ -119,11 +116,16 @@ def changed(module: ModuleType, name: str, factor: float) -> Iterator[None]:
     """One number times `factor`; of one that keeps a share, what it forgets."""
     before = getattr(module, name)
     after = 1 - (1 - before) * factor if name in ("_FADE", "_KEEP") else before * factor
-    setattr(module, name, max(1, round(after)) if isinstance(before, int) else after)
+    after = max(1, round(after)) if isinstance(before, int) else after
+    users = (module,) if name.startswith("_") else (gamma, cost, neighbours)
+    its = [each for each in users if hasattr(each, name)]
+    for each in its:
+        setattr(each, name, after)
     try:
         yield
     finally:
-        setattr(module, name, before)
+        for each in its:
+            setattr(each, name, before)
 
 
 def main() -> None:

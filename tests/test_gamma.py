@@ -340,7 +340,7 @@ def test_what_copying_brings_counts_the_rounds_between_two_copies() -> None:
         for done in (copied, left, round_of(0, 0)):
             policy.observe(done)
     prices = policy._prices(Situation(room=63, copies=(0.9,) * 16), 63)
-    assert prices.copying.going == pytest.approx((17 + 1) / (3.0 + 1.0), rel=0.05)
+    assert prices.going == pytest.approx((17 + 1) / (3.0 + 1.0), rel=0.05)
     assert prices.rate == pytest.approx(1.0, rel=0.01)
 
 

@@ -59,7 +59,7 @@ class Beside:
         if len(alone) < _ALONE or not self._steps:
             return False
         verify_s = median(alone)
-        if self._known and self._pays(verify_s, self.slower):
+        if len(self._slower) >= _TRIALS and self._pays(verify_s, self.slower):
             return self._rounds < _COMPARED
         loss = (self.slower - 1) * verify_s
         affordable = self._rounds == 0 and self._credit >= loss
@@ -69,10 +69,6 @@ class Beside:
     def reach(self, drafted: int) -> int:
         """Tokens that the next draft will hardly be longer than: what lately was the longest."""
         return max(drafted, *self._lengths, 0)
-
-    @property
-    def _known(self) -> bool:
-        return len(self._slower) >= _TRIALS
 
     @property
     def slower(self) -> float:

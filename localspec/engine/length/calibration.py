@@ -12,7 +12,8 @@ from collections.abc import Sequence
 _BASE, _SLOPE = 0.1, 0.85  # what a draft of ordinary quality does: about as good as it says
 _DOUBT = 0.5  # of an observation, which either of these is worth to begin with
 _KEEP = 0.98  # one counts half after 34 more: texts differ in how well a draft judges itself
-_LEAST, _MOST = 0.005, 0.99  # no position is expected to be less sure or surer than that
+LEAST, MOST = 0.005, 0.99
+"""No position is expected to be less sure or surer than that."""
 
 _RATE = 0.06  # of the mean, by which code is told from prose: it forgets faster
 _START = 0.7  # what it begins with
@@ -56,7 +57,7 @@ class Calibration:
 
     def acceptance(self, confidence: float) -> float:
         """The chance that a token proposed with this confidence is accepted."""
-        return min(_MOST, max(_LEAST, self._base + self._slope * confidence))
+        return min(MOST, max(LEAST, self._base + self._slope * confidence))
 
     def next_after(self, acceptance: float) -> float:
         """The chance to expect at the position that follows one with this chance."""

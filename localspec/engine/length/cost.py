@@ -35,13 +35,17 @@ _LEAST_LEFT = 0.2  # of a decode's time, however far a line through two timings 
 _JAG = 1.5  # times what a longer decode takes: 16 took 1.43 times what 64 did behind 512 tokens
 _FASTER = 0.9  # of T(1): more tokens hardly take less
 
-# Where a point is beyond them nothing is believed, and the first decisions are by a curve between
-# those of the simulator.
-_USUAL_SLOPE = 0.2  # of T(1), for every further token: 0.15 to 0.35 there
-_USUAL_STEP = 0.2  # of the target's T(1), a draft's step: dearer ones seldom pay
+USUAL = 0.2
+"""Of T(1): what a further token adds (0.15 to 0.35 in the simulator's curves), and a draft's step
+(dearer ones seldom pay). Decides where a point is beyond what kernels do and nothing is believed,
+or where nothing was measured."""
 
-_VOTES = 15  # remembered of each size: their median is within 2 % where single ones scatter by 6 %
-_TOLD = 3  # votes that outvote what was measured: fewer may all be of one disturbed moment
+VOTES = 15
+"""Remembered of each size: their median is within 2 % where single ones scatter by 6 %."""
+
+FEW = 3
+"""Votes that outvote what was measured: fewer may all be of one disturbed moment, and of two that
+disagree no median tells the right one."""
 
 
 class Curve:
@@ -57,7 +61,7 @@ class Curve:
         last_n, last = self._sizes[-1], self._known[-1]
         # The slope beyond the last point is taken over half the curve: the last step is jagged.
         shorter = [point for point in points.items() if point[0] <= last_n / 2]
-        middle_n, middle = max(shorter, default=(0, 0.8 * last))
+        middle_n, middle = max(shorter, default=(0, (1 - USUAL) * last))
         self._slope = max(0.0, (last - middle) / (last_n - middle_n))
         self._table: list[float] = self._line(np.arange(_TABLE)).tolist()
 
@@ -176,7 +180,7 @@ class ModelCosts:
     def disbelieve(self, first: float) -> None:
         """Take it for a usual model whose decodes of one token take so many seconds."""
         self.believed = False
-        self._points = {n: first * (1 + _USUAL_SLOPE * (n - 1)) for n in self._points}
+        self._points = {n: first * (1 + USUAL * (n - 1)) for n in self._points}
         self._start()
 
     def _start(self) -> None:
@@ -185,11 +189,11 @@ class ModelCosts:
         self._growth = _growth(known, self._estimate)
         self._curves: dict[int, Curve] = {}
         self._votes: dict[int, deque[float]] = {}
-        self._stretches: deque[float] = deque(maxlen=_VOTES)
+        self._stretches: deque[float] = deque(maxlen=VOTES)
         self._usual, self._corrected = 0.0, dict[int, float]()
-        for _ in range(_TOLD):
-            expected = {n: self.expected(n, self._context) for n in self._told}
-            self.vote({n: math.log(s / expected[n]) for n, s in self._told.items()})
+        told = {n: math.log(s / self.expected(n, self._context)) for n, s in self._told.items()}
+        for _ in range(FEW):
+            self.vote(told)
 
     def at(self, context: int) -> Curve:
         """The curve for a context of so many tokens."""
@@ -210,7 +214,7 @@ class ModelCosts:
 
     def doubt(self, n: int) -> float:
         """By what factor T(n) / T(1) may be off; infinite where nobody knows."""
-        if self.votes(n) >= _TOLD:
+        if self.votes(n) >= FEW:
             return 1.0
         return 1 + self._spread if self.believed and self._spread is not None else math.inf
 
@@ -230,7 +234,7 @@ class ModelCosts:
         if offs:
             self._stretches.append(median(offs.values()))
         for n, off in offs.items():
-            self._votes.setdefault(n, deque(maxlen=_VOTES)).append(off)
+            self._votes.setdefault(n, deque(maxlen=VOTES)).append(off)
         # The measurement has two votes, one where it is not believed. Of two in the middle the
         # lower counts: what disturbs a round only makes it longer.
         own = 1 + self.believed
@@ -256,7 +260,7 @@ class ModelCosts:
     def learned(self) -> dict[int, dict[int, float]]:
         """What rounds have taught, to be stored: the sizes of which there are enough votes."""
         here = self._context
-        sure = (n for n in self._votes if self.votes(n) >= _TOLD)
+        sure = (n for n in self._votes if self.votes(n) >= FEW)
         found = {n: self.expected(n, here) * math.exp(self.correction(n)) for n in sorted(sure)}
         return {here: found} if found else {}
 
@@ -284,9 +288,9 @@ class Costs:
         self.drafts = {name: _model_costs(draft) for name, draft in drafts.items()}
         if not self.believed:  # a draft's time says nothing beside another's that is wrong
             for draft in self.drafts.values():
-                draft.disbelieve(_USUAL_STEP * self.target.at(0).seconds(1))
+                draft.disbelieve(USUAL * self.target.at(0).seconds(1))
         for draft in self.drafts.values():  # it may have been disturbed, and is seldom asked
-            draft.believed &= draft.at(0).seconds(1) <= _USUAL_STEP * self.target.at(0).seconds(1)
+            draft.believed &= draft.at(0).seconds(1) <= USUAL * self.target.at(0).seconds(1)
         self.takes_back = takes_back
         self.rereads = int(takes_back == 0)
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copy, Copying, reading
-from localspec.engine.length.cost import Costs, Curve
-from localspec.engine.length.neighbours import FEW, Neighbours
+from localspec.engine.length.cost import FEW, USUAL, Costs, Curve
+from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import (
     PLAIN,
     FixedPlan,
@@ -103,12 +103,10 @@ _SHARE_UNSURE = 0.04
 # than 2 % of 256 tokens, and less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
 _PAUSE = 3
 _CREDIT = 2.0  # to begin with, and at most
-_INTEREST = 0.01  # a round; 0.015 cost 2.4 %
-_RETURN = 0.01  # for the next answer, a token: to begin each with all of it would cost short ones
+_INTEREST = 0.01  # a round, and for the next answer a token; 0.015 cost 2.4 %
 # A draft that would gain less than a tenth even if it were nearly always right is not probed. (To
 # probe only what could more than double the speed costs texts of many kinds 2.4 %.)
 _NEARLY_ALWAYS, _WORTH = 0.98, 1.1
-_HOPED = 0.2  # of T(1): a draft's step, as long as it was never asked; dearer ones seldom pay
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
 # as many again as were generated so far.
@@ -166,14 +164,6 @@ class _Rate:
         return self.tokens / self.spent if self.spent else 0.0
 
 
-class _Prices(NamedTuple):
-    """What decodes cost in a round: T(n), lambda, and what copies cost."""
-
-    times: Sequence[float]
-    rate: float
-    copying: Copying
-
-
 class AutoGamma:
     """Chooses by the stopping rule, drafter by drafter; plain decoding is one of the choices.
 
@@ -193,9 +183,9 @@ class AutoGamma:
 
     def _reset(self) -> None:
         self._tracks = {name: _Track() for name in (*self.costs.drafts, LOOKUP)}
-        # Of the first token of lookup's copies, and of all where a model was not sure enough to go
-        # on: there what lookup says is right less often.
-        self._begins, self._tail = Calibration(), Calibration()
+        self._begins = Calibration()  # of the first token of a copy; lookup's track has the others
+        # Where a model was not sure enough to go on, what lookup says is right less often.
+        self._tail = Calibration()
         # Of rounds without copied tokens, of those in which some were found, used or not, of all: a
         # copy ends, and what follows it is not as fast. What a token saves there is what it takes
         # otherwise.
@@ -213,7 +203,7 @@ class AutoGamma:
         self._table = self.costs if follow_clock else self.costs.as_measured()
         if not follow_clock:
             self._reset()
-        self._credit = min(_CREDIT, self._credit + _RETURN * self._generated)
+        self._credit = min(_CREDIT, self._credit + _INTEREST * self._generated)
         self.neighbours.begin(anew=not follow_clock)
         self._generated = self._probes = self._wait = 0
 
@@ -243,7 +233,7 @@ class AutoGamma:
         if room < 1 or (waits and not situation.copies):
             return PLAIN
         prices = self._prices(situation, room)
-        copy = self._copy(situation, prices.copying) if situation.copies else Copy()
+        copy = self._copy(situation, prices) if situation.copies else Copy()
         plan, cost = self._best(situation, prices)
         if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
             return PLAIN if self._compares() else FixedPlan(copy.length, LOOKUP)
@@ -251,7 +241,7 @@ class AutoGamma:
             return PLAIN
         if plan.pays(cost):
             return PLAIN if self._compares() else plan
-        return plan if not waits and self._probe(plan, situation, prices.times) else PLAIN
+        return plan if not waits and self._probe(plan, situation, prices) else PLAIN
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
@@ -328,15 +318,14 @@ class AutoGamma:
             speedup=self._all.gain,
         )
 
-    def _prices(self, situation: Situation, room: int) -> _Prices:
+    def _prices(self, situation: Situation, room: int) -> Copying:
         """What this round's decodes cost, and what that is worth."""
         target = self._table.target.at(situation.context)
         rate = max(1.0, self._usual.gain) / target.seconds(1)
         times = self._table.times(room + 1, situation.context, self.neighbours.row.size)
-        goes_on = self._tracks[LOOKUP].calibration
         going = max(rate, self._found.gain / target.seconds(1))
-        copying = Copying(self._begins, goes_on, times, rate, going, self._table.rereads)
-        return _Prices(times[: LONGEST + 2], rate, copying)
+        known = self._begins, self._tracks[LOOKUP].calibration
+        return Copying(*known, times, rate, going, self._table.rereads)
 
     def _compares(self) -> bool:
         """Whether to decode plainly for once although drafting pays, to see what that takes."""
@@ -345,7 +334,7 @@ class AutoGamma:
         self._spare = 0.0
         return True
 
-    def _best(self, situation: Situation, prices: _Prices) -> tuple[StoppingPlan | None, float]:
+    def _best(self, situation: Situation, prices: Copying) -> tuple[StoppingPlan | None, float]:
         """The plan of the model that promises most, and what its first pass costs, in tokens."""
         choices = [self._choice(name, situation, prices) for name in situation.lags]
         if len(choices) < 2:  # a promise takes a while to work out
@@ -353,11 +342,11 @@ class AutoGamma:
         return max(choices, key=lambda choice: choice[0].promise() - choice[1])
 
     def _choice(
-        self, name: str, situation: Situation, prices: _Prices
+        self, name: str, situation: Situation, prices: Copying
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
         track, lag = self._tracks[name], situation.lags[name]
-        curve, times = self._table.drafts[name].at(situation.context), prices.times
+        curve, times = self._table.drafts[name].at(situation.context), prices.times[: LONGEST + 2]
         reads, saved = 0, 0.0
         if lag and situation.copies and name in situation.readers:
             copies = situation.copies[: LONGEST - 1]
@@ -379,15 +368,15 @@ class AutoGamma:
             prices.rate,
             drafter=name,
             rereads=self._table.rereads,
-            copying=prices.copying._replace(begins=self._tail, goes_on=self._tail),
+            copying=prices._replace(begins=self._tail, goes_on=self._tail),
             reads=reads,
         )
         return plan, prices.rate * cost
 
-    def _copy(self, situation: Situation, copying: Copying) -> Copy:
+    def _copy(self, situation: Situation, prices: Copying) -> Copy:
         """The best copy, if it is worth more than plain decoding."""
-        copy = copying.best(situation.copies)
-        owed = copying.rate * self._owed(situation, 1 + copy.accepted) if copy.length else 0.0
+        copy = prices.best(situation.copies)
+        owed = prices.rate * self._owed(situation, 1 + copy.accepted) if copy.length else 0.0
         return Copy(copy.length, copy.worth - owed, copy.accepted) if copy.worth > owed else Copy()
 
     def _owed(self, situation: Situation, tokens: float, but: str = "") -> float:
@@ -419,9 +408,9 @@ class AutoGamma:
         self._wait -= waits
         return waits
 
-    def _probe(self, plan: StoppingPlan, situation: Situation, times: Sequence[float]) -> bool:
+    def _probe(self, plan: StoppingPlan, situation: Situation, prices: Copying) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
-        self._wait = _PAUSE
+        self._wait, times = _PAUSE, prices.times[: LONGEST + 2]
         lag, model = situation.lags[plan.drafter], self._table.drafts[plan.drafter]
         if lag > _USUAL_LAG and self._tracks[LOOKUP].lately > _WILLING:
             return False  # it would soon have to read as much again
@@ -430,7 +419,7 @@ class AutoGamma:
             return False
         asked, step = self._tracks[plan.drafter].rounds, plan.step
         if not asked:  # its measurement may be wrong by any factor
-            step = min(step, _HOPED * times[1])
+            step = min(step, USUAL * times[1])
         if gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)[1] < _WORTH:
             return False
         self._probes += 1

@@ -14,20 +14,16 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from localspec.engine.length.cost import Costs, ModelCosts, Row
+from localspec.engine.length.cost import FEW, VOTES, Costs, ModelCosts, Row
 from localspec.engine.stats import Round, Speedup
 
 # Half and twice of each number here: docs/measurements/constants.md.
 
 _STRETCH = 6  # rounds; of four in the simulator's bursts those beside a plain one were too few
-_MIDDLE = 3  # where a plain round has its neighbours on both sides
-_KEPT = 15  # stretches, as many as votes are
-FEW = 3
-"""Stretches before which nothing is claimed: of two that disagree no median tells the right one."""
-
 _USUAL = 0.06  # scatter of stretches (of the logarithm) on a quiet machine, and never less
-_NORMAL = 1.25  # standard deviation of a normal distribution over its mean deviation
-_MEDIAN = 1.25  # standard error of a median over that of a mean
+# sqrt(pi / 2), of a normal distribution twice: its standard deviation over its mean deviation, and
+# a median's standard error over a mean's.
+_NORMAL = 1.25
 _WIDE = 2.2  # standard errors to both sides: 95 % with as few as there are
 _COMPARED = 0.5  # share of an answer's time in sizes that plain rounds stood beside: else no claim
 _DOUBT = 0.04  # standard error at which plain decoding is known: high over low is 1.2 then
@@ -63,7 +59,7 @@ class Neighbours:
         self._costs = costs
         # Of every stretch: seconds that its drafts and their passes took, of the machine as it was
         # measured, and by whose and how long ones those that the measurement says.
-        self._seen: deque[tuple[float, Mapping[_Decode, float]]] = deque(maxlen=_KEPT)
+        self._seen: deque[tuple[float, Mapping[_Decode, float]]] = deque(maxlen=VOTES)
         # How far the costs are off by now: the median over the stretches, its standard error, and
         # the variance between stretches that no calm machine has.
         self._off, self._error, self._unrest = 0.0, math.inf, 0.0
@@ -88,7 +84,7 @@ class Neighbours:
     def wants_plain(self) -> bool:
         """Whether a plain round now would have neighbours that draft, and no other plain one."""
         drafted = sum(each.done.drafted > 0 for each in self._rounds)
-        return len(self._rounds) == drafted == _MIDDLE
+        return len(self._rounds) == drafted == _STRETCH // 2
 
     @property
     def unsure(self) -> bool:
@@ -111,7 +107,10 @@ class Neighbours:
         self._context = done.context
         if done.undrafted_s <= 0:  # nobody timed it
             return
-        self._rounds.append(self._timed(done, longer))
+        # What it took but for drafting and, where the target reads again, going back.
+        seconds = done.undrafted_s + done.between_s - self._costs.rereads * done.rollback_s
+        expected = self._costs.target.expected(done.drafted + 1, done.context) + longer
+        self._rounds.append(_Timed(done, max(1e-9, seconds), expected))
         if len(self._rounds) < _STRETCH:
             return
         rounds, self._rounds = self._rounds, []
@@ -197,13 +196,5 @@ class Neighbours:
         ]
         self._off = median(offs)
         scatter = _NORMAL * fmean(abs(off - self._off) for off in offs)
-        self._error = _MEDIAN * max(_USUAL, scatter) / math.sqrt(len(offs))
+        self._error = _NORMAL * max(_USUAL, scatter) / math.sqrt(len(offs))
         self._unrest = max(0.0, scatter**2 - _USUAL**2)
-
-    def _timed(self, done: Round, longer: float) -> _Timed:
-        """What a round took but for drafting and, where the target reads again, going back."""
-        seconds = done.undrafted_s + done.between_s
-        seconds -= done.rollback_s if self._costs.rereads else 0.0
-        target = self._costs.target
-        expected = target.expected(done.drafted + 1, done.context) + longer
-        return _Timed(done, max(1e-9, seconds), expected)

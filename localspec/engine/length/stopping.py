@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
 
-from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.calibration import LEAST, MOST, Calibration
 from localspec.engine.length.copying import Copying
 from localspec.engine.stats import DRAFT
 
@@ -128,8 +128,6 @@ class FixedPlan:
 
 PLAIN = FixedPlan(0)
 
-_SUREST, _LEAST_SURE = 0.99, 0.01  # no position is expected to be surer than that
-
 
 class StoppingPlan:
     """Drafts while the best that can still come is worth more than what is there.
@@ -211,7 +209,7 @@ class StoppingPlan:
         """What another pass is expected to be worth, in tokens, before it is paid."""
         floor, worth = self._floor, 0.0
         for weight, offset in self._calibration.levels:
-            accepted = min(_SUREST, max(_LEAST_SURE, self._next + offset))
+            accepted = min(MOST, max(LEAST, self._next + offset))
             chain, gain, here = self._with(accepted)
             follows = self._calibration.next_after(accepted)
             ahead = self._ahead(self._drafted + 1, chain, gain, follows) - self._step
