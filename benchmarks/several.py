@@ -3,7 +3,7 @@
 An answer was written under the coupled rule with one seed (benchmarks/drafters_record.py), so that
 it is the same whoever drafts. At each of its places stands how sure every model is of the token to
 come, what lookup would copy from there on, and whether that is what came. So a round accepts here
-what it would have accepted there; what it takes follows from cost curves. Pure, without a clock.
+what it would have accepted there; what it takes follows from cost curves. Without a clock.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from localspec.bench.request import drafters_of
 from localspec.chat.events import Origin
 from localspec.engine.acceptance import Accept, verification
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import LOOK, Drafted, Excerpt, ModelDrafter
+from localspec.engine.drafter import GAP, LOOK, Drafted, Excerpt, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
@@ -232,6 +232,26 @@ def test_a_long_prompt_and_a_draft_that_is_never_right_cost_a_short_answer_littl
         faster, read = over_plain(contexts, name, temperature, last=4096)
         assert faster < 0.93
         assert read >= 900
+
+
+@pytest.mark.parametrize(
+    ("last", "length", "missing", "read"),
+    [
+        (LOOK, 900, GAP, GAP),  # it held the rest, and a copy was accepted
+        (LOOK, 900, GAP + 1, 4 + LOOK),
+        (LOOK, 900, 900, 4 + LOOK),
+        (LOOK, GAP, GAP, GAP),
+        (64, 66, 66, 66),
+        (64, 69, 69, 68),
+    ],
+)
+def test_a_draft_reads_on_over_what_a_copy_leaves_behind(
+    last: int, length: int, missing: int, read: int
+) -> None:
+    excerpt = Excerpt(last)
+    assert excerpt.lag(missing) == read
+    assert excerpt.begins_anew(length, missing) == (read < missing)
+    assert excerpt.left_out == (length - read if read < missing else 0)
 
 
 def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, Context]) -> None:

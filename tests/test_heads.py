@@ -29,7 +29,7 @@ from localspec.bench.request import BenchRequest, PromptSet, shipped
 from localspec.chat.pair import LoadRecord
 from localspec.chat.prefixes import Prefixes
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import LOOK, Drafted
+from localspec.engine.drafter import GAP, LOOK, Drafted
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
@@ -415,6 +415,8 @@ def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     run(engine, prompt, 3, n_predict=64)
     assert its.head.first == begun
     assert len(its.head.tokens) > LOOK
+    missing, end = (GAP, GAP + 1), its.head.end  # it goes on over what a copy leaves, and no more
+    assert [its.lag([7] * (end + 1 + n)) for n in missing] in ([GAP, LOOK], [GAP + 1, LOOK + 1])
 
 
 def test_a_head_switched_off_and_on_in_an_answer_says_the_same(engine: Engine) -> None:

@@ -32,8 +32,8 @@ hardly do better (docs/measurements/prompt.md), and where another one writes the
 look is what a drafter costs."""
 
 GAP = MAX_GAMMA + 1
-"""Tokens that it reads on where it has begun: as many as a round may leave behind. Where more are
-missing it begins anew."""
+"""Tokens that may be missing, about as many as a copy leaves behind: it reads on. Where more are it
+begins anew."""
 
 _FIRST = 4  # tokens of the text's beginning: models put there what attention they have to spare
 # Tokens that are read for every one accepted: by a draft of a tenth of the target that takes half
@@ -244,7 +244,10 @@ class Excerpt:
 
     def lag(self, missing: int) -> int:
         """What is read of so many tokens that the cache lacks."""
-        return missing if missing <= max(GAP, self.last) else _FIRST + self.last
+        return missing if self._reads_on(missing) else _FIRST + self.last
+
+    def _reads_on(self, missing: int) -> bool:
+        return missing <= max(GAP, _FIRST + self.last)
 
     def begins_anew(self, length: int, missing: int) -> bool:
         """Choose what is read of a text of `length` tokens of which the cache lacks `missing`.
@@ -255,7 +258,7 @@ class Excerpt:
         reads_all = self.left_out > 0 and length <= self.earned
         if reads_all:
             self.left_out, missing = 0, length - _FIRST
-        if missing <= max(GAP, self.last):
+        if self._reads_on(missing):
             return reads_all
         if missing <= self.earned:
             self.earned -= missing

@@ -21,7 +21,7 @@ class HeadDrafter:
 
     Row i of the head pairs the target's state at token i with token i + 1. The head keeps the
     states of the latest tokens; rows are made of them only when a draft is wanted. Where more than
-    `look` are missing, as behind a long prompt, the head begins anew with the last ones: to
+    `GAP` are missing, as behind a long prompt, the head begins anew with the last ones: to
     read all would take longer than a short answer gains. What this drafts itself is taken out again
     at once: those rows are made anew of the target's states.
 
@@ -31,7 +31,7 @@ class HeadDrafter:
     Attributes:
         head: its context.
         name: what it is called in rounds, costs and figures.
-        look: rows that it makes at most before it drafts.
+        look: rows that it begins with.
     """
 
     reads_paths = False

@@ -32,13 +32,13 @@ _LEAST_LEFT = 0.2  # of a decode's time, however far a line through two timings 
 
 # A measurement may be wrong by any factor. No kernel does what these exclude; beyond that n tokens
 # take no longer than n + 1 single ones (seen: two in Q8_0 take 2.9, docs/measurements/kernels.md).
-_JAG = 2.0  # times what a longer decode takes: 16 took up to 1.8 times what 64 did behind 512 tokens
+_JAG = 2.0  # times what a longer decode takes: behind 512 tokens 16 took up to 1.8 times 64
 _FASTER = 0.9  # of T(1): more tokens hardly take less
 
 USUAL = 0.2
 """Of T(1): what a further token adds (0.15 to 0.35 in the simulator's curves), and a draft's step
-(dearer ones seldom pay). Decides where a point is beyond what kernels do and nothing is believed,
-or where nothing was measured."""
+(dearer ones seldom pay, and a draft's own measurement that is dearer may be wrong). Decides where a
+point is beyond what kernels do and nothing is believed, or where nothing was measured."""
 
 VOTES = 15
 """Remembered of each size: their median is within 2 % where single ones scatter by 6 %."""
