@@ -380,6 +380,27 @@ def test_many_programs_write_at_once(path: Path) -> None:
     store.close()
 
 
+def test_many_programs_make_the_file_at_once(tmp_path: Path) -> None:
+    """SQLite refused one of two at once, in one of 30 such rounds."""
+    refused: list[Exception] = []
+
+    def make(path: Path, ready: threading.Barrier) -> None:
+        ready.wait(10)
+        try:
+            Store(path).close()
+        except sqlite3.Error as error:
+            refused.append(error)
+
+    for n in range(100):
+        its = tmp_path / str(n) / "conversations.db", threading.Barrier(4)
+        threads = [threading.Thread(target=make, args=its) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not refused
+
+
 @pytest.mark.parametrize("damage", ["text", "folder", "file in the way", "newer", "header only"])
 def test_a_file_that_cannot_be_used_is_said_once_and_nothing_else_happens(
     path: Path, damage: str, desk: Callable[[], Desk]

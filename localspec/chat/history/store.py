@@ -32,6 +32,7 @@ from localspec.errors import ConversationError
 from localspec.safe_text import one_line
 
 _BUSY_S = 5.0
+_AGAIN_S = 0.01
 KEEP_DELETED_S = 7 * 24 * 3600.0
 _LISTED = 200
 _NUMBER = "SELECT number FROM messages WHERE id = ?"
@@ -76,7 +77,7 @@ class Store:
             require_known(self._db)
             back_up(self._db, path)
             # What is written survives the program's end at once, a power cut within moments.
-            self._db.execute("PRAGMA journal_mode = WAL")
+            self._write_ahead()
             self._db.execute("PRAGMA synchronous = NORMAL")
             migrate(self._db)
             with suppress(sqlite3.OperationalError):  # a file that may only be read can be listed
@@ -85,6 +86,20 @@ class Store:
         except BaseException:
             self._db.close()
             raise
+
+    def _write_ahead(self) -> None:
+        """Where two programs ask for it at once, SQLite refuses one without any wait."""
+        until = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                    raise
+                time.sleep(_AGAIN_S)
+            else:
+                return
 
     def close(self) -> None:
         """Let go of the file."""
