@@ -411,7 +411,7 @@ def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
     judged(policy, 0.95, [1.0] * 2, 1)
     assert _asked(policy, [0.95] * 40) == LOOKUP
     assert _asked(policy, [0.3]) == DRAFT
-    judged(policy, 0.95, [0.0], 40)
+    judged(policy, 0.95, [0.0], 16)
     assert _asked(policy, [0.95] * 40) == DRAFT
 
 
