@@ -91,7 +91,10 @@ def require_known(db: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None
 
 
 def migrate(db: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring a file to the newest version, each step whole or not at all.
+    """Bring a file to the newest version, whole or not at all.
+
+    All steps are one: another program never finds a new file in the middle, which would look like
+    one of an older version that is to be copied first.
 
     Args:
         db: in autocommit mode.
@@ -101,13 +104,13 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS
         ConversationError: a newer localspec wrote the file.
         sqlite3.Error: it cannot be read or written; it is what it was.
     """
-    while (version := _version(db)) < len(migrations):
+    if _version(db) < len(migrations):
         db.execute("BEGIN IMMEDIATE")
         with db:  # writes all of it down, or takes all of it back
-            if _version(db) == version:  # else another instance was quicker
-                for statement in migrations[version]:
+            for migration in migrations[_version(db) :]:  # none where another was quicker
+                for statement in migration:
                     db.execute(statement)
-                db.execute(f"PRAGMA user_version = {version + 1}")
+            db.execute(f"PRAGMA user_version = {max(_version(db), len(migrations))}")
     require_known(db, len(migrations))
 
 
