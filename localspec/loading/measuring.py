@@ -90,11 +90,11 @@ class Measured:
             context.threads.hold(True)
             context.clear()
             try:
-                one, steady = profile(context, known)
+                one = profile(context, known)
             finally:
                 context.watch(None)
                 context.restore(held, state)
-            if steady:
+            if one.steady:
                 self.store.save(one)
                 del self.unkept[context]
         return len(self.unkept) < missing
@@ -195,14 +195,15 @@ def _measured(
     found = {}
     for context, known in list(missing.items()):
         context.threads.hold(not busy)
-        found[context], steady = profile(context, known)
-        target = target or found[context]
-        if not _plausible(found[context], target):
-            found[context], steady = profile(context, known)
-        if not _plausible(found[context], target):  # kept for a seed, it stays doubtful
-            found[context], steady = replace(found[context], spread=1.0), False
-        if (steady and not busy) or repeatable:
-            store.save(found[context])
+        one = profile(context, known)
+        target = target or one
+        if not _plausible(one, target):
+            one = profile(context, known)
+        if not _plausible(one, target):  # kept for a seed, it stays doubtful
+            one = replace(one, spread=1.0)
+        found[context] = one
+        if (one.steady and not busy) or repeatable:
+            store.save(one)
             del missing[context]
     return found
 

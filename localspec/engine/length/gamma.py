@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.calibration import MOST, Calibration
 from localspec.engine.length.copying import Copy, Copying, reading
 from localspec.engine.length.cost import FEW, USUAL, Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
@@ -104,9 +104,9 @@ _SHARE_UNSURE = 0.04
 _PAUSE = 3
 _CREDIT = 2.0  # to begin with, and at most
 _INTEREST = 0.01  # a round, and for the next answer a token; 0.015 cost 2.4 %
-# A draft that would gain less than a tenth even if it were nearly always right is not probed. (To
-# probe only what could more than double the speed costs texts of many kinds 2.4 %.)
-_NEARLY_ALWAYS, _WORTH = 0.98, 1.1
+# A draft that would gain less than a tenth even if it were as good as always right is not probed.
+# (To probe only what could more than double the speed costs texts of many kinds 2.4 %.)
+_WORTH = 1.1
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
 # as many again as were generated so far.
@@ -178,7 +178,6 @@ class AutoGamma:
         self.neighbours = Neighbours(costs)
         self.learnt = False
         self._table = costs  # in force: in a generation that must be repeatable it stands still
-        self._repeatable = False
         self._reset()
 
     def _reset(self) -> None:
@@ -199,7 +198,6 @@ class AutoGamma:
 
     def begin(self, *, follow_clock: bool) -> None:
         """Start a generation; one that must be repeatable starts from nothing but measurements."""
-        self._repeatable = not follow_clock
         self._table = self.costs if follow_clock else self.costs.as_measured()
         if not follow_clock:
             self._reset()
@@ -274,7 +272,8 @@ class AutoGamma:
     def _account(self, done: Round, rounds: float) -> None:
         """What finding out may cost from now on, after a round that took so many plain ones."""
         known = self.neighbours
-        unsure = known.stretches < FEW if self._repeatable else known.unsure
+        repeatable = self._table is not self.costs
+        unsure = known.stretches < FEW if repeatable else known.unsure
         self._spare = min(1.0, self._spare + (_SHARE_UNSURE if unsure else _SHARE) * rounds)
         curve = self._table.target.at(done.context)
         drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
@@ -420,7 +419,7 @@ class AutoGamma:
         asked, step = self._tracks[plan.drafter].rounds, plan.step
         if not asked:  # its measurement may be wrong by any factor
             step = min(step, USUAL * times[1])
-        if gamma_for(_NEARLY_ALWAYS, times, step, rereads=self._table.rereads)[1] < _WORTH:
+        if gamma_for(MOST, times, step, rereads=self._table.rereads)[1] < _WORTH:
             return False
         self._probes += 1
         self._wait = _PAUSE * self._probes

@@ -360,18 +360,14 @@ def of_file(path: Path, *, draft: bool) -> dict[str, Any]:
     }
 
 
-def profile(context: Context, known: Mapping[str, Any]) -> tuple[Profile, bool]:
-    """Measure a model in a few seconds: T(n) of a target, steps and reading of a draft.
-
-    Returns:
-        (its profile, whether the timings agree well enough to be kept)
-    """
+def profile(context: Context, known: Mapping[str, Any]) -> Profile:
+    """Measure a model in a few seconds: T(n) of a target, steps and reading of a draft."""
     draft = known["use"] == "draft"
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
     if context.model.remote:
         budget = REMOTE_BUDGET
     points, timing = measure_by_context(context, draft=draft, budget=budget)
-    return Profile(known, points, spread=timing.spread, onset=timing.onset), timing.steady
+    return Profile(known, points, spread=timing.spread, onset=timing.onset)
 
 
 class ProfileStore:
